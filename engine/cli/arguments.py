@@ -42,7 +42,7 @@ from engine.records.subprocess_readers import SHEET_ENDINGS, sheet_text
 from engine.release import Intake, Measurement, load_measurement
 from engine.release.measure import releases
 from engine.release.public_draft import public_table
-from engine.workload import Schema, Workload
+from engine.workload import Levels, Schema, Workload
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
@@ -76,6 +76,14 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         metavar="K",
         help="all sets of K attributes, with default query families; by default 1 2 3",
     )
+    command.add_argument(
+        "--levels",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --ways: an attribute and its levels to query, repeatable; by default its cells",
+    )
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
@@ -103,7 +111,17 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
                 "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it"
                 " out."
             )
-        return Workload.all_ways(schema_of(args.schema), tuple(args.ways or (1, 2, 3)))
+        families = {name: Levels(levels) for name, *levels in args.levels}
+        if len(families) < len(args.levels):
+            raise WorkloadError(
+                "--levels has an attribute twice. Give all levels of an attribute in one option."
+            )
+        ways = tuple(args.ways or (1, 2, 3))
+        return Workload.all_ways(schema_of(args.schema), ways, families or "auto")
+    if args.levels:
+        raise WorkloadError(
+            "--levels applies to --ways only. Leave it out, or give --schema in place of --workload."
+        )
     if args.ways is not None:
         raise WorkloadError("--workload and --ways both define the workload. Give one of the two.")
     schema = None if args.schema is None else schema_of(args.schema)

@@ -204,6 +204,7 @@ class _Version(argparse.Action):
 
 # names of commands -> module and function that add these commands to the parser
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
+    ("schema",): ("engine.cli.schema", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
     ("release", "rehearse", "check"): ("engine.cli.release", "add_release_commands"),
     ("count", "counts"): ("engine.cli.release", "add_count_commands"),

@@ -71,6 +71,7 @@ CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by defaul
 
 # command -> description, in the order of the help text
 SUMMARIES = {
+    "schema": "add code lists with levels of areas to a schema",
     "plan": "fit a mechanism to a workload",
     "forecast": "predict time and memory of planning",
     "compare": "plan with every mechanism and rank them",
@@ -95,6 +96,7 @@ SUMMARIES = {
 
 # command -> example, without the name of the program
 EXAMPLES = {
+    "schema": "schema --schema survey.json --code-list county counties.csv --out schema.json",
     "plan": "plan --schema adult.json --ways 1 2 --rho 0.5 --out plan.json",
     "forecast": "forecast --schema adult.json --ways 1 2 3",
     "compare": "compare --schema adult.json --ways 1 2 --rho 0.5",

@@ -532,8 +532,8 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
     subject = f"'{attribute.name}'"
     if not attribute.hierarchies:
         raise WorkloadError(
-            f"The attribute {subject} has no hierarchy, so it has no levels. Make it with"
-            " Attribute.hierarchy from a code list, or use 'marginal'."
+            f"The attribute {subject} has no hierarchy, so it has no levels. Add a code list"
+            " to it, or use the family 'marginal'."
         )
     candidates = [h for h in attribute.hierarchies if hierarchy in (None, h.name)]
     if not candidates:
@@ -628,7 +628,7 @@ class Levels(_Areas):
 
     def __post_init__(self) -> None:
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence) or not self.levels:
-            raise WorkloadError("The levels are not a list of names. Give the names of levels.")
+            raise WorkloadError("There is no list of levels. Give the name of at least one level.")
         for name in self.levels:
             _check_name("level", name)
         _check_name("hierarchy", self.hierarchy, optional=True)

@@ -651,7 +651,7 @@ def _code_list(
     if first == len(areas):
         raise SchemaError(
             "the code list has no level between the total and the cells; give the codes parents, or"
-            " use Attribute.categorical"
+            " list the codes as labels"
         )
     if len(areas) - first > MAX_LEVELS:
         raise _too_many_levels()

@@ -433,6 +433,8 @@ class Workload(FrozenValue):
                 )
                 for names in sets
             ]
+            if any(part.family.query_weights is not None for part in fitted.values()):
+                all_groups = list(map(_with_family_weights, all_groups))
         else:
             all_groups = [make_group(schema, names, family) for names in sets]
         return cls(schema, tuple(all_groups))
@@ -603,8 +605,7 @@ def make_group(
     _check_weight(weight)
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
-        product = _product_weights(parts)
-        return group if product is None else replace(group, query_weights=product)
+        return _with_family_weights(group)
     return replace(group, query_weights=_check_query_weights(query_weights, group.count))
 
 
@@ -620,6 +621,12 @@ def _product_weights(parts: Sequence[Part]) -> Array | None:
         weights = np.asarray(np.kron(weights, of_part), dtype=float)
     weights.flags.writeable = False
     return weights
+
+
+def _with_family_weights(group: Group) -> Group:
+    """Return the group with the products of the weights that its families have as query weights."""
+    weights = _product_weights(group.parts)
+    return group if weights is None else replace(group, query_weights=weights)
 
 
 def _check_weight(weight: object) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from engine.errors import SchemaError, WorkloadError
+from engine.mechanisms import plan
+from engine.privacy import Budget
 from engine.workload import (
     Attribute,
     CodeList,
@@ -373,6 +375,27 @@ def test_level_weights_are_query_weights() -> None:
     np.testing.assert_array_equal(of_levels, per_area)
     assert of_sex is None
     assert "query_weights" not in group.to_dict()
+
+
+def test_all_ways_applies_level_weights() -> None:
+    families = {"county": Levels(["region", "state"], weights=[3, 1])}
+    pairs = Workload.all_ways(workload().schema, (1, 2), families)
+    assert [g.query_weights is None for g in pairs.groups] == [False, True, False]
+    (added,) = workload().add(("county", "sex"), families | {"sex": "marginal"}).groups
+    assert pairs.groups[2].key == added.key
+
+
+def test_level_weights_decompose_like_query_weights() -> None:
+    families = {"county": Levels(["region", "state"], weights=[3, 0.5]), "sex": "marginal"}
+    weighted = workload().add(("county", "sex"), families)
+    unweighted = families | {"county": Levels(["region", "state"])}
+    explicit = workload().add(
+        ("county", "sex"), unweighted, query_weights=weighted.groups[0].query_weights
+    )
+    assert weighted.groups[0].part_weights is not None
+    assert explicit.groups[0].part_weights is None
+    fitted = [plan(one, Budget(pcost=1.0)) for one in (weighted, explicit)]
+    assert fitted[0].weighted_rmse == pytest.approx(fitted[1].weighted_rmse, rel=1e-4)
 
 
 def test_given_query_weights_replace_level_weights() -> None:

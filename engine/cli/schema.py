@@ -1,0 +1,108 @@
+"""Command schema."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from engine.cli.arguments import file_bytes, schema_of
+from engine.cli.output import Commands, Reply, add_command
+from engine.errors import EngineError, SchemaError
+from engine.publish.output_path import check_target, new_file
+from engine.workload import Attribute, CodeList, Schema
+
+ENDINGS = {".csv": CodeList.from_csv, ".hrc": CodeList.from_hrc}
+
+
+def add_schema_command(commands: Commands) -> None:
+    """Add the command ``schema``."""
+    command = add_command(commands, "schema", _schema, keys="schema attributes levels")
+    command.add_argument(
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="schema (JSON, CSV, workbook) to extend; by default a new one",
+    )
+    command.add_argument(
+        "--code-list",
+        nargs=2,
+        action="append",
+        required=True,
+        metavar=("NAME", "FILE"),
+        help=(
+            "attribute and its code list: CSV with code,label,parent, or .hrc; repeatable, also for"
+            " one attribute"
+        ),
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="file for the schema, as JSON"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace an existing schema")
+
+
+def _schema(args: argparse.Namespace) -> Reply:
+    paths = [Path(path) for _, path in args.code_list]
+    target = {
+        "keep": [path for path in (args.schema, *paths) if path is not None],
+        "overwrite": args.overwrite,
+        "is_replaceable": _is_schema,
+    }
+    check_target(args.out, **target)
+    schema = None if args.schema is None else schema_of(args.schema)
+    for (name, _), path in zip(args.code_list, paths, strict=True):
+        schema = _with_code_list(schema, name, path)
+    assert schema is not None
+    with new_file(args.out, **target) as partial:
+        partial.write_text(schema.to_json(), encoding="utf-8")
+    levels = [
+        {
+            "attribute": attribute.name,
+            "hierarchy": hierarchy.name,
+            "level": level.name,
+            "areas": level.areas,
+        }
+        for attribute in schema.attributes
+        for hierarchy in attribute.hierarchies
+        for level in hierarchy.levels
+    ]
+    lines = [
+        f"{entry['attribute']}: level {entry['level']!r}, {entry['areas']:,} areas (hierarchy"
+        f" {entry['hierarchy']!r})"
+        for entry in levels
+    ]
+    return Reply(
+        text="\n".join([*lines, f"schema     {args.out}"]),
+        data={"schema": args.out, "attributes": len(schema), "levels": levels},
+    )
+
+
+def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
+    """Return the schema with the code list in a file for one attribute, which can be new."""
+    read = ENDINGS.get(path.suffix.lower())
+    if read is None:
+        raise SchemaError(
+            f"The code list {path} has none of the endings {' and '.join(ENDINGS)}. Give a file of"
+            " one of these formats."
+        )
+    code_list = read(file_bytes(path, SchemaError), name=path.stem)
+    if schema is None:
+        return Schema([Attribute.hierarchy(name, code_list)])
+    if name not in schema:
+        return replace(
+            schema, attributes=(*schema.attributes, Attribute.hierarchy(name, code_list))
+        )
+    attributes = [
+        attribute.with_hierarchy(code_list) if attribute.name == name else attribute
+        for attribute in schema.attributes
+    ]
+    return replace(schema, attributes=attributes)
+
+
+def _is_schema(path: Path) -> bool:
+    """Return whether a file contains a schema as JSON."""
+    try:
+        Schema.from_json(path.read_bytes())
+    except (EngineError, OSError):
+        return False
+    return True
