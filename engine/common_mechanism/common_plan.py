@@ -134,15 +134,15 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
         raise PlanError(
-            f"The mechanism {full_table_mechanisms[0]!r} measures full tables. Coarse or fine is"
-            " possible for mechanisms that measure residual spaces. Plan with 'querysmasher',"
+            f"The mechanism {full_table_mechanisms[0]!r} measures full tables. A two-stage"
+            " release needs mechanisms that measure residual spaces. Plan with 'querysmasher',"
             " 'residualplanner' or 'wff'."
         )
     united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
     if united:
         raise PlanError(
-            f"The plan '{united[0]}' measures several residual spaces with one strategy. Coarse or"
-            " fine is possible for plans that measure each residual space separately. Plan all"
+            f"The plan '{united[0]}' measures several residual spaces with one strategy. A"
+            " two-stage release needs plans that measure each residual space separately. Plan all"
             ' options with centers="uniform".'
         )
     centers, complements = dict[str, Array](), dict[Space, Complement]()
@@ -633,15 +633,15 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
         )
     if options[0].schema.invariants:
         raise PlanError(
-            "Coarse or fine is not possible with exact totals (invariants). Remove them from the"
-            " schema, or release one plan alone."
+            "A two-stage release is not possible with exact totals (invariants). Remove them from"
+            " the schema, or release one plan alone."
         )
     # replacing a record changes two cells; the largest cost over pairs of cells is not a sum over
     # residual spaces, so it cannot be divided between the two stages
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
-            "Coarse or fine is not possible for neighbours that replace a record. Plan all options"
-            ' with neighbours="add_remove".'
+            "A two-stage release is not possible for neighbours that replace a record. Plan all"
+            ' options with neighbours="add_remove".'
         )
     return unit
 

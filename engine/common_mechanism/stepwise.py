@@ -128,7 +128,7 @@ def look(
             " rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
-    hash_, cost = _hash(common, LOOK), common.look.budget.pcost
+    hash_, cost = _step_hash(common, LOOK), common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
         """Raise an error if the dataset cannot pay for the look and the cheapest option."""
@@ -305,9 +305,9 @@ def finish(
             f" {', '.join(steps.common.names)} first."
         )
     common, i = steps.common, steps.common.names.index(choice.option)
-    residual, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
+    residual, rest_key = common.residuals[i], _second_stage_key(common, i, key, attempt)
     cost = _remaining_cost(common, i, steps.costs, attempt)
-    step_hash, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
+    step_hash, dataset = _step_hash(common, f"{REST}{i}"), steps.look.dataset
     following = common.following if has_next_choice(common, i) else None
     sets = step_sets(following or common)
     options = RecordOptions(
@@ -477,11 +477,15 @@ def resume(ledger: Book, key: str) -> Steps:
         if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
         # find the first attempt with a result; an attempt without one is interrupted or lost
-        while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
+        while (
+            finished is None and book.find(_second_stage_key(common, i, key, attempt)) is not None
+        ):
             try:
-                finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
+                finished = stored_rest(book, common, i, _second_stage_key(common, i, key, attempt))
             except ResultLost:
-                if is_interrupted := is_unfinished(book, _rest_key(common, i, key, attempt)):
+                if is_interrupted := is_unfinished(
+                    book, _second_stage_key(common, i, key, attempt)
+                ):
                     break
                 lost_attempts.append(attempt)
             attempt += 1
@@ -542,15 +546,15 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
     """Return the key of the look for these options, dataset and attempt."""
-    return release_key(dataset=dataset, plan_hash=_hash(common, LOOK), attempt=attempt)
+    return release_key(dataset=dataset, plan_hash=_step_hash(common, LOOK), attempt=attempt)
 
 
-def _hash(common: CommonPlan, step: str) -> str:
+def _step_hash(common: CommonPlan, step: str) -> str:
     """Return the plan hash of a step on the ledger: its name and the hash of the options."""
     return f"{step}:{common.hash}"
 
 
-def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
+def _second_stage_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
     """Return the key of the second stage for option i after the look with ``key``."""
     dataset, *_ = key.rsplit("|", 2)
     # the hash of the look's key distinguishes the second stages of different looks

@@ -229,7 +229,7 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
     wait(session.press("coarse_look"))
     record_decision(session)
     (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
-    rest = stepwise._rest_key(common, 1, second, 1)
+    rest = stepwise._second_stage_key(common, 1, second, 1)
     ledger.spend(
         dataset="office",
         key=rest,
