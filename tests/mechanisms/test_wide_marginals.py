@@ -217,11 +217,11 @@ def test_answers_above_max_records_are_computed_with_integers():
     ]
     # entries of the array are rounded sums of the three numbers of the rows
     np.testing.assert_allclose(
-        _on_grid(block, table, within=False), [float(v) for v in exact], rtol=1e-12
+        _on_grid(block, table, within_max_records=False), [float(v) for v in exact], rtol=1e-12
     )
     small = replace(block, grid=2.0**-10)
-    within = _on_grid(small, table % 1000, within=True)
-    assert np.abs(_on_grid(small, table % 1000, within=False) - within).max() <= 1
+    within = _on_grid(small, table % 1000, within_max_records=True)
+    assert np.abs(_on_grid(small, table % 1000, within_max_records=False) - within).max() <= 1
     assert axes == (0,)
 
 
@@ -340,8 +340,8 @@ def test_explicit_wide_answers_above_max_records_are_exact():
     result = plan_of(marginals(12), "identity")
     (block,) = result.blocks.values()
     table = np.random.default_rng(0).integers(0, 1000, (12, 4, 2))
-    within = _on_grid(block, table, within=True)
-    np.testing.assert_array_equal(_on_grid(block, table, within=False), within)
+    within = _on_grid(block, table, within_max_records=True)
+    np.testing.assert_array_equal(_on_grid(block, table, within_max_records=False), within)
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "residualplanner"])
