@@ -316,7 +316,7 @@ def test_number_types_round_down():
     assert type(Budget(np.float64(2)).pcost) is float
 
 
-def test_stored_budgets_come_back_bit_by_bit_and_damage_is_refused():
+def test_stored_budget_round_trips_and_refuses_damage():
     budget = Budget.approx(0.7, 1e-9)
     assert Budget.from_dict(json.loads(json.dumps(budget.to_dict()))) == budget
     for damaged in (
@@ -333,7 +333,7 @@ def test_stored_budgets_come_back_bit_by_bit_and_damage_is_refused():
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, True, "1.0", math.nan, 2.0])
-def test_an_epsilon_that_is_none_or_another_is_refused(epsilon):
+def test_budget_of_inconsistent_pure_epsilon_is_refused(epsilon):
     assert Budget(pcost=1.0, pure_epsilon=1.0) == Budget.pure(1.0)
     with pytest.raises(BudgetError):
         Budget(pcost=1.0, pure_epsilon=epsilon)

@@ -45,7 +45,7 @@ def test_program_path_unknown_program_is_none(
     assert requirements.program_path("no-such-program") is None
 
 
-def test_packages_are_those_of_dev_beyond_test() -> None:
+def test_packages_are_in_dev_extras_only() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     names = {re.match(r"[\w-]+", line)[0] for line in extras["dev"] + extras["spark"]}

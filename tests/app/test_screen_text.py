@@ -99,5 +99,5 @@ def test_demos_have_no_forbidden_habits() -> None:
         "All k-way sets",
     ],
 )
-def test_forbidden_habits_are_found(text: str) -> None:
+def test_forbidden_habits_are_reported(text: str) -> None:
     assert habits_in(text)

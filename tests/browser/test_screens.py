@@ -59,7 +59,7 @@ def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not
 
 
-def test_first_button_of_start_is_on_first_screen_of_phone(visit: Visit) -> None:
+def test_first_start_button_is_on_phone_screen(visit: Visit) -> None:
     open_at(visit, "start", NARROW)
     box = visit.page.get_by_role("button", name="Try a demo").bounding_box()
     assert box is not None
@@ -73,7 +73,7 @@ def test_next_opens_page_at_its_top(visit: Visit) -> None:
     assert visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
 
 
-def test_own_csv_becomes_schema_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
+def test_csv_becomes_schema_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
     page, records = visit.page, tmp_path / "people.csv"
     records.write_text("sex,age\nf,31\nm,4\n", encoding="utf-8")
     page.add_init_script(

@@ -47,7 +47,7 @@ def test_publish_command_matches_library(folder: Path, capsys: Capture) -> None:
     assert (reply["records"], reply["people"], reply["criteria"]) == (None, None, None)
 
 
-def test_publish_whole_tables_match_synthetic_records(folder: Path, capsys: Capture) -> None:
+def test_publish_integer_tables_match_synthetic_records(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
     out = ["--out", "tables.zip", "--records", "people_like.csv", "--least-count", 5]
     # no number is suppressed because of its standard error

@@ -6,18 +6,15 @@ import numpy as np
 
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Workload
 from tests.oracles import block_rows
+from tests.shapes import numeric
 
 RECORDS = 10_000  # small, so that rounding of dense blocks raises the noise by at most 1e-10
 
 
-def schema(*sizes):
-    return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
-
-
 def ways(sizes, k, family="marginal"):
-    return Workload.all_ways(schema(*sizes), ways=k, family=family)
+    return Workload.all_ways(numeric(*sizes), ways=k, family=family)
 
 
 def make_plan(workload, pcost=1.0, mechanism="querysmasher", **options):

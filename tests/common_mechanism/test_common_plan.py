@@ -19,9 +19,9 @@ from engine.privacy import Budget
 from engine.release.measurement import estimate, strategy_answers
 from engine.workload import Custom, Schema, Workload
 from tests.common_mechanism.matrices import assert_close, assert_maximal
-from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, schema, ways
+from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, ways
 from tests.oracles import workload_rows
-from tests.shapes import SHAPES
+from tests.shapes import SHAPES, numeric
 
 
 def plan_without_unions(workload, **options):
@@ -38,7 +38,7 @@ def cuts(*edges):
 
 
 def by_sex(*edges):
-    return Workload(schema(edges[-1], 2)).add(
+    return Workload(numeric(edges[-1], 2)).add(
         ("a", "b"), {"a": Custom(matrix=cuts(*edges)), "b": "marginal"}
     )
 
@@ -60,8 +60,8 @@ def cases():
     yield (
         "joint queries",
         [
-            make_plan(Workload(schema(4, 3)).add(("a", "b"), "affine")),
-            make_plan(Workload(schema(4, 3)).add(("a", "b"), "prefix").add(("a",), "range")),
+            make_plan(Workload(numeric(4, 3)).add(("a", "b"), "affine")),
+            make_plan(Workload(numeric(4, 3)).add(("a", "b"), "prefix").add(("a",), "range")),
         ],
     )
     yield (
@@ -74,14 +74,14 @@ def cases():
     )
     yield (
         "only the total",
-        [make_plan(Workload(schema(3, 4)).add((name,), "marginal")) for name in "ab"],
+        [make_plan(Workload(numeric(3, 4)).add((name,), "marginal")) for name in "ab"],
     )
-    one = Workload(schema(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
+    one = Workload(numeric(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
     yield (
         "tuned centers of one attribute",
         [
-            plan_without_unions(Workload(schema(6, 3)).add(("a",), "prefix")),
-            plan_without_unions(Workload(schema(6, 3)).add(("b",), "marginal")),
+            plan_without_unions(Workload(numeric(6, 3)).add(("a",), "prefix")),
+            plan_without_unions(Workload(numeric(6, 3)).add(("b",), "marginal")),
         ],
     )
     yield "the same tuned centers", [plan_without_unions(one, pcost=p) for p in (1.0, 0.5)]
@@ -325,7 +325,7 @@ def test_common_part_above_dense_limit_is_valid(monkeypatch):
 
 def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
-    both = Workload(schema(4, 3)).add(("a", "b"), "prefix")
+    both = Workload(numeric(4, 3)).add(("a", "b"), "prefix")
     options = make_plan(both), make_plan(both.add(("a", "b"), "affine"))
     split = coarse_or_fine(*options)
     assert split.matches["a", "b"] == "nothing: too large to compare"
@@ -342,12 +342,12 @@ def test_large_blocks_of_different_products_share_nothing(monkeypatch):
 def test_incompatible_plans_are_refused():
     one, two = CASES["marginals"]
     other = make_plan(ways((3, 2), 1))
-    prefixes = Workload(schema(3, 2, 4)).add(("c",), "prefix")
+    prefixes = Workload(numeric(3, 2, 4)).add(("c",), "prefix")
     tuned, united = plan_without_unions(prefixes), make_plan(prefixes, centers="tuned")
     assert tuned.split.centers
     assert united.split.unions
     disjoint = [
-        make_plan(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]])))
+        make_plan(Workload(numeric(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]])))
         for n in "ab"
     ]
     for options, names, words in (

@@ -17,6 +17,7 @@ from engine.plans.blocks import joint_pcost
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Attribute, Schema, Workload
+from tests.common_mechanism.steps import ledger_spends
 
 measuring = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3)])
@@ -48,10 +49,6 @@ def look_and_decide(ledger, records=RECORDS, option="fine"):
     key = look(COMMON, records, dataset="survey", ledger=ledger).key
     decide(ledger, key, option=option, by="A. Reader")
     return key
-
-
-def ledger_spends(ledger):
-    return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
 
 
 def test_finish_accepts_shuffled_records_in_another_format(ledger, tmp_path):

@@ -42,6 +42,7 @@ from engine.mechanisms.kronecker import (
 from engine.workload import Attribute, Custom, Range, Schema, Workload
 from engine.workload.families import Prefix, Random
 from tests import oracles, shapes
+from tests.shapes import numeric
 
 NOISES = ("gaussian", "laplace")
 SMALL = [
@@ -49,10 +50,6 @@ SMALL = [
     for name, make in shapes.SHAPES.items()
     if math.prod(a.size for a in make().schema.attributes) <= 130
 ]
-
-
-def numeric(*sizes):
-    return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
 
 
 def full_rows(schema, component):

@@ -156,7 +156,7 @@ def test_prefixes_of_a_thousand_days_are_planned():
     assert forecast(result.workload).seconds < 1.0
 
 
-def test_tuned_centers_beside_wide_marginal_equal_those_with_matrices(request):
+def test_tuned_centers_with_wide_marginal_equal_explicit_ones(request):
     workload = marginals(12).add("age", "prefix", weight=20.0)
     expected = tuned_centers(workload, lambda *_: None)
     request.getfixturevalue("wide_from_ten")
@@ -165,7 +165,7 @@ def test_tuned_centers_beside_wide_marginal_equal_those_with_matrices(request):
     np.testing.assert_allclose(centers["age"], expected["age"], atol=1e-6)
 
 
-def test_tuning_beside_wide_marginal_forms_no_matrix():
+def test_tuning_with_wide_marginal_forms_no_matrix():
     workload = marginals(30_000).add("age", "prefix", weight=1e6)
     assert forecast(workload, centers="tuned").seconds < 1.0
     tuned = plan_of(workload, "querysmasher tuned")
@@ -355,7 +355,7 @@ def test_prefixes_of_thirty_thousand_days_are_planned(mechanism):
     assert 0.0 <= result.certificate.gap < (1e-3 if mechanism == "querysmasher" else 20.0)
 
 
-def test_release_of_thirty_thousand_prefixes_is_refused_before_spend():
+def test_measure_prefixes_of_wide_attribute_is_refused():
     workload = Workload(Schema([Attribute.of_size("code", 30_000)])).add("code", "prefix")
     result = plan(workload, Budget(pcost=1.0), cache=False)
     records = pd.DataFrame({"code": [workload.schema["code"].label(0)]})
@@ -363,7 +363,7 @@ def test_release_of_thirty_thousand_prefixes_is_refused_before_spend():
         measure(result, records, rehearsal=True, seed=1)
 
 
-def test_ranges_of_thirty_thousand_days_are_refused_with_fitting_size():
+def test_forecast_ranges_of_wide_attribute_names_largest_size():
     workload = Workload(Schema([Attribute.of_size("code", 30_000)])).add("code", "range")
     with pytest.raises(LimitExceeded, match="at most 10,540"):
         forecast(workload)

@@ -74,14 +74,14 @@ def test_borrowed_total_with_dependent_attributes_is_robust(ways):
 @pytest.mark.parametrize(
     ("table", "pcost"), [(comonotone, 0.2), (independent, 1e-6)], ids=["precise", "pure noise"]
 )
-def test_borrowed_total_of_precise_total_or_noise_is_unchanged(table, pcost):
+def test_borrowed_total_without_gain_is_measured_total(table, pcost):
     measurement = evidence(
         simulate_measurement(plan_marginals(pcost), table, np.random.default_rng(1))
     )
     assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
 
 
-def test_borrowed_total_with_pairs_of_pure_noise_is_unchanged():
+def test_borrowed_total_with_noise_pairs_is_measured_total():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     groups = [replace(g, weight=1.0 if len(g.attributes) == 1 else 1e-13) for g in workload.groups]
     result = plan(Workload(SCHEMA, tuple(groups)), Budget(pcost=1e-3), mechanism="residualplanner")

@@ -11,6 +11,7 @@ from engine.errors import BudgetError, EngineError, NotAnswerable, PlanError, Sc
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.workload import Custom, Width
+from tests.plans.goals import packed
 from tests.workload.refusals import EMPTY, GOOD, ONE, ORDERED, check_refused
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -173,10 +174,6 @@ def replace_value(*path, value):
     return json.dumps(document)
 
 
-def weights(*values):
-    return base64.b64encode(np.array(values, dtype="<f8").tobytes()).decode()
-
-
 PLAN_FILES = {
     "nothing": "",
     "bytes": b"\xff\xfe",
@@ -217,25 +214,23 @@ PLAN_FILES = {
     "cost nan": replace_value("solved", "pcost", value=math.nan),
     "error infinite": replace_value("solved", "weighted_rmse", value=math.inf),
     "duals empty": replace_value("solved", "duals", value=[]),
-    "duals of other lengths": replace_value("solved", "duals", value=[weights(1.0, 2.0)] * 9),
-    "duals of one cell": replace_value("solved", "duals", 0, value=weights(1.0, 0, 0, 0)),
-    "duals tiny": replace_value(
-        "solved", "duals", 0, value=weights(5e-324, 5e-324, 5e-324, 5e-324)
-    ),
-    "duals huge": replace_value("solved", "duals", 0, value=weights(1e308, 1e308, 1e308, 1e308)),
-    "duals negative": replace_value("solved", "duals", 0, value=weights(-1.0, 1, 1, 1)),
-    "duals nan": replace_value("solved", "duals", 0, value=weights(math.nan, 1, 1, 1)),
-    "duals zero": replace_value("solved", "duals", 0, value=weights(0, 0, 0, 0)),
+    "duals of other lengths": replace_value("solved", "duals", value=[packed(1.0, 2.0)] * 9),
+    "duals of one cell": replace_value("solved", "duals", 0, value=packed(1.0, 0, 0, 0)),
+    "duals tiny": replace_value("solved", "duals", 0, value=packed(5e-324, 5e-324, 5e-324, 5e-324)),
+    "duals huge": replace_value("solved", "duals", 0, value=packed(1e308, 1e308, 1e308, 1e308)),
+    "duals negative": replace_value("solved", "duals", 0, value=packed(-1.0, 1, 1, 1)),
+    "duals nan": replace_value("solved", "duals", 0, value=packed(math.nan, 1, 1, 1)),
+    "duals zero": replace_value("solved", "duals", 0, value=packed(0, 0, 0, 0)),
     "duals odd bytes": replace_value(
         "solved", "duals", 0, value=base64.b64encode(b"1234567").decode()
     ),
     "duals letters": replace_value("solved", "duals", 0, value="ä"),
-    "center of nothing": replace_value("solved", "centers", value={"z": weights(1.0)}),
-    "center of another size": replace_value("solved", "centers", value={"a": weights(0.5, 0.5)}),
-    "center of another sum": replace_value("solved", "centers", value={"a": weights(1.0, 1, 1, 1)}),
-    "center huge": replace_value("solved", "centers", value={"a": weights(1e308, -1e308, 1, 0)}),
-    "center nan": replace_value("solved", "centers", value={"a": weights(math.nan, 1, 0, 0)}),
-    "center moved": replace_value("solved", "centers", value={"a": weights(0.7, 0.1, 0.1, 0.1)}),
+    "center of nothing": replace_value("solved", "centers", value={"z": packed(1.0)}),
+    "center of another size": replace_value("solved", "centers", value={"a": packed(0.5, 0.5)}),
+    "center of another sum": replace_value("solved", "centers", value={"a": packed(1.0, 1, 1, 1)}),
+    "center huge": replace_value("solved", "centers", value={"a": packed(1e308, -1e308, 1, 0)}),
+    "center nan": replace_value("solved", "centers", value={"a": packed(math.nan, 1, 0, 0)}),
+    "center moved": replace_value("solved", "centers", value={"a": packed(0.7, 0.1, 0.1, 0.1)}),
     "workload of another schema": replace_value(
         "workload", "schema", "attributes", 0, "size", value=7
     ),

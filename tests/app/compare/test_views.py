@@ -170,7 +170,7 @@ def test_export_menu_offers_every_format(small: Session) -> None:
     assert [b.label for b in small.app.button].count("SVG") == 2
 
 
-def test_tied_mechanisms_are_said_and_not_drawn() -> None:
+def test_tied_mechanisms_are_described_without_figure() -> None:
     plain = Workload.all_ways(SCHEMA, (1, 2), "marginal")
     session = Session(plan=permalink.packed(RequestState(workload=plain, options=UNIFORM)))
     run_comparison(session.go("compare"), ["querysmasher", "wff"])

@@ -202,7 +202,7 @@ def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
     assert all(box.key != "records_sheet" for box in session.app.selectbox)
 
 
-def test_file_that_is_missing_or_not_allowed_is_named_at_once(
+def test_missing_or_forbidden_file_is_named_at_once(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = open_step(ledger.path, FILE, records_path=str(ledger.path.parent / "none.csv"))

@@ -49,7 +49,7 @@ def test_budget_slider_sets_budget_until_undo(
     assert session.press("undo").studio.budget == budget
 
 
-def test_budget_off_the_scale_is_a_step_of_the_slider() -> None:
+def test_slider_includes_budget_between_its_steps() -> None:
     session = open_panel(Budget(pcost=1.0))
     slider = session.app.select_slider(key="budget_slider")
     assert "ε 4.887" in [option.replace("\\", "") for option in slider.options]
@@ -78,7 +78,7 @@ def test_slow_plan_is_started_without_a_button(monkeypatch: pytest.MonkeyPatch) 
     assert job_queue.find(second) is not None
 
 
-def test_long_plan_of_the_panel_waits_for_a_button(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_plan_of_panel_waits_for_button(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "LIVE_S", -1.0)
     monkeypatch.setattr(plans, "STARTED_S", -1.0)
     workload = Workload.all_ways(demo_schema("census"), (1,), {"age": "circular"})

@@ -335,7 +335,7 @@ def test_tuned_centers_wide_attribute_equal_dense_ones(
     assert values[1] < 0.99 * problem.evaluate({})[0]
 
 
-def test_tuned_centers_wide_attribute_beside_other_queries_are_uniform(
+def test_centers_of_wide_attribute_with_marginals_are_uniform(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
