@@ -92,6 +92,7 @@ class LruCache(Generic[_Value]):
                 self._drop(next(iter(self._values)))
 
     def _drop(self, key: str) -> None:
+        """Remove a value, and count only the parts that other values still have."""
         _, parts = self._values.pop(key)
         self._holders.subtract(parts.keys())
         for part, part_size in parts.items():
@@ -136,6 +137,7 @@ class SolveCache:
         return self._read(search.key) if _worth_a_file(search) else None
 
     def _read(self, key: str) -> Array | None:
+        """Return the numbers in an entry's file; None if it is absent or damaged."""
         if self.folder is None:
             return None
         path = self.folder / (key + SUFFIX)
@@ -190,20 +192,21 @@ class SolveCache:
             with suppress(OSError):  # a full disk or a read-only folder: only memory is used
                 self._write(self.folder, key, values)
 
-    def _write(self, folder: Path, key: str, mass: Array) -> None:
-        body = mass.astype("<f8").tobytes()
+    def _write(self, folder: Path, key: str, values: Array) -> None:
+        """Write an entry's file, and delete old files if the folder may exceed its limit."""
+        body = values.astype("<f8").tobytes()
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / (key + SUFFIX), overwrite=True, sync=False) as file:
             file.write(json.dumps(_head(key, body)).encode() + b"\n" + body)
         with self._lock:
-            first = self._written == 0
+            is_first_write = self._written == 0
             self._written += len(body)
             # the size of the folder is computed at the first write of the process, and whenever an
             # eighth of the limit has been written since
-            due = first or self._written > self.disk // 8
-            if due:
+            needs_trim = is_first_write or self._written > self.disk // 8
+            if needs_trim:
                 self._written = 1
-        if due:
+        if needs_trim:
             self._trim(folder)
 
     def _trim(self, folder: Path) -> None:
@@ -258,11 +261,13 @@ def default_cache() -> SolveCache:
 
 
 def _head(key: str, body: bytes) -> dict[str, str | int]:
+    """Return the first line of an entry's file, for numbers in the bytes ``body``."""
     checksum = hashlib.sha256(key.encode() + body).hexdigest()
     return {"format": FORMAT, "key": key, "weights": len(body) // 8, "sha256": checksum}
 
 
 def _worth_a_file(search: Search) -> bool:
+    """Return whether reading a file is expected to take less time than the search."""
     return search.factor.dimension**2 >= MIN_CACHED_COORDINATES_SQUARED
 
 

@@ -2,9 +2,9 @@
 
 A residual space belongs to a set B of attributes and holds the part of the table on B that no
 smaller table determines. With a center pi_i (sum 1) for every attribute the identity splits as I =
-(I - pi_i 1^T) + pi_i 1^T.  A query q on a set A of attributes therefore is the sum of one piece for
-every subset B of A: q multiplied by pi_i on the attributes outside B and by (I - pi_i 1^T) on those
-inside.
+(I - pi_i 1^T) + pi_i 1^T.  A query q on a set A of attributes therefore is the sum of one component
+for every subset B of A: q multiplied by pi_i on the attributes outside B and by (I - pi_i 1^T) on
+those inside.
 
 The Gram matrices are stored as sums of Kronecker products, and queries are never listed as rows.  A
 product group contributes a scalar for every attribute outside B and a small residual Gram for every

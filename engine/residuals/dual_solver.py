@@ -136,6 +136,7 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
 
 
 def _act(action: Signed, vector: Array) -> Array:
+    """Return the image of a vector under a signed permutation."""
     return action[1] * vector[action[0]]
 
 
@@ -522,6 +523,7 @@ class DualProblem:
         status, evaluations, near = "optimal", 0, NEWTON_GAP
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
+            """Return -log(T^2 / sum(mu)) for mu = s^2, and its gradient; store the best weights."""
             nonlocal ratio, best, evaluations, near
             evaluations += 1
             # squares are never negative, so that the search needs no constraints
@@ -545,8 +547,7 @@ class DualProblem:
                 raise StopIteration
             if planning_time() > options.deadline:
                 raise TimeoutError
-            # -log of T^2 / total does not change with the length of s, so that no constraint fixes
-            # the total either
+            # the value is the same for all multiples of s, so that the sum needs no constraint
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
         # the first step of L-BFGS has length 1: from a longer vector it cannot end at s = 0, where

@@ -583,8 +583,8 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     slope = banded[1].reshape(values.shape)
     slope[:, -1] = 0.0
     for _ in range(MAX_LADDER_STEPS):
-        # error: right-hand side of the recurrence minus l_k; slope: minus the derivative of this side
-        # by l_(k-1), which is 1 / (1 + r_k l_(k-1))^2
+        # error: right-hand side of the recurrence minus l_k; slope: minus the derivative of the
+        # right-hand side by l_(k-1), which is 1 / (1 + r_k l_(k-1))^2
         previous = values[:, :-1]
         ratio = resistance * previous
         ratio += 1.0

@@ -676,6 +676,7 @@ class SubworkloadSolver:
         complements: Mapping[Axes, Complement] | None = None,
         spaces: tuple[Axes, ...] = (),
     ) -> Search:
+        """Return the inputs of a dense search with the solver's method and stopping rule."""
         return Search(
             factor=factor,
             centers=tuple(centers),
@@ -703,6 +704,7 @@ class SubworkloadSolver:
         return solution
 
     def _store(self, search: Search, solution: Solution) -> None:
+        """Store a solution in the cache, and its weights as initial ones for similar searches."""
         if self.cache is not None:
             self.cache.keep(search, solution)
             self.cache.suggest(search, solution)
@@ -742,6 +744,7 @@ class SubworkloadSolver:
         count = max(len(outstanding), 1)
 
         def tasks() -> Iterator[Task]:
+            """Yield every distinct search, those of the most expensive subworkloads first."""
             for i in outstanding:
                 for search in self._worker_searches(subs[i]):
                     if search.key not in seen:

@@ -705,6 +705,7 @@ class _Search:
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
+            """Return log S and its gradient by the parameters; store the best parameters."""
             nonlocal lowest
             self.done += 1
             self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")

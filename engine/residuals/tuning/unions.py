@@ -343,6 +343,7 @@ def choose_unions(
 
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
+    """Return the spaces whose attributes are all among ``attributes``."""
     return [space for space in spaces if set(space) <= set(attributes)]
 
 
@@ -384,10 +385,12 @@ def _has_closed_form_variances(
 
 
 def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
+    """Return the weighted groups with at least one of the attributes."""
     return [g for g in workload.groups if g.weight > 0.0 and set(g.attributes) & set(attributes)]
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
+    """Return the number of cells of a part's table on its attributes among ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )
