@@ -58,7 +58,7 @@ def choose_analyses() -> Script | None:
         wizard.next_button(RULE, key=STEP, reason="choose at least two analyses.")
         return None
     wizard.next_button(RULE, key=STEP)
-    candidates_form.shared(split[0])
+    candidates_form.draw_shared_part(split[0])
     return split[1]
 
 
@@ -69,14 +69,14 @@ def with_analyses(
 
     Return the Python code of the analyses, the rule and this step; None without analyses.
     """
-    analyses = candidates_form.chosen(request_state)
+    analyses = candidates_form.analyses_of_form(request_state)
     split = candidates_form.split(analyses) if analyses is not None else None
     if split is None:
         wizard.missing("choose at least two analyses.", ANALYSES, key=STEP)
         return None
     common, script = split
-    step_script = draw(common, candidates_form.entered(common))
-    rule_code = coarse_code.rule_script(candidates_form.entered(common).arguments(common))
+    step_script = draw(common, candidates_form.settings_of_form(common))
+    rule_code = coarse_code.rule_script(candidates_form.settings_of_form(common).arguments(common))
     return script + rule_code + step_script if step_script is not None else script + rule_code
 
 
@@ -109,7 +109,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
         common, status.left, candidates_form.short_budget
     )
     dataset_form.choose(common.look.schema, common.options[0].budget, describe)
-    status = dataset_form.chosen(dataset_form.opened(), common.look.schema)
+    status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), common.look.schema)
     dataset_form.remember(status)
     reason = "" if status is not None else "choose or create the dataset to charge."
     wizard.next_button(LOOK, key=STEP, reason=reason)
@@ -120,7 +120,7 @@ def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | Non
     return two_stage_view.take_look(common, settings, PAYER)
 
 
-key = wizard.opened(two_stage_view.NAME)
+key = wizard.open_release_key(two_stage_view.NAME)
 question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
 request_state = page_layout.header(
     page_layout.page("Coarse or fine"), RESULT if key else question, TUTORIAL

@@ -38,14 +38,14 @@ plan = plans.plan_of(request_state)
 with place:
     plan_views.headline(plan)
 if plan is not None:
-    page_layout.previewed(request_state)
+    page_layout.mark_previewed(request_state)
     with show_errors():
         hidden_table_view.draw(plan)
         left, right = st.columns(2, gap="medium")
         with left:
             group_view.groups(plan)
         with right:
-            group_view.chosen(plan)
+            group_view.draw_selected_group(plan)
         error_targets_view.search(plan)
     group_targets_form.drop_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))

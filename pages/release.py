@@ -89,7 +89,7 @@ def rehearse(plan: Plan) -> str:
         "REHEARSAL on simulated records: do not publish these numbers. Nothing was spent.",
         icon="🎭",
     )
-    records = results_view.simulated(plan.schema.to_json(), rows, seed)
+    records = results_view.simulated_records(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
     results_view.views(
         measurement,
@@ -105,8 +105,8 @@ def choose_file(plan: Plan) -> str:
     """Draw the choice and the check of the records; return the Python code of the release."""
     source = records_form.source(plan.budget.rows_per_person, plan.schema.person)
     st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
-    book = dataset_form.opened()
-    status = dataset_form.chosen(book, plan.schema)
+    book = dataset_form.ledger_of_form()
+    status = dataset_form.dataset_of_form(book, plan.schema)
     release_form.check(book, plan, "" if status is None else status.dataset, source)
     wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema) or source.unreadable)
     return code(plan, source)
@@ -116,18 +116,18 @@ def choose_payer(plan: Plan) -> str:
     """Draw the choice of ledger and dataset; return the Python code of the release."""
     describe = lambda status: dataset_form.payment(status, plan.budget)  # noqa: E731
     dataset_form.choose(plan.schema, plan.budget, describe)
-    status = dataset_form.chosen(dataset_form.opened(), plan.schema)
+    status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), plan.schema)
     dataset_form.remember(status)
     reason = "" if status is not None else "choose or create the dataset to charge."
     wizard.next_button(CONFIRM, key=STEP, reason=reason)
-    return code(plan, records_form.chosen(plan.budget.rows_per_person, plan.schema.person))
+    return code(plan, records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person))
 
 
 def confirm(plan: Plan) -> str:
     """Draw the confirmation or the progress of the release; return its Python code."""
-    source = records_form.chosen(plan.budget.rows_per_person, plan.schema.person)
-    book = dataset_form.opened()
-    status = dataset_form.chosen(book, plan.schema)
+    source = records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person)
+    book = dataset_form.ledger_of_form()
+    status = dataset_form.dataset_of_form(book, plan.schema)
     dataset_form.remember(status)
     if book is None or status is None:
         wizard.missing("choose the dataset to charge.", PAYER, key=STEP)
@@ -156,7 +156,7 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
     if job is not None and job.running:
         release_form.running(book, key)
         return
-    if release_form.stored(book, key) is None:
+    if release_form.stored_measurement(book, key) is None:
         return
     if wizard.was_started("release", key):
         release_form.open_result(key)
@@ -175,8 +175,8 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
 
 def code(plan: Plan, source: records_form.Source) -> str:
     """Return the Python code of the release with what has been chosen so far."""
-    book = dataset_form.opened()
-    status = dataset_form.chosen(book, plan.schema)
+    book = dataset_form.ledger_of_form()
+    status = dataset_form.dataset_of_form(book, plan.schema)
     if book is None or status is None:
         return ""
     spent = release_form.attempts(book, status.dataset, plan)
@@ -204,11 +204,11 @@ def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
     one.
     """
     draws = (rehearse, choose_file, choose_payer, confirm)
-    drawn = [partial(draw, plan) if plan is not None else require_plan for draw in draws]
-    return dict(zip(TITLES, [*drawn, release_history.draw], strict=True))
+    step_functions = [partial(draw, plan) if plan is not None else require_plan for draw in draws]
+    return dict(zip(TITLES, [*step_functions, release_history.draw], strict=True))
 
 
-result = wizard.opened("release")
+result = wizard.open_release_key("release")
 question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
 request_state = page_layout.header(
     page_layout.page("Release"), RESULT if result else question, TUTORIAL

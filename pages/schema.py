@@ -66,7 +66,7 @@ def size_text(schema: Schema) -> str:
     )
 
 
-def advanced(schema: Schema | None) -> None:
+def advanced_form(schema: Schema | None) -> None:
     """Draw what few schemas need: constraints, drafts from files, formats of text files."""
     if schema is not None:
         constraints_form.rules(schema)
@@ -90,7 +90,7 @@ else:
     person_form(request.schema)
 show_deferred_error("start")
 with st.expander("Advanced: impossible combinations, published totals, data dictionary"):
-    advanced(request.schema)
+    advanced_form(request.schema)
 page_layout.footer(
     code=python_script.schema_script(request.schema).text(),
     target=page_layout.page("Workload"),

@@ -64,7 +64,7 @@ def demo() -> None:
     st.caption(
         escape_markdown(
             f"{demo_data.WORDS[name]}. Opens all {tables} of one or two attributes, at"
-            f" {budgets.headline(history.DEFAULT_BUDGET, budgets.language())}."
+            f" {budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())}."
         )
     )
     if page_button("Try a demo", key="start_Try a demo"):

@@ -65,7 +65,7 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """Return the arguments of `NestedPlanRule`; by default the first option is the primary one."""
+        """Return the arguments of `NestedPlanRule`; the default primary option is the first."""
         primary = self.primary if self.primary in common.names else 0
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
@@ -93,7 +93,7 @@ def choose(request_state: RequestState) -> Analyses | None:
             "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells"
             " above a ratio of 20."
         )
-    analyses = chosen(request_state)
+    analyses = analyses_of_form(request_state)
     if analyses is not None and len(analyses.plans) > 2:
         st.radio(
             "Order of choices",
@@ -106,7 +106,7 @@ def choose(request_state: RequestState) -> Analyses | None:
     return analyses
 
 
-def chosen(request_state: RequestState) -> Analyses | None:
+def analyses_of_form(request_state: RequestState) -> Analyses | None:
     """Return the planned analyses of the form without drawing it.
 
     None, with the reason on the page, if something is missing.
@@ -130,7 +130,8 @@ def chosen(request_state: RequestState) -> Analyses | None:
 def settings_text(request_state: RequestState) -> str:
     """Return budget and mechanism of the analyses as text."""
     note = UNIFORM_NOTE if request_state.with_uniform_centers is not request_state else ""
-    return f"{budgets.in_words(request_state.budget)}, {title_of(request_state.mechanism)}{note} (from Compare)."
+    budget, title = budgets.in_words(request_state.budget), title_of(request_state.mechanism)
+    return f"{budget}, {title}{note} (from Compare)."
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
@@ -167,15 +168,15 @@ def _plan_all(
     workloads: Mapping[str, Workload], request_state: RequestState, script: Script
 ) -> Analyses | None:
     """Plan the workloads one after the other, as on the Preview page."""
-    planned = []
+    plan_list = []
     for name, workload in workloads.items():
         plan = plans.plan_of(replace(request_state, workload=workload))
         if plan is None:
             st.caption(escape_markdown(f"This plan is for '{name}'."))
             return None
-        planned.append(plan)
+        plan_list.append(plan)
     script += coarse_code.plans_script(request_state)
-    return Analyses(names=tuple(workloads), plans=tuple(planned), script=script)
+    return Analyses(names=tuple(workloads), plans=tuple(plan_list), script=script)
 
 
 def store_files() -> None:
@@ -260,10 +261,10 @@ def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
 
 def short_budget(budget: Budget) -> str:
     """Return a budget in the chosen unit; without the rows per person, equal for all options."""
-    return budgets.headline(budget, budgets.language())
+    return budgets.headline(budget, budgets.chosen_unit())
 
 
-def shared(common: CommonPlan) -> None:
+def draw_shared_part(common: CommonPlan) -> None:
     """Draw the shared part and the saving, for every choice of a chain."""
     chain = [common]
     while (following := chain[-1].following) is not None:
@@ -317,7 +318,7 @@ def settings(common: CommonPlan) -> Settings:
             persist_state="session",
             help="Coarsest acceptable analysis; later ones are finer.",
         )
-    return entered(common)
+    return settings_of_form(common)
 
 
 def _number(
@@ -335,7 +336,7 @@ def _number(
     )
 
 
-def entered(common: CommonPlan) -> Settings:
+def settings_of_form(common: CommonPlan) -> Settings:
     """Return the settings of the form without drawing it."""
     form = st.session_state
     return Settings(

@@ -58,7 +58,7 @@ def read(book: Ledger, key: str) -> Steps:
     return steps
 
 
-def stored(book: Ledger, key: str) -> Steps | None:
+def stored_steps(book: Ledger, key: str) -> Steps | None:
     """Return the result of `read`; None, with an error on the page, if the look was lost."""
     try:
         return read(book, key)

@@ -62,8 +62,8 @@ def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]
         next_button()
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
-    done = job_widget.job(key, label="Rehearsed look")
-    if done is None:
+    finished_job = job_widget.job(key, label="Rehearsed look")
+    if finished_job is None:
         if job_queue.find(key) is None:
             st.info(
                 "No rehearsal with these analyses yet.",
@@ -75,7 +75,15 @@ def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]
         icon="🎭",
     )
     # a repeated look has the same key; its start time in the key separates the later steps
-    _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
+    _step(
+        common,
+        finished_job.result,
+        settings,
+        key=f"{key}|{finished_job.started}",
+        rows=rows,
+        seed=seed,
+        depth=0,
+    )
     return script
 
 
@@ -97,12 +105,12 @@ def _step(
     key : start of the keys of later jobs.
     depth : number of earlier choices in the chain.
     """
-    looked = load_rehearsal(common.look, look_file)
+    measured_look = load_rehearsal(common.look, look_file)
     st.subheader("Result of the look" if depth == 0 else f"Look {depth + 1}")
     rule = candidates_form.rule(common, settings)
     if rule is None:
         return
-    decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
+    decision = views.look(rule, measured_look, key=f"coarse_rehearsed_{depth}")
     verdict = views.verdict_option(decision, common)
     st.subheader("Remainder")
     index = decision.choice if decision.choice is not None else 0
@@ -130,13 +138,13 @@ def _step(
         place=right,
         width="stretch",
     )
-    done = job_widget.job(step_key, label="Rehearsed remainder")
-    if done is None:
+    finished_job = job_widget.job(step_key, label="Rehearsed remainder")
+    if finished_job is None:
         return
     if common.following is not None and option == common.names[-1]:
         _step(
             common.following,
-            done.result,
+            finished_job.result,
             settings,
             key=step_key,
             rows=rows,
@@ -144,7 +152,7 @@ def _step(
             depth=depth + 1,
         )
         return
-    measurement = load_rehearsal(common.options[common.position(option)], done.result)
+    measurement = load_rehearsal(common.options[common.position(option)], finished_job.result)
     st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option} (look + remainder)')}**")
-    records = results_view.simulated(measurement.plan.schema.to_json(), rows, seed)
+    records = results_view.simulated_records(measurement.plan.schema.to_json(), rows, seed)
     views.answers(measurement, key=f"coarse_done_{depth}", records=records)

@@ -78,7 +78,7 @@ def confirm_look(
         figures.spending_picture(status.total, status.spent, look_pcost),
         key="coarse_spending",
         config=figure_view.EXPORT,
-        titled=False,
+        show_title=False,
     )
     with st.expander("Costs to the last digit (pcost)"):
         figure_view.table(
@@ -151,7 +151,7 @@ def confirm_remainder(
         figures.spending_picture(status.total, status.spent, spend),
         key="coarse_rest",
         config=figure_view.EXPORT,
-        titled=False,
+        show_title=False,
     )
     release_form.confirmation(
         f"Measure the remainder: spend {'at most ' if charge else ''}{texts.cost(spend)} pcost",

@@ -38,7 +38,9 @@ def open_look(key: str) -> None:
 
 def records(common: CommonPlan) -> Source:
     """Return the records that were chosen for these options."""
-    return records_form.chosen(common.look.budget.rows_per_person, common.look.schema.person)
+    return records_form.source_of_form(
+        common.look.budget.rows_per_person, common.look.schema.person
+    )
 
 
 def draw_waiting(past: str) -> None:
@@ -46,7 +48,7 @@ def draw_waiting(past: str) -> None:
 
     ``past`` is the title of the step with the list of looks.
     """
-    book, dataset = dataset_form.opened(), str(st.session_state.get("dataset") or "")
+    book, dataset = dataset_form.ledger_of_form(), str(st.session_state.get("dataset") or "")
     if book is None or not dataset or st.session_state.get(STEP) == past:
         return
     states: Mapping[str, str] = {}
@@ -69,8 +71,8 @@ def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script
     ``payer_step`` is the title of the step in which the dataset is chosen.
     """
     rule = candidates_form.rule(common, settings)
-    book = dataset_form.opened()
-    status = dataset_form.chosen(book, common.look.schema)
+    book = dataset_form.ledger_of_form()
+    status = dataset_form.dataset_of_form(book, common.look.schema)
     dataset_form.remember(status)
     if rule is None:
         return None
@@ -103,7 +105,7 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
     if spend_form.running(job):
         spend_form.show_job(job, "Look")
         return
-    if ledger_state.stored(book, key) is None:
+    if ledger_state.stored_steps(book, key) is None:
         return
     if wizard.was_started(NAME, key):
         open_look(key)
@@ -146,7 +148,7 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 
     ``leave`` maps labels of buttons to the titles of the steps that they open.
     """
-    book = dataset_form.opened()
+    book = dataset_form.ledger_of_form()
     if book is None:
         wizard.result_header("Look", leave, name=NAME, step_key=STEP)
         st.info("To continue, open the ledger of this look under Past looks.", icon="🗂️")
@@ -168,7 +170,7 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
     is drawn.
     """
     stages: list[tuple[str, Steps]] = []
-    while (state := ledger_state.stored(book, key)) is not None:
+    while (state := ledger_state.stored_steps(book, key)) is not None:
         stages.append((key, state))
         if state.finished is None or not ledger_state.has_next_choice(state):
             break

@@ -23,32 +23,32 @@ def verdict_option(decision: Decision, common: CommonPlan) -> str:
     return STOP if decision.choice is None else common.names[decision.choice]
 
 
-def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
+def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decision:
     """Draw a look and return the decision of the rule.
 
     The tabs show the signal-to-noise ratio of the cells, the share of reliable cells, and the
     answers.
     """
-    decision = rule.decide(looked)
+    decision = rule.decide(measurement)
     with st.container(border=True):
         st.caption("Decision by the rule")
         st.markdown(f"**{escape_markdown(decision.sentence)}**")
         if not decision.certain:
             st.caption("Uncertain at this safety margin; the rule is conservative.")
     views = {
-        "Reliable cells": lambda: _cells(rule, looked, key),
+        "Reliable cells": lambda: _cells(rule, measurement, key),
         "Share of reliable cells": lambda: figure_view.picture(
-            figures.shares_above_picture(rule, looked), key=f"{key}_shares"
+            figures.shares_above_picture(rule, measurement), key=f"{key}_shares"
         ),
         "Answers of the look": lambda: results_view.browse(
-            looked, key=f"{key}_look", name=f"{key}_look"
+            measurement, key=f"{key}_look", name=f"{key}_look"
         ),
     }
     figure_view.tabs(views, key=f"{key}_view")
     return decision
 
 
-def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
+def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
     left, right = st.columns(2)
     if len(rule.groups) > MAX_OPTIONS:
         group = int(left.number_input("Table", 0, len(rule.groups) - 1, 0, key=f"{key}_group"))
@@ -62,7 +62,7 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
         )
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
     option = right.selectbox("Analysis", names, index=len(names) - 1, key=f"{key}_option")
-    figure_view.picture(figures.snr_picture(rule, looked, group, option), key=f"{key}_snr")
+    figure_view.picture(figures.snr_picture(rule, measurement, group, option), key=f"{key}_snr")
 
 
 def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:

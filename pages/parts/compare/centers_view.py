@@ -37,10 +37,10 @@ def draw(plan: Plan) -> None:
         request_state.options_without_defaults.get(CENTERS, PAPER),
         request_state.options.get("keep"),
     )
-    words = f"Mechanism: {cls.title}, {request_state.default_options.reason or CHOSEN[centers]}."
+    text = f"Mechanism: {cls.title}, {request_state.default_options.reason or CHOSEN[centers]}."
     if centers == TUNED and (effect := _effect_text(request_state, plan)):
-        words += f" {effect}"
-    st.caption(escape_markdown(words))
+        text += f" {effect}"
+    st.caption(escape_markdown(text))
     with st.container(horizontal=True):
         if centers == PAPER:
             _button("Tune the split to this workload", {CENTERS: TUNED}, "centers_tuned")
@@ -70,9 +70,9 @@ def _apply(options: Mapping[str, Any]) -> None:
     request_state = history.current()
     others = {k: v for k, v in request_state.options.items() if k not in (CENTERS, "keep")}
     with deferred_errors(CENTERS):
-        changed = request_state.with_options(others | dict(options))
-        plans.begin(changed)
-        history.commit(changed, redraw=True)
+        new_state = request_state.with_options(others | dict(options))
+        plans.begin(new_state)
+        history.commit(new_state, redraw=True)
 
 
 def _effect_text(request_state: RequestState, plan: Plan) -> str:

@@ -12,7 +12,7 @@ from engine import figures
 from engine.mechanisms import mechanism_class, title_of
 from engine.privacy import Budget
 from pages.parts.compare import mechanism_form
-from pages.parts.compare.run import Compared, current_choice, offered
+from pages.parts.compare.run import Compared, available_choices, current_choice
 from pages.parts.jobs import plans
 from pages.parts.shell import history
 from pages.parts.shell.error_text import (
@@ -35,7 +35,7 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
     """Draw the choice of a mechanism, compared ones first, and an expander with its options."""
     if request_state.workload is None or not request_state.workload.groups:
         return
-    choices, current = offered(request_state), current_choice(request_state)[0]
+    choices, current = available_choices(request_state), current_choice(request_state)[0]
     costs = figures.costs(comparison.results) if comparison is not None else {}
     labels = [label for label in costs if label in choices]
     labels += [label for label in choices if label not in costs]

@@ -83,7 +83,7 @@ def current_choice(request_state: RequestState) -> tuple[str, tuple[str, Mapping
     return label_of(request_state.mechanism, options), (request_state.mechanism, options)
 
 
-def offered(request_state: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
+def available_choices(request_state: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Return a mapping from labels to (name, options) of all mechanisms and the current one."""
     label, choice = current_choice(request_state)
     return variants() | {label: choice}
@@ -146,10 +146,10 @@ def run(request_state: RequestState) -> Compared | None:
             icon="🧮",
         )
         return None
-    all_choices = offered(request_state)
+    all_choices = available_choices(request_state)
     labels, place = _selected(request_state, all_choices)
-    chosen = [all_choices[label] for label in labels]
-    limit = _settings(request_state, chosen, list(all_choices))
+    choices = [all_choices[label] for label in labels]
+    limit = _settings(request_state, choices, list(all_choices))
     base = request_state.workload_budget_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
@@ -158,12 +158,12 @@ def run(request_state: RequestState) -> Compared | None:
         with show_errors():
             if labels == _first(request_state, all_choices) and job_queue.find(key) is None:
                 begin(
-                    key, request_state, chosen, limit
+                    key, request_state, choices, limit
                 )  # the first comparison starts automatically
-            _start(key, request_state, chosen, limit, place)
+            _start(key, request_state, choices, limit, place)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
-        return _partial_results(request_state, key, chosen, limit) or _previous(
+        return _partial_results(request_state, key, choices, limit) or _previous(
             key, base, current_choice(request_state)[0]
         )
     st.session_state[LAST] = key
@@ -189,7 +189,7 @@ def _selected(
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
         st.session_state.setdefault(CHOSEN, _first(request_state, choices))
-    chosen = left.multiselect(
+    labels = left.multiselect(
         "Mechanisms to compare",
         list(choices),
         format_func=title_of,
@@ -197,11 +197,11 @@ def _selected(
         persist_state="session",
         help=f"{meaning('Mechanism')} Fast ones and HDMM are compared at once.",
     )
-    return chosen, right
+    return labels, right
 
 
 def _settings(
-    request_state: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], labels: list[str]
+    request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]], labels: list[str]
 ) -> float:
     """Draw the expander with time limit and forecast; return the limit in seconds."""
     limit = float(st.session_state.get(LIMIT, DEFAULT_LIMIT_S))
@@ -220,13 +220,13 @@ def _settings(
                 help="Slower mechanisms are stopped.",
             )
         )
-        if len(chosen) < len(labels):
+        if len(choices) < len(labels):
             buttons.button(
                 "Select all (including slow)", _select, labels, key="compare_all", place=right
             )
-        if opened.open and chosen:
+        if opened.open and choices:
             with show_errors():
-                table = _expected_of(request_state, chosen)
+                table = _expected_of(request_state, choices)
                 st.caption("Time is a rough estimate, memory an upper bound.")
                 figure_view.table(
                     table.assign(mechanism=[title_of(label) for label in table["mechanism"]]),
@@ -236,22 +236,24 @@ def _settings(
     return limit
 
 
-def _expected_of(request_state: RequestState, chosen: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+def _expected_of(
+    request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]]
+) -> Frame:
     """Return the forecasts of the chosen mechanisms."""
-    labels = [label_of(name, options) for name, options in chosen]
-    return _expected(f"{request_state.workload_budget_key}{labels}", request_state, chosen)
+    labels = [label_of(name, options) for name, options in choices]
+    return _expected(f"{request_state.workload_budget_key}{labels}", request_state, choices)
 
 
 def _start(
     key: str,
     request_state: RequestState,
-    chosen: list[tuple[str, Mapping[str, Any]]],
+    choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
     place: DeltaGenerator,
 ) -> None:
     """Draw the start button in the column ``place``, and the expected time below."""
     job = job_queue.find(key)
-    table = _expected_of(request_state, chosen)
+    table = _expected_of(request_state, choices)
     is_running, is_done = job is not None and job.running, job is not None and job.done
     can_start = bool((table["status"] == "ok").any())
     buttons.button(
@@ -259,7 +261,7 @@ def _start(
         begin,
         key,
         request_state,
-        chosen,
+        choices,
         limit,
         key="compare_start",
         place=place,
@@ -278,21 +280,27 @@ def _compared(job: Status, key: str, label: str) -> Compared:
 
 
 def _partial_results(
-    request_state: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
+    request_state: RequestState,
+    key: str,
+    choices: list[tuple[str, Mapping[str, Any]]],
+    limit: float,
 ) -> Compared | None:
     """Return the results so far of a running comparison."""
     job = job_queue.find(key)
     if job is None or not job.running:
         return None
     partial = partial_comparison(
-        request_state.required_workload, request_state.budget, chosen, time_limit=limit
+        request_state.required_workload, request_state.budget, choices, time_limit=limit
     )
     if partial is None:
         return None
-    st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far")
-    choices = {label_of(name, options): (name, options) for name, options in chosen}
+    st.caption(f"{len(partial.frame)} of {pluralize(len(choices), 'mechanism')} so far")
+    choices_by_label = {label_of(name, options): (name, options) for name, options in choices}
     return Compared(
-        results=partial, choices=choices, key=key, current_label=current_choice(request_state)[0]
+        results=partial,
+        choices=choices_by_label,
+        key=key,
+        current_label=current_choice(request_state)[0],
     )
 
 

@@ -55,10 +55,10 @@ def compare(request_state: RequestState, comparison: Compared | None) -> str:
     )
 
 
-def spreads(request_state: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
+def spreads(request_state: RequestState, comparison: Compared, labels: Sequence[str]) -> str:
     """Return code that prints error distributions of the selected mechanisms."""
     lines = [
-        f"spreads = {{label: results.spreads[label] for label in {list(chosen)!r}}}",
+        f"spreads = {{label: results.spreads[label] for label in {list(labels)!r}}}",
         "print(spreads_picture(spreads).table)",
     ]
     return _comparison(request_state, comparison, lines, engine__figures="spreads_picture")

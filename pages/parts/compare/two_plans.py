@@ -22,8 +22,8 @@ CURRENT, FILE = "current plan", "uploaded file"
 
 def plans_view(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the differences between two plans, or the published results of the papers."""
-    shown = figure_view.choose_view(PLAN_VIEWS, key="plans_shown")
-    return PLAN_VIEWS[shown](request_state, comparison)
+    view = figure_view.choose_view(PLAN_VIEWS, key="plans_shown")
+    return PLAN_VIEWS[view](request_state, comparison)
 
 
 def difference(request_state: RequestState, comparison: Compared | None) -> str:
@@ -122,14 +122,14 @@ def paper_numbers(request_state: RequestState, comparison: Compared | None) -> s
         disabled=job_queue.is_there(key),
         width="stretch",
     )
-    done = job_widget.job(key, label=f"Planning {rows[number]}")
-    if done is not None:
+    finished_job = job_widget.job(key, label=f"Planning {rows[number]}")
+    if finished_job is not None:
         one, two, three = st.columns(3)
         one.metric("Paper", format_number(rows[number].printed), help="Printed RMSE (counts).")
-        two.metric("Ours", format_number(done.result), help="RMSE computed here (counts).")
+        two.metric("Ours", format_number(finished_job.result), help="RMSE computed here (counts).")
         three.metric(
             "Ours / paper",
-            f"{done.result / rows[number].printed:.4f}",
+            f"{finished_job.result / rows[number].printed:.4f}",
             help="Below 1: more accurate than printed.",
         )
     elif job_queue.find(key) is None:

@@ -84,20 +84,20 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
     """Draw which mechanisms have the same errors, and offer cumulative tables if these differ."""
     tied = figures.tied_mechanisms(results)
-    changed = analysis.cumulative_workload(request_state.required_workload)
-    if not tied or (changed is None and not figures.all_tied(results)):
+    cumulative = analysis.cumulative_workload(request_state.required_workload)
+    if not tied or (cumulative is None and not figures.all_tied(results)):
         return
     left, right = st.columns([4, 1], vertical_alignment="center")
-    kind = "Plain tables" if changed is not None else "These queries"
-    proposal = " Try cumulative tables." if changed is not None else ""
+    kind = "Plain tables" if cumulative is not None else "These queries"
+    proposal = " Try cumulative tables." if cumulative is not None else ""
     left.info(
         escape_markdown(f"{kind} are answered alike by {', '.join(tied)}.{proposal}"), icon="🟰"
     )
-    if changed is not None:
+    if cumulative is not None:
         buttons.button(
             "Use cumulative tables",
             _use_workload,
-            changed,
+            cumulative,
             key="use_cumulative",
             place=right,
             help="Counts up to each value of numeric attributes. Undo restores the plain tables.",
@@ -119,8 +119,8 @@ def _show_failures(comparison: Compared | None) -> None:
 
 def differences(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw one of the views in `DIFFERENCES`, which the user chooses; return its Python code."""
-    shown = figure_view.choose_view(DIFFERENCES, key="differences_shown")
-    return DIFFERENCES[shown](request_state, comparison)
+    view = figure_view.choose_view(DIFFERENCES, key="differences_shown")
+    return DIFFERENCES[view](request_state, comparison)
 
 
 def tables(request_state: RequestState, comparison: Compared | None) -> str:
@@ -202,7 +202,7 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
         *best[:FIRST_SHOWN],
         *([comparison.current_label] if comparison.current_label in best[FIRST_SHOWN:] else []),
     ]
-    chosen = st.multiselect(
+    labels = st.multiselect(
         "Mechanisms shown",
         best,
         default=default_labels,
@@ -210,16 +210,16 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
         key="spread_of",
         max_selections=8,
     )
-    if not chosen:
+    if not labels:
         st.info("Choose at least one mechanism.")
         return ""
     picture = figures.spreads_picture(
-        {label: comparison.results.spreads[label] for label in chosen}
+        {label: comparison.results.spreads[label] for label in labels}
     )
     export_menu.head(picture.alt, {"spreads": picture})
     export_menu.chart(picture, key="spreads")
     export_menu.data({"spreads": picture}, key="spreads")
-    return script.spreads(request_state, comparison, chosen)
+    return script.spreads(request_state, comparison, labels)
 
 
 def against(request_state: RequestState, comparison: Compared | None) -> str:
@@ -265,8 +265,8 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
             else group_choice.choose_slice(plans[one], number, prefix="pair_")
         )
         if grid_slice is not None:
-            titled = {title_of(label): plan for label, plan in plans.items()}
-            picture = figures.ratio_picture(titled, number, *grid_slice)
+            plans_by_title = {title_of(label): plan for label, plan in plans.items()}
+            picture = figures.ratio_picture(plans_by_title, number, *grid_slice)
             export_menu.head(picture.alt, {"ratio": picture})
             export_menu.chart(picture, key="ratio")
         with st.expander(
@@ -289,18 +289,18 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw rows and Gram matrix of one block of two plans side by side."""
     if not has_enough_plans(comparison):
         return ""
-    chosen = []
+    selections = []
     for side, column in enumerate(st.columns(2, gap="medium")):
         with column:
-            chosen.append(_strategy(comparison, side))
-    if chosen[0] == chosen[1]:
+            selections.append(_strategy(comparison, side))
+    if selections[0] == selections[1]:
         st.caption("Both sides show the same measurement; choose another on one side.")
-        chosen = chosen[:1]
-    shown = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
-    draw = STRATEGY_PICTURES[shown]
+        selections = selections[:1]
+    view = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
+    draw = STRATEGY_PICTURES[view]
     pictures = {
         f"strategy_{side}": draw(comparison.plan(label), key, factor)
-        for side, (label, key, factor) in enumerate(chosen)
+        for side, (label, key, factor) in enumerate(selections)
     }
     figures.on_one_scale(*pictures.values())
     export_menu.head(next(iter(pictures.values())).alt, pictures)
@@ -308,7 +308,7 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
         with column:
             export_menu.chart(picture, key=key, note="")
     export_menu.data(pictures, key="strategies")
-    label, _, factor = chosen[0]
+    label, _, factor = selections[0]
     return script.strategies(request_state, comparison, label, factor)
 
 

@@ -26,10 +26,10 @@ def is_too_costly(expected: Forecast) -> bool:
     return expected.seconds > LONG_PLANNING_S or expected.memory > MEMORY_LIMIT
 
 
-def words(expected: Forecast) -> str:
+def cost_text(expected: Forecast) -> str:
     """Return the forecast planning time and memory as text.
 
-    >>> words(Forecast(seconds=9720.0, memory=5.76e9, text=""))
+    >>> cost_text(Forecast(seconds=9720.0, memory=5.76e9, text=""))
     'about 2.7 hours and up to 5.76 GB of memory'
     """
     return (
@@ -87,13 +87,13 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
 
 def _buttons(choices: Sequence[tuple[str, RequestState]], name: str) -> None:
     with st.container(horizontal=True):
-        for number, (label, changed) in enumerate(choices):
-            buttons.button(label, _apply, changed, key=f"remedy_{name}_{number}")
+        for number, (label, new_state) in enumerate(choices):
+            buttons.button(label, _apply, new_state, key=f"remedy_{name}_{number}")
 
 
-def _apply(changed: RequestState) -> None:
+def _apply(new_state: RequestState) -> None:
     with deferred_errors(PLACE):
-        history.commit(changed, redraw=True)
+        history.commit(new_state, redraw=True)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Finding the tables that take longest")

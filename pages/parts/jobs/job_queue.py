@@ -256,7 +256,7 @@ def _run_here(key: str, job: _Job) -> None:
 
 
 def _end(key: str, job: _Job) -> None:
-    """Remove the input files of an ended job, and the result files of a failed one; start others."""
+    """Remove the input files of an ended job, and the result files if it failed; start others."""
     with _LOCK:
         _remove(job.copies)
         job.arguments, job.process, job.stop = (), None, None

@@ -141,14 +141,18 @@ def _line(key: str, label: str) -> None:
 
 
 @st.fragment(run_every=0.4)
-def _bar(key: str, label: str, shown: float | None) -> None:
+def _bar(key: str, label: str, shown_fraction: float | None) -> None:
     """Draw the progress bar of a running job; run the page again when it ends.
 
-    ``shown`` is the progress, from 0 to 1, of the partial results on the page; the page also runs
+    ``shown_fraction`` is the progress, from 0 to 1, of the partial results on the page; the page also runs
     again when the job has another progress. None if the page shows no partial results.
     """
     job_state = job_queue.find(key)
-    if job_state is None or not job_state.running or shown not in (None, job_state.fraction):
+    if (
+        job_state is None
+        or not job_state.running
+        or shown_fraction not in (None, job_state.fraction)
+    ):
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = job_queue.before(key)

@@ -54,7 +54,7 @@ def _plan(request_state: RequestState) -> Plan:
     )
 
 
-def _searched(request_state: RequestState) -> str:
+def _search_key(request_state: RequestState) -> str:
     """Return the cache key of a plan for this request at any budget with the same noise law."""
     return f"searched|{request_state.budget.law}|{request_state.request_key}"
 
@@ -133,7 +133,7 @@ def quick_plan(request_state: RequestState, seconds: float = math.inf) -> Plan |
     """
     if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
-    if (searched := plan_cache.cached_plan(_searched(request_state))) is not None:
+    if (searched := plan_cache.cached_plan(_search_key(request_state))) is not None:
         return plan_cache.plan_of_key(
             request_state.key, lambda: at_budget(searched, request_state.budget), like=searched
         )
@@ -162,7 +162,7 @@ def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
     derived from it.
     """
     plan = plan_cache.plan_of_key(request_state.key, make)
-    return plan_cache.plan_of_key(_searched(request_state), lambda: plan)
+    return plan_cache.plan_of_key(_search_key(request_state), lambda: plan)
 
 
 def _job(request_state: RequestState) -> str:
@@ -185,7 +185,7 @@ def begin(request_state: RequestState) -> None:
     """
     expected, key = _expected(request_state), _job(request_state)
     if (
-        plan_cache.cached_plan(_searched(request_state)) is None
+        plan_cache.cached_plan(_search_key(request_state)) is None
         and expected.seconds > QUICK_S
         and expected.memory <= MEMORY_LIMIT
     ):
@@ -195,7 +195,7 @@ def begin(request_state: RequestState) -> None:
 def _offer(key: str, request_state: RequestState, expected: Forecast) -> None:
     """Draw the forecast of planning, the costly tables, and the button that starts it."""
     st.warning(
-        escape_markdown(f"Planning takes {cost_warnings.words(expected)} ({expected.text})."),
+        escape_markdown(f"Planning takes {cost_warnings.cost_text(expected)} ({expected.text})."),
         icon="⏳",
     )
     too_large = expected.memory > MEMORY_LIMIT

@@ -28,7 +28,7 @@ def publish_tables(
     records: tuple[bool, int | None],
     rule: Mapping[str, float],
     files: Mapping[str, str],
-    reached: str | None = None,
+    checkpoint: str | None = None,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -46,16 +46,16 @@ def publish_tables(
     records : whether to draw synthetic records, and their number (None: the total of the tables).
     rule : parameters of the `QualityRule` that marks unreliable cells.
     files : kind of file, such as "csv" -> path.
-    reached : folder for the checkpoint of an interrupted call; removed at the end.
+    checkpoint : folder for the checkpoint of an interrupted call; removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
         place.unlink(missing_ok=True)  # an empty placeholder
     tables = publish(
-        measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=reached
+        measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=checkpoint
     )
-    errors = uncertainty(tables, progress=_part(progress, 0.3, 0.7), resume=reached)
+    errors = uncertainty(tables, progress=_part(progress, 0.3, 0.7), resume=checkpoint)
     write_published(
         errors, places["parquet"], rule=quality_rule, progress=_part(progress, 0.7, 0.75)
     )
@@ -69,23 +69,28 @@ def publish_tables(
     }
     out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
-    for kind, write, done in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
+    for kind, write, fraction in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
         try:
             write(
-                errors, places[kind], rule=quality_rule, progress=_part(progress, done, done + 0.02)
+                errors,
+                places[kind],
+                rule=quality_rule,
+                progress=_part(progress, fraction, fraction + 0.02),
             )
         except LimitExceeded as error:
             out["too large"][kind] = str(error)
     simulate, people = records
     if simulate:
-        drawn = tables.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
-        write_records(measurement, drawn, places["records"])
-        out["acceptance"] = acceptance(errors, drawn)
+        synthetic_records = tables.records(
+            people, progress=_part(progress, 0.85, 1.0), resume=checkpoint
+        )
+        write_records(measurement, synthetic_records, places["records"])
+        out["acceptance"] = acceptance(errors, synthetic_records)
     for place in places.values():
         if place.exists():
             place.chmod(0o600)  # the writers create files with default permissions
-    if reached is not None:
-        shutil.rmtree(reached, ignore_errors=True)
+    if checkpoint is not None:
+        shutil.rmtree(checkpoint, ignore_errors=True)
     return out
 
 

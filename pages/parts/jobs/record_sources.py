@@ -39,10 +39,10 @@ def open_source(data: str) -> Iterator[Any]:
         yield data
         return
     table = named_table(data.removeprefix(NAMED))
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield table
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
         with suppress(Exception):  # a broken connection cannot be closed
             table.get_backend().disconnect()

@@ -100,10 +100,10 @@ async def _end_sessions() -> None:
     Garbage is collected here, because Streamlit would collect it after every click, which takes
     longer than drawing most pages.
     """
-    before = 0
+    previous_sessions = 0
     while True:
         await asyncio.sleep(SESSION_CHECK_S)
-        now = streamlit_internals.end_expired_sessions()
-        if now < before:
+        sessions = streamlit_internals.end_expired_sessions()
+        if sessions < previous_sessions:
             release_memory()
-        before = now
+        previous_sessions = sessions

@@ -83,7 +83,7 @@ def compare_all(
 
 
 def recomputed_rmse(number: int, *, progress: Progress) -> float:
-    """Plan the workload of `ROWS[number]`, a row of the papers, at privacy cost 1; return its RMSE."""
+    """Return the RMSE, in counts, of a plan for the workload `ROWS[number]` at privacy cost 1."""
     return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
 
 
@@ -116,8 +116,8 @@ def solve_targets(
     the budget and the options as mappings, and the plan as JSON.
     """
     request = _request(workload, budget, mechanism, options)
-    fitted = fit_targets(request, targets, locked, progress)
-    return fitted.request.budget.to_dict(), dict(fitted.request.options), fitted.plan.to_json()
+    result = fit_targets(request, targets, locked, progress)
+    return result.request.budget.to_dict(), dict(result.request.options), result.plan.to_json()
 
 
 def propose_weights(
@@ -151,9 +151,14 @@ def _request(
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
     """Measure a plan on ``rows`` simulated records and save the measurement; return the path."""
-    loaded = load_plan(plan_text)
+    loaded_plan = load_plan(plan_text)
     save_rehearsal(
-        measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress),
+        measure(
+            loaded_plan,
+            synthetic(loaded_plan.schema, rows, seed),
+            rehearsal=True,
+            progress=progress,
+        ),
         file,
     )
     return file
@@ -199,13 +204,13 @@ def check(
 
     Without a ledger ("") it does not report earlier releases of the same records.
     """
-    book, loaded = Ledger(ledger) if ledger else None, load_plan(plan_text)
+    book, loaded_plan = Ledger(ledger) if ledger else None, load_plan(plan_text)
     with open_source(data) as records:
         fits = records_fit(
-            loaded.schema, records, progress=lambda done, text: progress(0.4 * done, text)
+            loaded_plan.schema, records, progress=lambda done, text: progress(0.4 * done, text)
         )
         intake = check_records(
-            loaded,
+            loaded_plan,
             records,
             dataset=dataset,
             ledger=book,
@@ -283,32 +288,33 @@ def coverage(
 
     Stops after ``rehearsals`` releases, or after two minutes if that is earlier.
     """
-    loaded = load_plan(plan_text)
-    records = synthetic(loaded.schema, rows, seed)
-    return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
+    loaded_plan = load_plan(plan_text)
+    records = synthetic(loaded_plan.schema, rows, seed)
+    return coverage_check(
+        loaded_plan, records, rehearsals=rehearsals, seconds=120.0, progress=progress
+    )
 
 
 def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
     """Make the first measurement (the look) on simulated records, save it, and return the path."""
-    shared = CommonPlan.from_json(common)
-    records = synthetic(shared.look.schema, rows, seed)
-    save_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
+    common_plan = CommonPlan.from_json(common)
+    records = synthetic(common_plan.look.schema, rows, seed)
+    save_rehearsal(stepwise.look(common_plan, records, rehearsal=True, progress=progress), file)
     return file
 
 
 def rehearse_rest(
-    common: str, looked: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
+    common: str, look_file: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
 ) -> str:
     """Measure the remainder of an option on simulated records, after a saved look.
 
-    ``looked`` is the saved look. Save look and remainder as one measurement in ``file``; return
-    its path.
+    Save look and remainder as one measurement in ``file``; return its path.
     """
-    shared = CommonPlan.from_json(common)
-    records = synthetic(shared.look.schema, rows, seed)
+    common_plan = CommonPlan.from_json(common)
+    records = synthetic(common_plan.look.schema, rows, seed)
     progress(0.2, "Measuring the remainder")
     measurement = stepwise.rehearse_finish(
-        shared, load_rehearsal(shared.look, looked), records, option=option
+        common_plan, load_rehearsal(common_plan.look, look_file), records, option=option
     )
     save_rehearsal(measurement, file)
     return file
@@ -332,12 +338,14 @@ def look(
     stored before.
     """
     intakes: list[Intake] = []
-    shared, book = CommonPlan.from_json(common), Ledger(ledger)
-    is_paid = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
+    common_plan, book = CommonPlan.from_json(common), Ledger(ledger)
+    is_paid = (
+        book.find(stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)) is not None
+    )
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with open_source(data) as records:
         measurement = stepwise.look(
-            shared, records, progress=progress, intake=intakes.append, **options
+            common_plan, records, progress=progress, intake=intakes.append, **options
         )
     if not is_paid:
         book.note(

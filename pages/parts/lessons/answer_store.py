@@ -16,7 +16,7 @@ _LOCK = threading.Lock()
 
 
 def load() -> dict[str, int]:
-    """Return a mapping from question keys to the numbers of the chosen answers; may be empty."""
+    """Return the answers of this browser: key of a question -> number of the chosen answer."""
     return _read().get(session_restore.browser(), {})
 
 

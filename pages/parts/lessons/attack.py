@@ -73,7 +73,7 @@ def picture(step: int) -> LessonPicture:
     attack = reconstruct_replies(
         noisy_answers(count, budget) if is_noisy else published_answers(count)
     )
-    shown = show_picture(lessons.attack_picture(attack), "attack")
+    figure = show_picture(lessons.attack_picture(attack), "attack")
     answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
     st.markdown(
         f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
@@ -100,7 +100,7 @@ def picture(step: int) -> LessonPicture:
     return LessonPicture(
         request_state=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
-        pictures=(shown,),
+        pictures=(figure,),
     )
 
 

@@ -45,7 +45,7 @@ def picture(step: int) -> LessonPicture:
         width = dial(right.select_slider, "Merged cells", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
     example = clipping_example(bin_counts(width), 1 / budget.mu)
-    shown = show_picture(lessons.clipping_picture(example, width), "clipped")
+    figure = show_picture(lessons.clipping_picture(example, width), "clipped")
     if step:
         one, two, three = st.columns(3)
         one.metric(
@@ -76,7 +76,7 @@ print(example.means.round(2))""",
     request_state = RequestState(
         workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=UNIFORM
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=(shown,))
+    return LessonPicture(request_state=request_state, script=script, pictures=(figure,))
 
 
 def expected() -> dict[str, str]:

@@ -55,7 +55,7 @@ def picture(step: int) -> LessonPicture:
     bounds = {"singular value bound": result.bound(0.0)}
     if share:
         bounds[f"bound with the weights at {share}%"] = result.bound(share / 100)
-    shown = show_picture(lessons.contest_picture(result, bounds), "bounds")
+    figure = show_picture(lessons.contest_picture(result, bounds), "bounds")
     st.markdown(lessons.proof_text(result, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
     request_state = RequestState(
@@ -68,7 +68,7 @@ print(result.bound(0.0), result.bound({share / 100!r}), result.bound())
 print(result.results[-1].rmse, workload_plan.rmse)""",
         engine__lessons="contest",
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=(shown,))
+    return LessonPicture(request_state=request_state, script=script, pictures=(figure,))
 
 
 def expected() -> dict[str, str]:

@@ -54,22 +54,23 @@ def picture(step: int) -> LessonPicture:
         example = user_plans(workload, budget)
         script = f"example = centers_example(workload, {python_script.budget_text(budget)})"
         attributes = own_workload.schema.names
-    shown = [show_picture(lessons.centers_example_picture(example), "centered")]
+    pictures = [show_picture(lessons.centers_example_picture(example), "centered")]
     if step > 0:
-        chosen = dial(
+        attribute = dial(
             st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0]
         )
-        shown.append(show_picture(lessons.centers_picture(example, chosen), "center"))
+        pictures.append(show_picture(lessons.centers_picture(example, attribute), "center"))
     if step > 1:
         st.markdown(lessons.gap_text(example))
-    called = script.split("= ")[1].split("(")[0]
+    function_name = script.split("= ")[1].split("(")[0]
     request_state = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(
         request_state=request_state,
         script=lines(
-            f"{script}\nprint(example.gain, example.gap, example.bound)", engine__lessons=called
+            f"{script}\nprint(example.gain, example.gap, example.bound)",
+            engine__lessons=function_name,
         ),
-        pictures=tuple(shown),
+        pictures=tuple(pictures),
     )
 
 

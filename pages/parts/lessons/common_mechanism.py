@@ -42,7 +42,7 @@ def picture(step: int) -> LessonPicture:
     ways = 2 if fine == FINE[0] else questions
     budget = Budget(pcost=1.0)
     analyses = two_analyses(questions, fine_ways=ways, budget=budget)
-    shown = show_picture(lessons.spends_picture(analyses), "spends")
+    figure = show_picture(lessons.spends_picture(analyses), "spends")
     if step > 0:
         one, two = st.columns(2)
         one.metric(
@@ -69,7 +69,7 @@ print(result.spends())""",
     return LessonPicture(
         request_state=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
-        pictures=(shown,),
+        pictures=(figure,),
     )
 
 

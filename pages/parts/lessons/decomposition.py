@@ -58,7 +58,7 @@ def picture(step: int) -> LessonPicture:
     schema, query = grid()
     decomposition = decompose_query(schema, query)
     n_pieces = step or len(decomposition.pieces)
-    shown = show_picture(lessons.decomposition_picture(decomposition, n_pieces), "pieces")
+    figure = show_picture(lessons.decomposition_picture(decomposition, n_pieces), "pieces")
     if n_pieces == len(decomposition.pieces) and decomposition.misfit < 1e-9:
         st.markdown("The four pieces add up to the query in every cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))
@@ -73,7 +73,7 @@ print(pieces.added(), pieces.misfit)""",
     return LessonPicture(
         request_state=RequestState(workload=workload, options=UNIFORM),
         script=script,
-        pictures=(shown,),
+        pictures=(figure,),
     )
 
 

@@ -44,19 +44,19 @@ def picture(step: int) -> LessonPicture:
     )
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
-    shown = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
+    pictures = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
     st.markdown(
         f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**. An"
         f" attacker's success rate is at most **{lessons.guess_text(neighbours(person))}** for the"
         f" person and {lessons.guess_text(neighbours(budget))} for one row."
     )
     if step:
-        shown.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
-        chosen = caps_table(budget).iloc[rows - 1]
+        pictures.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
+        cap = caps_table(budget).iloc[rows - 1]
         st.markdown(
-            f"A cap of {rows} drops **{chosen['rows lost']:,.0f} of {rows_in_all():,} rows** and"
+            f"A cap of {rows} drops **{cap['rows lost']:,.0f} of {rows_in_all():,} rows** and"
             " gives a standard error of"
-            f" **{format_number(float(chosen['standard error']))} counts**. Best cap at this"
+            f" **{format_number(float(cap['standard error']))} counts**. Best cap at this"
             f" budget: **{best_cap(budget)}**."
         )
     schema = Schema([Attribute.of_size("month", 12)], person="patient", rows_per_person=rows)
@@ -73,7 +73,7 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
     request_state = RequestState(
         workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=UNIFORM
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
 def expected() -> dict[str, str]:

@@ -58,7 +58,7 @@ def picture(step: int) -> LessonPicture:
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Standard error of each count: **{format_number(1 / budget.mu)}** counts.")
     counts = list(INVENTED.values())
-    shown = [
+    pictures = [
         show_picture(
             lessons.outcomes_picture(list(INVENTED), counts, possible_releases(budget)),
             "outcomes",
@@ -66,7 +66,7 @@ def picture(step: int) -> LessonPicture:
         )
     ]
     if step > 0:
-        shown.append(
+        pictures.append(
             show_picture(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False)
         )
     if step > 1:
@@ -85,7 +85,7 @@ print(budget_table(budget))""",
     request_state = RequestState(
         workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=UNIFORM
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
 def expected() -> dict[str, str]:

@@ -50,7 +50,7 @@ def picture(step: int) -> LessonPicture:
     for space in subsets(schema.names):
         workload = workload.add(space, "marginal")
     split = step > 0
-    shown = [
+    pictures = [
         show_picture(
             lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False
         )
@@ -60,11 +60,11 @@ def picture(step: int) -> LessonPicture:
             [int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)]
             for r in range(down)
         ]
-        shown.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
+        pictures.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
     request_state = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
         request_state = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
-        shown.append(
+        pictures.append(
             show_picture(
                 budget_picture(plan(request_state.required_workload, request_state.budget)),
                 "shares",
@@ -81,7 +81,7 @@ print(workload_plan.by_space())"""
         ),
         **({"engine__lessons": "overlaps"} if request_state.workload is workload else {}),
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
 def expected() -> dict[str, str]:

@@ -94,12 +94,12 @@ def questions(lesson: Lesson) -> None:
 
 def _check(lesson: Lesson, number: int) -> None:
     """Store the selected answer of a question, or that none is selected."""
-    chosen = st.session_state.get(f"question_{lesson.name}_{number}")
-    st.session_state[UNCHOSEN] = (lesson.name, number) if chosen is None else None
-    if chosen is None:
+    choice = st.session_state.get(f"question_{lesson.name}_{number}")
+    st.session_state[UNCHOSEN] = (lesson.name, number) if choice is None else None
+    if choice is None:
         return
-    st.session_state[ANSWERS] = {**answers(), (lesson.name, number): chosen}
-    choice_number = lesson.questions[number].choices.index(chosen)
+    st.session_state[ANSWERS] = {**answers(), (lesson.name, number): choice}
+    choice_number = lesson.questions[number].choices.index(choice)
     answer_store.save(answer_store.load() | {f"{lesson.name}_{number}": choice_number})
 
 

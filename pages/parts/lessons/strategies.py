@@ -35,11 +35,11 @@ def picture(step: int) -> LessonPicture:
         default="Hierarchical",
     )
     two = dial(third.selectbox, "Right strategy", names, of=NAME, name="right", default="Optimal")
-    shown = []
+    pictures = []
     for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
         number = names.index(name)
         with place:
-            shown.append(
+            pictures.append(
                 show_picture(
                     lessons.strategy_picture(result.results[number]),
                     f"strategy_{side}",
@@ -47,14 +47,14 @@ def picture(step: int) -> LessonPicture:
                 )
             )
             if step > 0:
-                shown.append(
+                pictures.append(
                     show_picture(
                         lessons.range_errors_picture(result, number), f"errors_{side}", plain=False
                     )
                 )
     if step > 1:
         bounds = {"lower bound": result.bound()}
-        shown.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
+        pictures.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
     request_state = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
         options={"centers": "tuned"},
@@ -67,7 +67,7 @@ for strategy in result.results:
 print(result.bound(), workload_plan.rmse)""",
         engine__lessons="contest",
     )
-    return LessonPicture(request_state=request_state, script=script, pictures=tuple(shown))
+    return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
 def expected() -> dict[str, str]:

@@ -87,15 +87,15 @@ def dial(
     always : write the choice to the URL even if it is the default.
     more : further arguments of the widget.
     """
-    key, chosen, is_list = f"{of}_{name}", _chosen(of), isinstance(default, list)
+    key, choices, is_list = f"{of}_{name}", _chosen(of), isinstance(default, list)
     url_choices = history.page_state().get("url_choices")
     if url_choices is not None and url_choices[0] == of:
         st.session_state[key] = _read(url_choices[1].get(name), options, default)
     elif key not in st.session_state or (not is_list and st.session_state[key] not in options):
-        previous = chosen[name][0] if name in chosen else default
+        previous = choices[name][0] if name in choices else default
         st.session_state[key] = previous if is_list or previous in options else default
     value = draw(label, options, key=key, **more)
-    chosen[name] = (value, "" if value == default and not always else _text(value))
+    choices[name] = (value, "" if value == default and not always else _text(value))
     return value
 
 

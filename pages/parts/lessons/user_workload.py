@@ -18,9 +18,9 @@ MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
 
 
 def user_workload(lesson: str) -> Workload | None:
-    """Draw a choice between example and user's workload; return the latter, or None.
+    """Draw the choice between the example of a lesson and the user's workload.
 
-    ``lesson`` is the name of the lesson.
+    Return the user's workload, or None for the example. ``lesson`` is the name of the lesson.
     """
     workload = history.current().workload
     if workload is None or not workload.groups:
@@ -30,7 +30,7 @@ def user_workload(lesson: str) -> Workload | None:
     if is_large or forecast(workload, centers="tuned").seconds > MAX_TUNING_S:
         st.caption("Your workload is too large for this lesson; see Preview.")
         return None
-    chosen = dial(
+    choice = dial(
         st.radio,
         "Queries",
         (EXAMPLE, MINE),
@@ -39,7 +39,7 @@ def user_workload(lesson: str) -> Workload | None:
         default=EXAMPLE,
         horizontal=True,
     )
-    return workload if chosen == MINE else None
+    return workload if choice == MINE else None
 
 
 def user_workload_cost(
@@ -60,7 +60,7 @@ def user_workload_cost(
     default : cost at which the figure shows what the lesson teaches.
     """
     plan_cost = history.current().budget.pcost
-    chosen: float = dial(
+    choice: float = dial(
         draw,
         label,
         tuple(sorted({*costs, plan_cost})),
@@ -69,4 +69,4 @@ def user_workload_cost(
         default=default,
         format_func=lambda pcost: f"{cost(pcost)}{' (your plan)' if pcost == plan_cost else ''}",
     )
-    return chosen
+    return choice

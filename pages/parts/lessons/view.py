@@ -25,9 +25,9 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
     st.header(lesson.title)
     st.markdown(lesson.words)
     step = steps(lesson)
-    shown = None
+    lesson_picture = None
     try:
-        shown = lesson.picture(step)
+        lesson_picture = lesson.picture(step)
     except (EngineError, MemoryError) as error:
         show_error(error_text(error))
     if not is_course:
@@ -40,9 +40,9 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
         with st.container(border=True):
             st.subheader("For instructors")
             st.markdown(quiz.sheet(lesson))
-    _actions(lesson, shown, after, is_course=is_course)
+    _actions(lesson, lesson_picture, after, is_course=is_course)
     url_state.keep(lesson.name, default_minutes=default_minutes)
-    return shown.text if shown is not None else ""
+    return lesson_picture.text if lesson_picture is not None else ""
 
 
 def steps(lesson: Lesson) -> int:
@@ -70,7 +70,7 @@ def steps(lesson: Lesson) -> int:
 
 
 def _actions(
-    lesson: Lesson, shown: LessonPicture | None, after: Lesson | None, *, is_course: bool
+    lesson: Lesson, lesson_picture: LessonPicture | None, after: Lesson | None, *, is_course: bool
 ) -> None:
     """Draw the buttons that open the plan in Preview, save the handout and open the next lesson.
 
@@ -78,7 +78,7 @@ def _actions(
     """
     row = st.container(horizontal=True)
     if not is_course:
-        _plan_and_handout(row, lesson, shown)
+        _plan_and_handout(row, lesson, lesson_picture)
     if after is not None:
         buttons.button(
             f"Next lesson: {after.tab} →",
@@ -89,21 +89,25 @@ def _actions(
         )
 
 
-def _plan_and_handout(row: DeltaGenerator, lesson: Lesson, shown: LessonPicture | None) -> None:
+def _plan_and_handout(
+    row: DeltaGenerator, lesson: Lesson, lesson_picture: LessonPicture | None
+) -> None:
     """Draw the buttons that open the plan in Preview and save the handout."""
-    reason = None if shown is not None else "To continue, fix the error above."
+    reason = None if lesson_picture is not None else "To continue, fix the error above."
     opened = row.button(
         "Open plan in Preview",
         key=f"open_{lesson.name}",
-        disabled=shown is None,
+        disabled=lesson_picture is None,
         help=reason or "Replaces your current plan; Undo restores it.",
     )
-    if opened and shown is not None:
-        _open(shown)
+    if opened and lesson_picture is not None:
+        _open(lesson_picture)
         st.switch_page(page_layout.page("Preview").file)
     row.download_button(
         "Download handout",
-        data=partial(handout, lesson, shown, answered=st.session_state.get(quiz.INSTRUCTOR, False)),
+        data=partial(
+            handout, lesson, lesson_picture, answered=st.session_state.get(quiz.INSTRUCTOR, False)
+        ),
         file_name=f"lesson_{lesson.name}.html",
         mime="text/html",
         on_click="ignore",
@@ -114,7 +118,7 @@ def _plan_and_handout(row: DeltaGenerator, lesson: Lesson, shown: LessonPicture 
         st.caption(reason)
 
 
-def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
+def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: bool) -> bytes:
     """Return a lesson as an HTML file for printing; ``answered`` adds the instructor notes."""
     step_list = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
@@ -130,15 +134,15 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
     notes = [("For instructors", quiz.sheet(lesson))] if answered else []
     sections = [("Steps", step_list), ("Formulas", formulas), *questions, discussion, *notes]
-    pictures = shown.pictures if shown is not None else ()
+    pictures = lesson_picture.pictures if lesson_picture is not None else ()
     return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
 
 
-def _open(shown: LessonPicture) -> None:
+def _open(lesson_picture: LessonPicture) -> None:
     """Replace the user's request by the one of the picture, and start planning it."""
     history.note_dropped_groups(())
-    history.commit(shown.request_state, redraw=True)
-    plans.begin(shown.request_state)
+    history.commit(lesson_picture.request_state, redraw=True)
+    plans.begin(lesson_picture.request_state)
 
 
 def _open_lesson(name: str) -> None:

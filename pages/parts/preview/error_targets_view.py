@@ -14,7 +14,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.budgets import headline, language, other_units
+from pages.parts.shell.budgets import chosen_unit, headline, other_units
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
@@ -115,8 +115,8 @@ def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *
         estimate = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** {escape_markdown(headline(estimate, language()))} needed (now"
-            f" {escape_markdown(headline(plan.budget, language()))}).",
+            f"**{goal}:** {escape_markdown(headline(estimate, chosen_unit()))} needed (now"
+            f" {escape_markdown(headline(plan.budget, chosen_unit()))}).",
             help=escape_markdown(other_units(estimate)),
         )
         buttons.button(
@@ -141,7 +141,7 @@ def _use(find: Callable[[bool], Budget], key: str) -> None:
 def one_query(plan: Plan) -> None:
     """Show the predicted error of one query, at this budget and at others."""
     with show_errors():
-        query = query_form.choose(plan.schema, key="probe", drawn=True)
+        query = query_form.choose(plan.schema, key="probe", with_drawing=True)
         if query is None:
             return
         variance = plan.variance_of(query.attributes, query.tensor)
@@ -182,7 +182,7 @@ def one_query(plan: Plan) -> None:
             key="probe",
         )
         figure_view.picture(
-            figures.interval_picture(plan, variance, partial(headline, unit=language())),
+            figures.interval_picture(plan, variance, partial(headline, unit=chosen_unit())),
             key="probe_budgets",
             config=figure_view.EXPORT,
         )

@@ -47,9 +47,9 @@ def draw(plan: Plan) -> None:
         )
         if "targets" in request_state.options:
             st.button("Remove targets", on_click=_remove, key="targets_forget")
-    done = job_widget.job(key, label="Solving targets")
-    if done is not None:
-        budget, options, text = done.result
+    finished_job = job_widget.job(key, label="Solving targets")
+    if finished_job is not None:
+        budget, options, text = finished_job.result
         new_plan = plan_cache.plan_of_key(key, lambda: load_plan(text))
         _show_result(
             request_state.budget,
@@ -57,8 +57,10 @@ def draw(plan: Plan) -> None:
             new_plan,
             analysis.errors_against_targets(new_plan, rows, options["targets"]),
         )
-        changed = replace(request_state, budget=Budget.from_dict(budget), options=options)
-        buttons.button("Use this plan", _use, changed, new_plan, key="targets_use", type="primary")
+        new_state = replace(request_state, budget=Budget.from_dict(budget), options=options)
+        buttons.button(
+            "Use this plan", _use, new_state, new_plan, key="targets_use", type="primary"
+        )
 
 
 def drop_targets() -> None:
@@ -146,9 +148,9 @@ def _show_result(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None
     )
 
 
-def _use(changed: RequestState, plan: Plan) -> None:
-    plan_cache.plan_of_key(changed.key, lambda: plan)
-    history.commit(changed, redraw=True)
+def _use(new_state: RequestState, plan: Plan) -> None:
+    plan_cache.plan_of_key(new_state.key, lambda: plan)
+    history.commit(new_state, redraw=True)
 
 
 def _remove() -> None:

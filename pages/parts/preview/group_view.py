@@ -29,9 +29,12 @@ ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
 def groups(plan: Plan) -> None:
-    """Draw the groups by error as a table with selectable rows, or as a map of pairs."""
+    """Draw the groups, least accurate first, as a table with selectable rows.
+
+    The view Map shows the errors of all pairs of attributes instead, as cells of a matrix.
+    """
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
-    sizes, words = {f"{k}-way": k for k in ways}, ""
+    sizes, search_text = {f"{k}-way": k for k in ways}, ""
     views = [ALL, *sizes, *([MAP] if figures.has_map(plan.workload) else [])]
     view = st.radio(
         "Tables, least accurate first", views, horizontal=True, key=f"ways_shown_{len(ways)}"
@@ -47,19 +50,21 @@ def groups(plan: Plan) -> None:
         )
         return
     if len(plan.workload.groups) > MAX_ROWS:
-        words = st.text_input(
+        search_text = st.text_input(
             "Find tables", key="find_groups", placeholder="age income", help="Attribute names."
         )
-    table = analysis.worst_first(plan, ways=sizes.get(view), words=words).head(MAX_ROWS)
+    table = analysis.worst_first(plan, ways=sizes.get(view), words=search_text).head(MAX_ROWS)
     if not len(table):
         st.info("No table has all these attributes. Enter fewer names.", icon="🔎")
         return
-    numbers, chosen = table["group"].tolist(), selected_group(plan)
+    numbers, selected = table["group"].tolist(), selected_group(plan)
     columns = ["attributes", "RMSE", "largest standard error", "queries"]
     if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable"]
-    key = f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{words}"
+    key = (
+        f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{search_text}"
+    )
     st.dataframe(
         table[columns],
         hide_index=True,
@@ -82,7 +87,7 @@ def groups(plan: Plan) -> None:
         on_select=lambda: _pick_row(key, numbers),
         selection_mode="single-row",
         selection_default={
-            "selection": {"rows": [numbers.index(chosen)] if chosen in numbers else []}
+            "selection": {"rows": [numbers.index(selected)] if selected in numbers else []}
         },
     )
 
@@ -113,7 +118,7 @@ def selected_group(plan: Plan) -> int:
     return number
 
 
-def chosen(plan: Plan) -> None:
+def draw_selected_group(plan: Plan) -> None:
     """Draw the selected group: its queries, its sources of error, and possible changes."""
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)

@@ -63,5 +63,5 @@ def _search(key: str, request_state: RequestState, hidden: Sequence[int]) -> Non
 def _apply(hidden: Sequence[int], factor: float) -> None:
     with deferred_errors(PLACE):
         workload = history.current().required_workload
-        raised = analysis.raise_weights(workload, hidden, factor)
-        history.change(workload=raised, redraw=True)
+        new_workload = analysis.raise_weights(workload, hidden, factor)
+        history.change(workload=new_workload, redraw=True)

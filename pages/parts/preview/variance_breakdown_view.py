@@ -119,9 +119,9 @@ def _start_trial(change: Change, group: int, attribute: str) -> None:
     st.session_state.pop(TRIAL, None)
     with deferred_errors(TRIAL):
         before = history.current()
-        changed = change.apply(before.request, group, attribute)
-        plans.begin(before.with_request(changed.request))
-        st.session_state[TRIAL] = (before.to_json(), group, changed)
+        changed_request = change.apply(before.request, group, attribute)
+        plans.begin(before.with_request(changed_request.request))
+        st.session_state[TRIAL] = (before.to_json(), group, changed_request)
 
 
 def _draw_trial(plan: Plan) -> None:
@@ -129,27 +129,27 @@ def _draw_trial(plan: Plan) -> None:
 
     A trial for an earlier request is not drawn.
     """
-    before, group, changed = st.session_state.get(TRIAL, ("", 0, None))
+    before, group, changed_request = st.session_state.get(TRIAL, ("", 0, None))
     request_state = history.current()
-    if changed is None or before != request_state.to_json():
+    if changed_request is None or before != request_state.to_json():
         return
     with st.container(border=True), show_errors():
-        st.markdown(f"**What if: {escape_markdown(changed.text)}**")
-        after = plans.plan_of(request_state.with_request(changed.request))
+        st.markdown(f"**What if: {escape_markdown(changed_request.text)}**")
+        after = plans.plan_of(request_state.with_request(changed_request.request))
         if after is not None:
-            table = analysis.error_table(plan, after, group, changed.group)
+            table = analysis.error_table(plan, after, group, changed_request.group)
             figure_view.table(table, name="what_if", alt="Errors before and after the change")
             st.caption(analysis.query_count_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
                 buttons.button(
-                    "Apply this change", _apply, changed, key="what_if_keep", type="primary"
+                    "Apply this change", _apply, changed_request, key="what_if_keep", type="primary"
                 )
             st.button("Discard this change", on_click=_discard, key="what_if_forget")
 
 
-def _apply(changed: ChangedRequest) -> None:
-    history.commit(history.current().with_request(changed.request), redraw=True)
+def _apply(changed_request: ChangedRequest) -> None:
+    history.commit(history.current().with_request(changed_request.request), redraw=True)
     _discard()
 
 

@@ -52,7 +52,7 @@ def schema_digest(schema: Schema | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
-def opened() -> Ledger | None:
+def ledger_of_form() -> Ledger | None:
     """Return the ledger that the form names, without drawing; None if it cannot be opened."""
     path = st.session_state.get("ledger_path") or ""
     with suppress(EngineError, OSError):
@@ -61,7 +61,7 @@ def opened() -> Ledger | None:
     return None
 
 
-def chosen(book: Ledger | None, schema: Schema) -> DatasetStatus | None:
+def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None:
     """Return the dataset that was chosen for this schema; None if none was."""
     form = st.session_state
     if book is None or form.get(FOR_SCHEMA) != schema_digest(schema):
@@ -294,7 +294,7 @@ def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: 
     ).strip()
     for other in book.confusable_names(name) if book is not None else ():
         st.warning(escape_markdown(confusable_text(name, other)))
-    language = budgets.language()
+    language = budgets.chosen_unit()
     form.setdefault("dataset_unit", APPROX if language == RISK else language)
     unit = form["dataset_unit"]
     _total_fields(unit, budget)
@@ -327,13 +327,13 @@ def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: 
     show_deferred_error("dataset")
 
 
-def _total_text(total: Budget, planned: Budget) -> str:
+def _total_text(total: Budget, plan_budget: Budget) -> str:
     """Return as text how many releases of the plan a new total pays for."""
-    releases = analysis.releases_within(total, planned)
+    releases = analysis.releases_within(total, plan_budget)
     if releases is None:
         return "A total in this unit cannot be charged for this plan."
     return (
-        f"Enough for {pluralize(releases, 'release')} of this plan ({in_words(planned)} each)."
+        f"Enough for {pluralize(releases, 'release')} of this plan ({in_words(plan_budget)} each)."
         " The total limits all releases of these records together; later changes are recorded."
     )
 
@@ -366,9 +366,9 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
             st.caption(escape_markdown(f"{entry.utc[:10]}: {cost(entry.total)} {counts}, {who}"))
 
 
-def _total_fields(unit: str, planned: Budget) -> None:
+def _total_fields(unit: str, plan_budget: Budget) -> None:
     """Draw the fields of a total, with the cost of the plan as default."""
-    start = unit, analysis.round_up(numbers_of(planned, unit)[0]), planned.report_delta
+    start = unit, analysis.round_up(numbers_of(plan_budget, unit)[0]), plan_budget.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"] = start
         _, st.session_state["dataset_total"], st.session_state["dataset_delta"] = start

@@ -130,13 +130,13 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
         return False, False
     if not exists:
         return True, False
-    typed = st.text_input(
+    typed_name = st.text_input(
         f"Type {escape_markdown(place.name)} to replace the existing file",
         key=f"{key}_replace",
         live=True,
         autocomplete="off",
     )
-    return typed.strip() == place.name, True
+    return typed_name.strip() == place.name, True
 
 
 def _start_export(

@@ -15,8 +15,8 @@ ANSWERS = (".csv", ".parquet", ".zip")
 
 def allowed_folders() -> list[Path]:
     """Return the folders that the app may read and write, with links resolved."""
-    named = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
-    return [folder.expanduser().resolve() for folder in (STARTED, *named)]
+    extra_folders = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    return [folder.expanduser().resolve() for folder in (STARTED, *extra_folders)]
 
 
 def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:

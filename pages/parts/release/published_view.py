@@ -175,15 +175,15 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     answers = read_published(
         measurement.plan, result["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE
     )
-    drawn = figures.published_picture(
+    picture = figures.published_picture(
         answers,
         rehearsal=measurement.rehearsal,
         unbiased=shown != PUBLISHED,
         published=shown != UNBIASED,
     )
-    figure_view.chart(drawn, key=f"{key}_published")()
-    st.caption(escape_markdown(drawn.alt))
-    table = drawn.table.drop(columns=LEFT_OUT.get(shown, []))
+    figure_view.chart(picture, key=f"{key}_published")()
+    st.caption(escape_markdown(picture.alt))
+    table = picture.table.drop(columns=LEFT_OUT.get(shown, []))
     mark = download_view.mark(measurement)
     figure_view.table(
         table,

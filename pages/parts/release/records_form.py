@@ -190,10 +190,10 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     rows : maximum rows per person.
     person : person ID column of the schema; with None, the form asks for one if ``rows`` > 1.
     """
-    named: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     with show_errors():
-        named = named_sources()
-    kinds = [FILE, UPLOAD, *([TABLE] if named else [])]
+        tables = named_sources()
+    kinds = [FILE, UPLOAD, *([TABLE] if tables else [])]
     if st.session_state.get("records_how") not in kinds:
         st.session_state.pop("records_how", None)
     kind = st.radio(
@@ -207,7 +207,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     if kind == TABLE:
         st.selectbox(
             "Table",
-            named,
+            tables,
             key="records_table",
             persist_state="session",
             help="Counted inside the database; only counts are transferred.",
@@ -221,7 +221,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         )
     else:
         st.text_input("Records file", key="records_path", persist_state="session")
-    file = chosen(rows, person)
+    file = source_of_form(rows, person)
     if file.upload is not None:
         st.caption(escape_markdown(f"Uploaded: {file.title}"))
     if not file.name:
@@ -241,10 +241,10 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             help="Used only to limit rows per person; never published. Integers or text.",
         )
     _rows_are()
-    return chosen(rows, person)
+    return source_of_form(rows, person)
 
 
-def chosen(rows: int = 1, person: str | None = None) -> Source:
+def source_of_form(rows: int = 1, person: str | None = None) -> Source:
     """Return the records in the fields of the form, without drawing it; arguments as `source`."""
     form = st.session_state
     kind = form.get("records_how", FILE)
@@ -297,9 +297,9 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))
-        stored = history.page_state().get(SHEETS)
-        if stored is not None and stored[0] == key:
-            return tuple(stored[1])
+        cached_sheets = history.page_state().get(SHEETS)
+        if cached_sheets is not None and cached_sheets[0] == key:
+            return tuple(cached_sheets[1])
         copy = _copied(upload) if upload is not None else None
         try:
             names = tuple(visible_sheets(copy or file or Path(path)))

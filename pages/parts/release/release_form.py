@@ -84,12 +84,12 @@ def same_records(
     compare : worker function that returns the difference as text, empty if there is none.
     advice : what to do about a difference.
     """
-    chosen = chosen_records(key, source)
-    if source.missing or st.session_state.get(RELEASED) == chosen:
+    records_id = chosen_records(key, source)
+    if source.missing or st.session_state.get(RELEASED) == records_id:
         return True
     # the token makes the job private to this session: differences reveal values of the records
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"same|{token}|{book.path}|{chosen}"
+    job = f"same|{token}|{book.path}|{records_id}"
     if job_queue.find(job) is None:
         with deferred_errors("same"):
             path, copies = source.to_file()
@@ -173,7 +173,7 @@ def confirm(
         figures.spending_picture(status.total, status.spent, price, counts),
         key="spending",
         config=figure_view.EXPORT,
-        titled=False,
+        show_title=False,
     )
     st.info(
         escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
@@ -235,13 +235,13 @@ def confirmation(
     key, field : keys of the button and of the text field.
     reason : what else is missing, as the end of a sentence; empty if nothing is.
     """
-    typed = st.text_input(
+    typed_name = st.text_input(
         f"Type {escape_markdown(dataset)} to confirm (cannot be undone)",
         key=field,
         live=True,
         autocomplete="off",
     )
-    if not reason and typed.strip() != dataset:
+    if not reason and typed_name.strip() != dataset:
         reason = "type the dataset name."
     with st.container(horizontal=True, vertical_alignment="center"):
         buttons.button(
@@ -287,7 +287,7 @@ def running(book: Ledger, key: str) -> Status | None:
     return job_widget.job(job_key(book, key), label="Release")
 
 
-def stored(book: Ledger, key: str) -> Measurement | None:
+def stored_measurement(book: Ledger, key: str) -> Measurement | None:
     """Return the stored result of a release; None, with the error on the page, if it is lost.
 
     The result that was read last is cached in the session.
@@ -313,7 +313,7 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
             job_key(book, key),
             f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}:"
             f" {texts.pluralize(plan.workload.queries, 'answer')} for"
-            f" {budgets.headline(plan.budget, budgets.language())}"
+            f" {budgets.headline(plan.budget, budgets.chosen_unit())}"
             f" ({texts.cost(spend.pcost)} pcost). Opening this page again spends nothing.",
             icon="✅",
         )

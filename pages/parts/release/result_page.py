@@ -19,7 +19,7 @@ def draw(key: str, steps: Mapping[str, str]) -> str:
 
     ``steps`` maps labels of buttons to the titles of the steps that they open.
     """
-    book = dataset_form.opened()
+    book = dataset_form.ledger_of_form()
     if book is None:
         wizard.result_header("Result", steps, name="release", step_key="step")
         st.info("To continue, open the ledger of this release under Past releases.", icon="🗂️")
@@ -28,7 +28,7 @@ def draw(key: str, steps: Mapping[str, str]) -> str:
         dataset = dataset_form.spent(book, key).dataset
         dataset_form.remember(book.status(dataset))
         wizard.result_header(f"Released: {dataset}", steps, name="release", step_key="step")
-        measurement = release_form.stored(book, key)
+        measurement = release_form.stored_measurement(book, key)
         if measurement is not None:
             release_form.receipt(book, measurement)
             results_view.views(measurement, key="release_result", ledger=str(book.path))

@@ -27,7 +27,7 @@ SIGNS = {"minus": -1.0, "plus": 1.0}  # of the second query in a sum
 
 
 @st.cache_resource(max_entries=1, scope="session", show_spinner=False)
-def simulated(schema: str, rows: int, seed: int) -> Any:
+def simulated_records(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, from public information and a seed only."""
     return synthetic(Schema.from_json(schema), rows, seed)
 
@@ -85,13 +85,13 @@ def browse(
         answers = add_truth(answers, measurement.plan, number, start, records)
     if pages > 1:
         st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}.")
-    drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
+    picture = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
-    figure_view.chart(drawn, key=key)()
+    figure_view.chart(picture, key=key)()
     st.caption(
-        escape_markdown(drawn.alt) + " Negative answers stay negative, so that sums are unbiased."
+        escape_markdown(picture.alt) + " Negative answers stay negative, so that sums are unbiased."
     )
-    table = drawn.table
+    table = picture.table
     if scale is not None:
         hide = st.checkbox("Hide unreliable answers", key=f"{key}_hide", persist_state="session")
         table = with_quality(table, scale, hide=hide)

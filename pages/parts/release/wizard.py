@@ -80,7 +80,7 @@ def open_result(name: str, key: str) -> None:
     form[f"{name}_started"] = ""
 
 
-def opened(name: str) -> str:
+def open_release_key(name: str) -> str:
     """Return the key of the release whose result is open; empty after the request has changed."""
     form = st.session_state
     key: str = form.get(f"{name}_open", "")

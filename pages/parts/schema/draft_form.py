@@ -286,10 +286,10 @@ def _show_gaps(draft: DraftSchema) -> None:
     """Draw the columns without an attribute, with reasons, and the notes of the draft."""
     if draft.reasons:
         names = [name or "(no name)" for name in draft.reasons]
-        listed = ", ".join(names[:MAX_SHOWN]) + (", and more" if len(names) > MAX_SHOWN else "")
+        names_text = ", ".join(names[:MAX_SHOWN]) + (", and more" if len(names) > MAX_SHOWN else "")
         st.info(
             escape_markdown(
-                f"No attribute was drafted for {listed}. Enter their values in the grid."
+                f"No attribute was drafted for {names_text}. Enter their values in the grid."
             )
         )
         reasons = {"Column": names, "Reason": list(draft.reasons.values())}
@@ -305,7 +305,7 @@ def _show_gaps(draft: DraftSchema) -> None:
 def _confirm(draft: DraftSchema) -> None:
     """Draw one line per drafted attribute to confirm, and the button that uses these attributes."""
     st.caption("Check every line: all possible values, and none that only one person has.")
-    agreed = []
+    attributes = []
     confirmed = st.checkbox("I checked all lines", key=AGREED)
     for number, attribute in enumerate(draft.schema.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, MAX_SHOWN)))
@@ -319,7 +319,7 @@ def _confirm(draft: DraftSchema) -> None:
             f" ({values}{more}){integer_note}{missing}"
         )
         if st.checkbox(line, key=f"{LINE}{number}", disabled=confirmed) or confirmed:
-            agreed.append(attribute)
+            attributes.append(attribute)
     st.multiselect(
         "Missing codes in the records (optional)",
         DEFAULT_MISSING_TEXTS,
@@ -329,13 +329,13 @@ def _confirm(draft: DraftSchema) -> None:
     )
     with st.container(horizontal=True):
         buttons.button(
-            f"Use {pluralize(len(agreed), 'confirmed attribute')}",
+            f"Use {pluralize(len(attributes), 'confirmed attribute')}",
             _use,
-            tuple(agreed),
+            tuple(attributes),
             tuple(draft.reasons),
             key="use_draft",
-            disabled=not agreed,
-            help=None if agreed else "Select at least one line.",
+            disabled=not attributes,
+            help=None if attributes else "Select at least one line.",
             type="primary",
         )
         buttons.button("Discard draft", _discard, key="discard_draft")
@@ -346,13 +346,13 @@ def _discard() -> None:
     clear()
 
 
-def _use(agreed: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
+def _use(attributes: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
     """Use the confirmed attributes as schema.
 
     The grid gets a row without values for each of ``names``, the columns without an attribute.
     """
     with deferred_errors("start"):
-        schema = Schema(agreed).with_missing_values(st.session_state.get(MISSING, ()))
+        schema = Schema(attributes).with_missing_values(st.session_state.get(MISSING, ()))
         grid.clear()
         history.choose_schema(schema)
         grid.set_names(names)

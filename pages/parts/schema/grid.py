@@ -125,10 +125,10 @@ def _use_edits(key: str) -> None:
     schema = history.current().schema
     with deferred_errors("table"):
         rows = edited_rows(st.session_state[BASE], st.session_state[key])
-        changed, incomplete = schema_of_rows(schema, rows)
+        new_schema, incomplete = schema_of_rows(schema, rows)
         st.session_state[INCOMPLETE] = incomplete
-        if changed is not None:
-            history.choose_schema(changed, redraw=False)
+        if new_schema is not None:
+            history.choose_schema(new_schema, redraw=False)
 
 
 def draw(schema: Schema | None) -> None:
@@ -161,10 +161,11 @@ def draw(schema: Schema | None) -> None:
     show_deferred_error("table")
     names = [row["name"] for row in state.get(INCOMPLETE, [])]
     if schema is not None and names:
-        listed = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
+        names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
             escape_markdown(
-                f"{pluralize(len(names), 'column')} without values, not in the schema yet: {listed}."
+                f"{pluralize(len(names), 'column')} without values, not in the schema yet:"
+                f" {names_text}."
             )
         )
 

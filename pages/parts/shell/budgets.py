@@ -43,15 +43,15 @@ SMALLEST_SHOWN = 1e-7  # smaller numbers of a budget are shown as "under 1e-07"
 UNIT = "budget_unit"  # session state key of the chosen unit
 
 
-def unit_of(budget: Budget) -> dict[str, Any]:
+def privacy_unit(budget: Budget) -> dict[str, Any]:
     """Return the privacy unit of a budget as keyword arguments of the functions in `MAKERS`."""
     return {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
 
 
-def language() -> str:
+def chosen_unit() -> str:
     """Return the budget unit that the user chose in this session, a key of `MAKERS`."""
-    chosen: str = st.session_state.get(UNIT, APPROX)
-    return chosen
+    unit: str = st.session_state.get(UNIT, APPROX)
+    return unit
 
 
 def headline(budget: Budget, unit: str) -> str:
@@ -67,12 +67,12 @@ def headline(budget: Budget, unit: str) -> str:
     if unit == RISK:
         return f"success rate {budget.guess:g}%"
     if budget.pure_epsilon is not None:
-        return f"ε {_written(budget.pure_epsilon)}"
+        return f"ε {_number_text(budget.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
-    return f"{word} {_written(numbers_of(budget, APPROX if unit == PURE else unit)[0])}"
+    return f"{word} {_number_text(numbers_of(budget, APPROX if unit == PURE else unit)[0])}"
 
 
-def _written(value: float) -> str:
+def _number_text(value: float) -> str:
     """Return epsilon, pcost, rho or mu as text; below `SMALLEST_SHOWN` as "under 1e-07"."""
     return cost(value) if value >= SMALLEST_SHOWN else f"under {SMALLEST_SHOWN:g}"
 
@@ -97,7 +97,7 @@ def in_words(budget: Budget) -> str:
         else ""
     )
     return (
-        headline(budget, language())
+        headline(budget, chosen_unit())
         + rows
         + (", protecting values" if budget.neighbours != "add_remove" else "")
     )
@@ -122,17 +122,17 @@ def summary(request: history.RequestState) -> str:
     )
 
 
-def choose_language() -> str:
+def choose_unit() -> str:
     """Draw the choice of the budget unit, which applies to all pages."""
     pure = history.current().budget.pure_epsilon is not None
-    if pure != (language() == PURE):  # undo or a file changed the guarantee
+    if pure != (chosen_unit() == PURE):  # undo or a file changed the guarantee
         st.session_state[UNIT] = PURE if pure else APPROX
     return st.selectbox(
         "Budget unit",
         list(MAKERS),
         key=UNIT,
         persist_state="session",
-        on_change=_use_language,
+        on_change=_convert_budget,
         help=(
             "Used on every page. The unit does not change the noise, except pure epsilon, which is"
             " a different guarantee."
@@ -140,14 +140,16 @@ def choose_language() -> str:
     )
 
 
-def _use_language() -> None:
+def _convert_budget() -> None:
     """Convert the budget when the user changes the unit to or from pure epsilon."""
     current, unit = history.current().budget, st.session_state[UNIT]
     with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
-            history.change(budget=Budget.pure(current.pcost**0.5, **unit_of(current)), redraw=True)
+            history.change(
+                budget=Budget.pure(current.pcost**0.5, **privacy_unit(current)), redraw=True
+            )
         elif unit != PURE and current.pure_epsilon is not None:
-            history.change(budget=Budget(pcost=current.pcost, **unit_of(current)), redraw=True)
+            history.change(budget=Budget(pcost=current.pcost, **privacy_unit(current)), redraw=True)
 
 
 def other_units(budget: Budget) -> str:
@@ -158,13 +160,14 @@ def other_units(budget: Budget) -> str:
     """
     pure = budget.pure_epsilon
     epsilon = (
-        f"epsilon {_written(_epsilon(budget))} at delta {delta_text(budget.report_delta)}"
+        f"epsilon {_number_text(_epsilon(budget))} at delta {delta_text(budget.report_delta)}"
         if pure is None
-        else f"pure epsilon {_written(pure)}"
+        else f"pure epsilon {_number_text(pure)}"
     )
     return (
-        f"{epsilon} · attacker right at most {budget.guess:g}% of the time · pcost"
-        f" {_written(budget.pcost)} · rho {_written(budget.rho)} · mu {_written(budget.mu)}"
+        f"{epsilon} · attacker right at most {budget.guess:g}% of the time"
+        f" · pcost {_number_text(budget.pcost)} · rho {_number_text(budget.rho)}"
+        f" · mu {_number_text(budget.mu)}"
     )
 
 

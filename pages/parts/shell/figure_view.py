@@ -67,14 +67,14 @@ def tabs(
     views : mapping from the label of a tab to the function that draws it.
     arguments : arguments of these functions.
     """
-    result, last = None, st.session_state.setdefault(OPEN, {})
-    if key not in st.session_state and last.get(key) in views:
-        st.session_state[key] = last[key]
+    result, last_open = None, st.session_state.setdefault(OPEN, {})
+    if key not in st.session_state and last_open.get(key) in views:
+        st.session_state[key] = last_open[key]
     for tab, (label, view) in zip(
         st.tabs(list(views), key=key, on_change="rerun"), views.items(), strict=True
     ):
         if tab.open:
-            last[key] = label
+            last_open[key] = label
             with tab:
                 result = view(*arguments)
     return result
@@ -143,7 +143,7 @@ def picture(
     on_select: Callable[[], None] | None = None,
     selects: Literal["box", "points"] = "box",
     height: int | Literal["content"] = "content",
-    titled: bool = True,
+    show_title: bool = True,
 ) -> None:
     """Draw a figure with its title, note and an expander with data table and downloads.
 
@@ -151,9 +151,9 @@ def picture(
     ----------
     on_select : called when the user selects a box or points in the figure.
     selects : what the user can select.
-    titled : whether the title is drawn.
+    show_title : whether the title is drawn.
     """
-    if titled:
+    if show_title:
         st.markdown(f"**{escape_markdown(drawing.title)}**")
     draw = chart(drawing, key=key, config=config, height=height)
     if on_select is None:
@@ -223,7 +223,7 @@ def download_buttons(full_table: Callable[[], Frame], *, name: str) -> None:
 
 def choose_view(views: Iterable[str], *, key: str) -> str:
     """Draw the choice between the views of a tab; return the name of the chosen one."""
-    chosen: str = st.radio(
+    view: str = st.radio(
         "Show",
         list(views),
         key=key,
@@ -231,7 +231,7 @@ def choose_view(views: Iterable[str], *, key: str) -> str:
         persist_state="session",
         label_visibility="collapsed",
     )
-    return chosen
+    return view
 
 
 def _file_bytes(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:

@@ -146,7 +146,7 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
     The workload on the new schema, and for each group that is not valid the reason as text.
     """
     names = renamed_attributes(workload.schema, schema)
-    fitted, reasons = Workload(schema), []
+    new_workload, reasons = Workload(schema), []
     for group in workload.groups:
         attributes = [names.get(name, name) for name in group.attributes]
         family = group.family
@@ -155,10 +155,10 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         # weights of levels are a part of the family
         query_weights = group.query_weights if group.part_weights is None else None
         try:
-            fitted = fitted.add(attributes, family, group.weight, query_weights)
+            new_workload = new_workload.add(attributes, family, group.weight, query_weights)
         except EngineError as error:
             reasons.append(f"{' × '.join(group.attributes)}: {error}")
-    return fitted, tuple(reasons)
+    return new_workload, tuple(reasons)
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:

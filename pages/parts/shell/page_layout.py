@@ -54,14 +54,14 @@ def start() -> None:
     st.set_page_config(page_title="DP query app", page_icon="🔐", layout="wide")
     permalink.restore()
     session_restore.restore()
-    chosen = _navigation()
-    history.enter(chosen.title)
+    current_page = _navigation()
+    history.enter(current_page.title)
     with buttons.run_pending():
         permalink.keep()
         token = _DRAWN.set(True)
         try:
             sidebar()
-            chosen.run()
+            current_page.run()
         finally:
             _DRAWN.reset(token)
         session_restore.keep()
@@ -69,13 +69,13 @@ def start() -> None:
 
 def _navigation() -> Page:
     """Draw the navigation, with a check mark at completed steps; return the chosen page."""
-    done = completed_steps(history.current())
+    completed = completed_steps(history.current())
     return st.navigation(
         [
             st.Page(
                 info.file,
                 title=info.title,
-                icon=DONE if info.title in done else info.icon,
+                icon=DONE if info.title in completed else info.icon,
                 default=info is PAGES[0],
             )
             for info in PAGES
@@ -128,7 +128,7 @@ def _show_budget(request: history.RequestState) -> None:
     budget = request.budget
     st.metric(
         "Privacy budget",
-        budgets.headline(budget, budgets.language()),
+        budgets.headline(budget, budgets.chosen_unit()),
         help=escape_markdown(f"{budgets.other_units(budget)} · {budgets.summary(request)}"),
     )
 
@@ -138,18 +138,18 @@ def gauge() -> None:
     status = st.session_state.get("dataset_status")
     if status is None:
         return
-    words = (
+    text = (
         f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts}"
         " spent"
     )
-    st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(words))
+    st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(text))
 
 
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
     """Draw title and lead in one row, with an explanation as tooltip; return the current request.
 
-    Below them, draw the error of a damaged address, and the tables that were removed because they do
-    not fit a changed schema.
+    Below them, draw the error of a damaged address, and the tables that were removed because they
+    do not fit a changed schema.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
@@ -168,7 +168,7 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
     return history.current()
 
 
-def previewed(request: history.RequestState) -> None:
+def mark_previewed(request: history.RequestState) -> None:
     """Mark the step Preview as completed for this request."""
     st.session_state[PREVIEWED] = request
 

@@ -43,7 +43,7 @@ def _compressed(text: str) -> str:
 
 
 def unpacked(text: str) -> RequestState:
-    """Return the request of a text from `packed`; raises PlanError if the text is damaged."""
+    """Return the request in a text that `packed` returned; raises PlanError if it is damaged."""
     try:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)

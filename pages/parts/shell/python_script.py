@@ -109,10 +109,10 @@ def workload_script(request: RequestState) -> Script:
             ' Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
         )
         return _script(read, engine="Workload", pathlib="Path")
-    names = ("Custom", "Level", "Levels", "Random", "Width")
-    words = [word for word in names if any(f"{word}(" in line for line in lines)]
+    classes = ("Custom", "Level", "Levels", "Random", "Width")
+    used_classes = [name for name in classes if any(f"{name}(" in line for line in lines)]
     families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
-    return head + Script(imports=frozenset(("engine", word) for word in words)) + families
+    return head + Script(imports=frozenset(("engine", name) for name in used_classes)) + families
 
 
 def budget_text(budget: Budget) -> str:

@@ -89,7 +89,7 @@ def draw() -> str:
 
 
 def save(request: RequestState) -> None:
-    """Draw the downloads of a request: project, schema, workload, and the plan if it is computed."""
+    """Draw the downloads of a request: project, schema, workload, and the plan once computed."""
     workload = request.required_workload
     plan = plan_cache.cached_plan(request.key)
     for label, name, mime, content in (

@@ -37,7 +37,7 @@ def slider(current: Budget) -> None:
         st.select_slider(
             "Privacy budget",
             sorted({*STEPS[unit], value}),
-            format_func=partial(_headline, unit),
+            format_func=partial(_step_text, unit),
             key=SLIDER,
             on_change=_use_slider,
             args=(unit,),
@@ -48,7 +48,7 @@ def slider(current: Budget) -> None:
 
 def exact(current: Budget) -> None:
     """Draw the budget as numbers in the chosen unit, and the same budget in the other units."""
-    unit = budgets.choose_language()
+    unit = budgets.choose_unit()
     _inputs(current, unit)
     show_deferred_error("budget")
     st.caption(escape_markdown(budgets.other_units(current)))
@@ -68,7 +68,7 @@ def promise() -> None:
                 schema.meaning(current) if schema and has_invariants else current.describe()
             )
         )
-        st.caption(budgets.UNITS[budgets.language()])
+        st.caption(budgets.UNITS[budgets.chosen_unit()])
 
 
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
@@ -94,15 +94,15 @@ def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
 
     The privacy unit is what is protected: the rows per person, and presence or values.
     """
-    budget = MAKERS[unit](*numbers, **budgets.unit_of(before))
+    budget = MAKERS[unit](*numbers, **budgets.privacy_unit(before))
     # these two units determine delta; with others, the delta for reports does not change
     return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
 
 
-def _headline(unit: str, step: float) -> str:
+def _step_text(unit: str, step: float) -> str:
     """Return a step of the slider as text.
 
-    >>> _headline(APPROX, 0.5), _headline(RISK, 55.0)
+    >>> _step_text(APPROX, 0.5), _step_text(RISK, 55.0)
     ('ε 0.5', 'success rate 55%')
     """
     if unit == RISK:
@@ -115,7 +115,7 @@ def _unit(current: Budget) -> str:
 
     Undo and opened files change the guarantee without the unit.
     """
-    is_pure, unit = current.pure_epsilon is not None, budgets.language()
+    is_pure, unit = current.pure_epsilon is not None, budgets.chosen_unit()
     if is_pure == (unit == PURE):
         return unit
     return PURE if is_pure else APPROX

@@ -22,7 +22,7 @@ MAX_FORECAST_GROUPS = 3_000  # larger workloads are not forecast while a form is
 MAX_CUSTOM_CELLS = 1_000  # custom families with more cells take seconds to forecast
 
 
-def proposed(groups: Sequence[Group]) -> tuple[Group, ...]:
+def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
     """Return the groups that the workload does not have, and draw how many it has already."""
     new = new_groups(history.current().required_workload, groups)
     if groups and not new:
@@ -42,20 +42,22 @@ def effect(new: Sequence[Group]) -> None:
     ):
         st.caption("Too large for a live forecast. Preview estimates the planning time.")
         return
-    extended = replace(request_state, workload=Workload(workload.schema, (*workload.groups, *new)))
+    extended_state = replace(
+        request_state, workload=Workload(workload.schema, (*workload.groups, *new))
+    )
     try:
-        expected = _expected(extended.request_key, len(new), extended, request_state)
+        expected = _expected(extended_state.request_key, len(new), extended_state, request_state)
     except EngineError as error:
         st.caption(escape_markdown(f"Cannot be planned: {error_text(error)}"))
         return
     if cost_warnings.is_too_costly(expected):
         st.warning(
-            escape_markdown(f"Planning would take {cost_warnings.words(expected)}."),
+            escape_markdown(f"Planning would take {cost_warnings.cost_text(expected)}."),
             icon="⏳",
         )
-        cost_warnings.show_costly_groups(extended, new=len(new))
+        cost_warnings.show_costly_groups(extended_state, new=len(new))
         return
-    after = plans.plan_of_form(extended)
+    after = plans.plan_of_form(extended_state)
     if after is not None:
         before = plans.quick_plan(request_state, plans.LIVE_S) if workload.groups else None
         st.markdown(escape_markdown(analysis.added_text(after, len(new), before)))

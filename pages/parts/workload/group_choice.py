@@ -26,9 +26,11 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
     st.session_state.setdefault(key, worst_group(plan))
     options: Sequence[int] = range(len(all_groups))
     if len(all_groups) > MAX_OPTIONS:
-        words = st.text_input("Find a table", key=f"{key}_find", placeholder="age income")
+        search_text = st.text_input("Find a table", key=f"{key}_find", placeholder="age income")
         # without a search only the chosen table is listed
-        matches = find_groups(plan.workload, words)[:MAX_MATCHES] if words.strip() else []
+        matches = (
+            find_groups(plan.workload, search_text)[:MAX_MATCHES] if search_text.strip() else []
+        )
         options = [*dict.fromkeys([st.session_state[key], *matches])]
     return st.selectbox(
         "Table",

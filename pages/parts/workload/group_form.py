@@ -48,7 +48,7 @@ def add_button(
         st.success(escape_markdown(message), icon="✅")
         new = new_groups(history.current().required_workload, groups)
     else:
-        new = forecast_form.proposed(groups)
+        new = forecast_form.groups_to_add(groups)
     buttons.button(label(new or groups), _add, new, key=key, type="primary", disabled=not new)
     show_deferred_error("group")
     return new

@@ -33,11 +33,11 @@ def apply_edits(
     """
     changes = {numbers[int(row)]: values for row, values in edits.items()}
     removed = {i for i, values in changes.items() if values.get(REMOVE)}
-    weighted = workload.with_weights(
+    new_workload = workload.with_weights(
         {i: values[WEIGHT] for i, values in changes.items() if WEIGHT in values}
     )
-    groups = tuple(group for i, group in enumerate(weighted.groups) if i not in removed)
-    return Workload(workload.schema, groups) if removed else weighted
+    groups = tuple(group for i, group in enumerate(new_workload.groups) if i not in removed)
+    return Workload(workload.schema, groups) if removed else new_workload
 
 
 def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
@@ -45,16 +45,16 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
 
     The grid has the errors in ``plan``, if there is a plan.
     """
-    matches, shown = _matches(workload)
+    matches, page_numbers = _matches(workload)
     if not matches:
         st.info("No table matches. Use fewer words, such as one attribute.", icon="🔎")
         return ()
-    key = f"grid_{history.version()}_{shown[0]}_{len(shown)}"
+    key = f"grid_{history.version()}_{page_numbers[0]}_{len(page_numbers)}"
     st.data_editor(
-        analysis.workload_errors(workload, shown, plan).assign(**{REMOVE: False}),
+        analysis.workload_errors(workload, page_numbers, plan).assign(**{REMOVE: False}),
         key=key,
         hide_index=True,
-        height=GRID_HEIGHT_PX if len(shown) > SHORT_GRID else "auto",
+        height=GRID_HEIGHT_PX if len(page_numbers) > SHORT_GRID else "auto",
         column_order=["attributes", "family", "queries", WEIGHT, "typical error", REMOVE],
         column_config={
             "attributes": st.column_config.TextColumn("Table", disabled=True, width=160),
@@ -79,7 +79,7 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
         },
         placeholder="",
         on_change=_use_edits,
-        args=(tuple(shown), key),
+        args=(tuple(page_numbers), key),
         alt="Tables of the workload, with editable weights",
     )
     show_deferred_error("grid")
@@ -90,8 +90,10 @@ def _use_edits(numbers: Sequence[int], key: str) -> None:
     """Apply the edits of the grid, which keeps its state unless a group was removed."""
     workload, edits = history.current().required_workload, st.session_state[key]["edited_rows"]
     with deferred_errors("grid"):
-        changed = apply_edits(workload, numbers, edits)
-        history.change(workload=changed, redraw=len(changed.groups) < len(workload.groups))
+        new_workload = apply_edits(workload, numbers, edits)
+        history.change(
+            workload=new_workload, redraw=len(new_workload.groups) < len(workload.groups)
+        )
 
 
 def change_all(numbers: Sequence[int]) -> None:
@@ -132,6 +134,6 @@ def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
     if pages == 1:
         return matches, matches
     page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}")
-    shown = analysis.page_of(matches, int(page), PAGE_SIZE)[0]
-    st.caption(f"{len(matches):,} tables found, {len(shown):,} on this page.")
-    return matches, shown
+    page_numbers = analysis.page_of(matches, int(page), PAGE_SIZE)[0]
+    st.caption(f"{len(matches):,} tables found, {len(page_numbers):,} on this page.")
+    return matches, page_numbers

@@ -42,9 +42,9 @@ def draw(plan: Plan) -> None:
     )
     with st.expander("As Python"):
         st.code(_script(request_state, records), language=None, wrap_lines=True)
-    done = job_widget.job(key, label="Planning with other weights")
-    if done is not None:
-        text, errors = done.result
+    finished_job = job_widget.job(key, label="Planning with other weights")
+    if finished_job is not None:
+        text, errors = finished_job.result
         st.markdown("Standard errors of **unbiased answers**, in counts:")
         columns = ("Attributes", "With the current weights", "With the new weights")
         st.dataframe([dict(zip(columns, row, strict=True)) for row in errors], hide_index=True)

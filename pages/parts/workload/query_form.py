@@ -17,11 +17,14 @@ MAX_LABELS = 2_000
 DRAW = "Draw a range"
 
 
-def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
-    """Draw the form; return the query, or None while incomplete. `drawn` adds ranges by drawing."""
-    methods = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
-    how = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
-    if how == DRAW:
+def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | None:
+    """Draw the form for one query; return the query, or None while the form is incomplete.
+
+    ``with_drawing`` offers a third input method: a range that is drawn on a chart.
+    """
+    methods = ["Choose cells", *([DRAW] if with_drawing else []), "Write a condition"]
+    method = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
+    if method == DRAW:
         ranges = range_form.choose(schema)
         if schema.cells(ranges) > MAX_CELLS:
             st.info(
@@ -38,7 +41,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
     if schema.cells(names) > MAX_CELLS:
         st.info(f"These attributes have {texts.number(schema.cells(names))} cells. Choose fewer.")
         return None
-    if how == "Choose cells":
+    if method == "Choose cells":
         columns = st.columns(max(1, min(3, len(names))))
         cells = {}
         for place, name in enumerate(names):

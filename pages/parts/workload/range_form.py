@@ -23,10 +23,10 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
     """Move the endpoints to the box drawn on the chart."""
     boxes = st.session_state[f"chart_{CHART}"].selection.box
     if boxes:
-        drawn, moves = st.session_state.get(DRAWN, ({}, 0))
+        drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
         cells = figures.cells_in_box(schema, names, boxes[-1])
         st.session_state[DRAWN] = (
-            drawn | {_key(schema[name]): ends for name, ends in cells.items()},
+            drawn_ends | {_key(schema[name]): ends for name, ends in cells.items()},
             moves + 1,
         )
 
@@ -46,13 +46,13 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     if not names:
         st.caption("Choose one attribute for a range, two for a rectangle.")
         return {}
-    chosen = {}
+    ranges = {}
     for column, name in zip(st.columns(len(names)), names, strict=True):
         with column:
-            chosen[name] = _ends(schema[name])
+            ranges[name] = _ends(schema[name])
     st.caption("Drag over the chart, or move the sliders.")
     figure_view.picture(
-        figures.range_picture(schema, chosen),
+        figures.range_picture(schema, ranges),
         key=CHART,
         config={
             "modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"],
@@ -60,17 +60,17 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
         },
         on_select=lambda: take_box(schema, tuple(names)),
     )
-    return chosen
+    return ranges
 
 
 def drag_range(schema: Schema) -> tuple[Group, ...]:
     """Draw the form for a range, its description, and the button that adds it."""
-    chosen = choose(schema)
-    if not chosen:
+    ranges = choose(schema)
+    if not ranges:
         return ()
     with show_errors():
-        addition = box_workload(schema, chosen)
-        cells = pluralize(schema.cells(chosen), "cell")
+        addition = box_workload(schema, ranges)
+        cells = pluralize(schema.cells(ranges), "cell")
         st.markdown(f"**Range: {escape_markdown(addition.describe(0))}** (1 query, {cells})")
         return group_form.add_button(addition.groups, lambda _: "Add this range", key="add_range")
     return ()
@@ -82,8 +82,8 @@ def _key(attribute: Attribute) -> str:
 
 def _ends(attribute: Attribute) -> tuple[int, int]:
     """Draw the endpoints of the range of one attribute and return them."""
-    drawn, moves = st.session_state.get(DRAWN, ({}, 0))
-    first, last = drawn.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
+    drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
+    first, last = drawn_ends.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
     key = f"{_key(attribute)}_{moves}"
     if attribute.size == 1:
         st.caption(
@@ -102,12 +102,12 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
             key=key,
         )
         return ends
-    most = attribute.size - 1
+    last_cell = attribute.size - 1
     low = st.number_input(
-        f"First cell of {escape_markdown(attribute.name)}", 0, most, first, key=f"{key}_first"
+        f"First cell of {escape_markdown(attribute.name)}", 0, last_cell, first, key=f"{key}_first"
     )
     high = st.number_input(
-        f"Last cell of {escape_markdown(attribute.name)}", 0, most, last, key=f"{key}_last"
+        f"Last cell of {escape_markdown(attribute.name)}", 0, last_cell, last, key=f"{key}_last"
     )
-    st.caption(f"Cells are numbered 0 to {texts.number(most)}.")
+    st.caption(f"Cells are numbered 0 to {texts.number(last_cell)}.")
     return min(low, high), max(low, high)

@@ -72,8 +72,8 @@ def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
     )
     if readings:
         lines = [
-            f"- {escape_markdown(written)} is read as **{escape_markdown(reading)}**"
-            for written, reading in readings[:MAX_READINGS]
+            f"- {escape_markdown(condition)} is read as **{escape_markdown(reading)}**"
+            for condition, reading in readings[:MAX_READINGS]
         ]
         more = len(readings) - len(lines)
         st.markdown(
