@@ -146,12 +146,8 @@ def queried_spaces(
         products = np.repeat(terms, counts)
         for exact_axes in exact:
             remaining = ~np.isin(places, exact_axes).all(axis=1)
-            order, places, weights, products = (
-                order[remaining],
-                places[remaining],
-                weights[remaining],
-                products[remaining],
-            )
+            order, places = order[remaining], places[remaining]
+            weights, products = weights[remaining], products[remaining]
         if len(order):
             by_size.setdefault(len(positions), []).append((order, places, products, weights))
     return [_classify_spaces(by_size[k], attribute_classes) for k in sorted(by_size)]

@@ -80,10 +80,8 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     coordinate_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
     image, lifted = gram(probe), lift.table_coordinates(cell_probe[None])[0]
-    coordinate_index, cell_index = (
-        np.arange(dimension).reshape(coordinate_sizes),
-        np.arange(lift.cells).reshape(sizes),
-    )
+    coordinate_index = np.arange(dimension).reshape(coordinate_sizes)
+    cell_index = np.arange(lift.cells).reshape(sizes)
     accepted: list[tuple[Signed, Signed]] = []
     axes = range(len(sizes))
     reversals = [
@@ -580,16 +578,14 @@ class DualProblem:
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy of dual weights, shape (orbits,), and the gap they prove."""
         solved = [_eigen_block(W, mass) for W in self.projected]
-        T, d = (
-            math.fsum(block for _, block, _ in solved),
-            np.sum([block for _, _, block in solved], axis=0),
-        )
+        T = math.fsum(block_T for _, block_T, _ in solved)
+        d = np.sum([block_d for _, _, block_d in solved], axis=0)
         strategy_rows, pinv, directions = [], [], []
         scale = math.sqrt(float(d.max()))  # rows divided by it have sensitivity 1
         for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
             squares = np.einsum("rc,rc->r", root, root)
             inverse = root.T / squares  # the rows of a root are orthogonal
-            quarter = np.sqrt(half)
+            quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
             # X = H^T M^(-1/2) H; with the symmetric square root of M^(-1/2) the strategy rows are a
             # smooth function of the weights

@@ -553,8 +553,8 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
 def _pivots(diagonal: Array, between: Array) -> Array:
     """Return the pivots of symmetric tridiagonal matrices, one per quadrature node.
 
-    ``diagonal`` and the result have shape (nodes, m); ``between`` holds the negative off-diagonals,
-    shape (nodes, m - 1).
+    ``diagonal`` and the result have shape (nodes, m); ``between`` holds the entries beside the
+    diagonal with opposite sign, shape (nodes, m - 1).
     """
     import scipy.linalg.lapack
 

@@ -115,10 +115,10 @@ class Strategy:
 
     @property
     def rounding_terms(self) -> int:
-        """Number K of roundings such that the error of B x is at most gamma_K of the column norms.
+        """Number K of roundings in a bound on the floating-point error of the answers B x.
 
-        B x is computed in floating-point arithmetic, and gamma_K = K u / (1 - K u) for the unit
-        roundoff u.
+        The norm of the error is at most gamma_K = K u / (1 - K u), with the unit roundoff u, times
+        the sum over cells of |x_c| times the norm of column c of B.
         """
         return self.cells + 1
 

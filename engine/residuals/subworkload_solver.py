@@ -242,7 +242,10 @@ class AlternatingSearch:
         return 0.5 * (gram + gram.T)
 
     def _error(self, axes: Axes, factor: Factor) -> float:
-        """Return the squared error of the current strategies for a factor that couples axes."""
+        """Return the weighted squared error of a factor that couples axes, in counts^2.
+
+        The strategies of the axes are the current ones, with noise scale 1.
+        """
         return float(
             np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],)))
         )
@@ -562,24 +565,25 @@ class SubworkloadSolver:
                 return uncoupled, UNCOUPLED_PREFIX
             # without a prefix the search was dense, or alternating because the Gram was too large
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
-        joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
+        coupling = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # an alternating search over single axes needs the rows of Grams that couple axes, which are
         # stored only if they are fewer than the coordinates
         has_few_rows = (
-            all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
+            all(f.low_rank for f in coupling)
+            and sum(len(f.matrix) for f in coupling) < sub.dimension
         )
         full_factors = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
         seconds = full_rank_cost(
             sub.sizes, full_factors, self.options.gap, None, sub.centers
         ).seconds
-        slow = seconds > (
+        is_slow = seconds > (
             MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S
         )
         if len(uncoupled) == 1:
-            if has_few_rows and (slow or needed > self.memory_limit):
+            if has_few_rows and (is_slow or needed > self.memory_limit):
                 return single_axes, COUPLED_PREFIX
             return [], ""
-        if needed <= self.dense_limit and not slow:
+        if needed <= self.dense_limit and not is_slow:
             return [], ""
         sizes = [tuple(sub.sizes[a] for a in axes) for axes in uncoupled]
         bytes_needed = [

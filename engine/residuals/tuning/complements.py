@@ -285,7 +285,7 @@ class PairKind:
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
-    """Return the class of pairs with these groups, and its count still 0.
+    """Return the class of pairs with these groups, with count 0.
 
     The queries are replaced by at most as many rows as cells, with the same Gram.
     """
@@ -300,6 +300,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     stacked = reduce_rows(np.concatenate(blocks))
     swaps = False
     if sizes[0] == sizes[1]:
+        # invariance is tested on a random vector
         probe = np.random.default_rng(3).standard_normal(sizes)
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
         swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T

@@ -95,7 +95,7 @@ class CenterBalance:
             for k, _, coefficient in terms
             for numbers, weight in coefficient.items()
         ]
-        # short rows of numbers of pieces end in the number of an additional entry with value 1
+        # number that fills short rows; it refers to an additional entry with the value 1
         padding = len(problem.pieces)
         self._inside = _padded(
             [[number for _, number in factors] for _, factors, _ in terms], padding

@@ -73,8 +73,8 @@ ENTRIES_PER_VARIANCE = 10
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
-# ratio of query weights above which rounding errors of queries with a large weight would exceed
-# queries with a small one
+# largest ratio of query weights in a union: above it, rounding errors of the Gram may be as large as
+# the contribution of queries with a small weight
 MAX_WEIGHT_RATIO = 1e9
 
 
