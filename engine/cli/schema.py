@@ -96,7 +96,7 @@ def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
         attribute.with_hierarchy(code_list) if attribute.name == name else attribute
         for attribute in schema.attributes
     ]
-    return replace(schema, attributes=attributes)
+    return replace(schema, attributes=tuple(attributes))
 
 
 def _is_schema(path: Path) -> bool:

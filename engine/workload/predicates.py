@@ -1,7 +1,8 @@
 """Predicate language: parsing and evaluation to query rows.
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
-and sums, differences and products of coded attributes. The text is parsed and never executed.
+and sums, differences and products of coded attributes. A level of a hierarchy is compared with the
+labels of its areas, unless an attribute has its name. The text is parsed and never executed.
 `compared_dates` evaluates comparisons of an attribute of dates; SQL conditions use it, too.
 """
 
@@ -24,6 +25,7 @@ from engine._format import near_matches, quote_public
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.calendar import read_period
+from engine.workload.hierarchy import HierarchyLevel
 
 
 def compared_dates(
@@ -160,7 +162,8 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
         raise WorkloadError(
             f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed."
         )
-    placeholders = dict(zip([a.name for a in attributes], _placeholders(attributes), strict=True))
+    terms = _terms(attributes)
+    placeholders = dict(zip(terms, _placeholders(list(terms)), strict=True))
 
     def replace_name(match: re.Match[str]) -> str:
         name = match[2]
@@ -190,10 +193,29 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
         ) from None
 
 
-def _placeholders(attributes: Sequence[Attribute]) -> list[str]:
-    """Return one Python identifier per attribute; none of them is the `word` of an attribute."""
-    longest = max((len(word(a.name)) for a in attributes), default=0)
-    return [f"_{'_' * longest}{i}" for i in range(len(attributes))]
+def _terms(
+    attributes: Sequence[Attribute],
+) -> dict[str, list[tuple[int, HierarchyLevel | None]]]:
+    """Return the names that a predicate can contain, of attributes and of levels of hierarchies.
+
+    A name is mapped to pairs of the axis of its attribute and its level, or None for the attribute.
+    A level with the name of an attribute has no name in predicates.
+    """
+    terms: dict[str, list[tuple[int, HierarchyLevel | None]]] = {
+        a.name: [(axis, None)] for axis, a in enumerate(attributes)
+    }
+    words = {word(a.name) for a in attributes}
+    for axis, a in enumerate(attributes):
+        for level in (level for hierarchy in a.hierarchies for level in hierarchy.levels):
+            if word(level.name) not in words:
+                terms.setdefault(level.name, []).append((axis, level))
+    return terms
+
+
+def _placeholders(names: Sequence[str]) -> list[str]:
+    """Return one Python identifier per name; none of them is the `word` of a name."""
+    longest = max((len(word(name)) for name in names), default=0)
+    return [f"_{'_' * longest}{i}" for i in range(len(names))]
 
 
 def _display_name(attribute: Attribute) -> str:
@@ -233,7 +255,8 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     nodes = list(ast.walk(_parse(text, attributes)))
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
-    words, placeholders = [word(a.name) for a in attributes], _placeholders(attributes)
+    terms = _terms(attributes)
+    words, placeholders = [word(name) for name in terms], _placeholders(list(terms))
     if not used or (unknown := sorted(used - {*words, *placeholders})):
         problem = (
             f"has the unknown name {unknown[0]!r}{near_matches(unknown[0], words)}"
@@ -244,11 +267,13 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
             f"The predicate {text[:80]!r} {problem}. Use these attributes:"
             f" {', '.join(words[:10])}. Example: \"age >= 30 and sex == 'F'\"."
         )
-    return tuple(
-        i
-        for i, forms in enumerate(zip(words, placeholders, strict=True))
+    axes = {
+        axis
+        for meanings, *forms in zip(terms.values(), words, placeholders, strict=True)
         if used.intersection(forms)
-    )
+        for axis, _ in meanings
+    }
+    return tuple(sorted(axes))
 
 
 class _Evaluator:
@@ -261,10 +286,11 @@ class _Evaluator:
         self.text = text
         self.sizes = tuple(a.size for a in attributes)
         self.attributes = attributes
-        self.axes: dict[str, list[int]] = {}
-        for axis, (a, place) in enumerate(zip(attributes, _placeholders(attributes), strict=True)):
-            self.axes[place] = [axis]
-            self.axes.setdefault(word(a.name), []).append(axis)
+        terms = _terms(attributes)
+        self.terms: dict[str, list[tuple[int, HierarchyLevel | None]]] = {}
+        for (name, meanings), place in zip(terms.items(), _placeholders(list(terms)), strict=True):
+            self.terms[place] = meanings
+            self.terms.setdefault(word(name), []).extend(meanings)
 
     def refuse(self, why: str) -> WorkloadError:
         """Return the error with this reason and the permitted syntax."""
@@ -331,14 +357,19 @@ class _Evaluator:
             return -inner if isinstance(inner, (int, float)) else None
         return None
 
-    def named(self, name: str) -> tuple[int, Attribute]:
-        """Return the axis and the attribute of a name."""
-        if name not in self.axes:
+    def named(self, name: str) -> tuple[int, Attribute, HierarchyLevel | None]:
+        """Return the axis and the attribute of a name, and the level if it is the name of one."""
+        if name not in self.terms:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
-        if len(self.axes[name]) > 1:
-            raise self.refuse(f"has the ambiguous attribute name {name}; put the name in backticks")
-        (axis,) = self.axes[name]
-        return axis, self.attributes[axis]
+        if len(self.terms[name]) > 1:
+            remedy = (
+                "put the name in backticks"
+                if any(level is None for _, level in self.terms[name])
+                else "use a family 'level' with the name of its hierarchy"
+            )
+            raise self.refuse(f"has the ambiguous name {name}; {remedy}")
+        ((axis, level),) = self.terms[name]
+        return axis, self.attributes[axis], level
 
     def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return one value per cell of an attribute, as an array that varies along its axis only."""
@@ -357,19 +388,21 @@ class _Evaluator:
         ----------
         flipped : whether the constant is on the left side.
         """
-        axis, a = self.named(name)
+        axis, a, level = self.named(name)
 
         def holds(value: Any) -> Any:
             return compare(constant, value) if flipped else compare(value, constant)
 
-        if a.labels is not None:
+        labels, subject = (a.labels, a.name) if level is None else (level.labels, level.name)
+        if labels is not None:
             if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
                 raise self.refuse(
-                    f"compares {a.name}, which has labels; use == or != with a label in quotes"
+                    f"compares {subject}, which has labels; use == or != with a label in quotes"
                 )
-            if constant not in a.labels:
-                raise self.refuse(f"compares {a.name} with a label that it does not have")
-            return self.along(axis, [holds(label) for label in a.labels])
+            if constant not in labels:
+                raise self.refuse(f"compares {subject} with a label that it does not have")
+            verdicts = np.array([holds(label) for label in labels])
+            return self.along(axis, verdicts if level is None else verdicts[level.area_of_cell])
         if a.is_dated:
             return self.against_date(axis, a, _MIRRORED[compare] if flipped else compare, constant)
         if isinstance(constant, str):
@@ -387,14 +420,14 @@ class _Evaluator:
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:
             middle = np.minimum(np.floor(middle), largest)
-        verdicts = [np.asarray(holds(values)) for values in (low, middle, below_high, largest)]
-        cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
+        at_values = [np.asarray(holds(values)) for values in (low, middle, below_high, largest)]
+        cut = np.flatnonzero(np.any(at_values, axis=0) & ~np.all(at_values, axis=0))
         if len(cut):
             raise self.refuse(
                 f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as"
                 " bounds"
             )
-        return self.along(axis, verdicts[0])
+        return self.along(axis, at_values[0])
 
     def against_date(
         self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
@@ -431,9 +464,10 @@ class _Evaluator:
         ):
             return np.abs(self.number(node.args[0]))
         if isinstance(node, ast.Name):
-            axis, a = self.named(node.id)
-            if not a.is_coded:
-                raise self.refuse(f"does arithmetic with {a.name}, whose cells are not codes")
+            axis, a, level = self.named(node.id)
+            if level is not None or not a.is_coded:
+                name = a.name if level is None else level.name
+                raise self.refuse(f"does arithmetic with {name}, whose cells are not codes")
             return self.along(axis, np.arange(a.size, dtype=float))
         for a in self.attributes:
             if isinstance(node, ast.Constant) and node.value == a.name:

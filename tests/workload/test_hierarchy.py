@@ -21,6 +21,7 @@ from engine.workload import (
     Workload,
     hierarchy,
 )
+from engine.workload.predicates import evaluate, named_in
 from tests.workload.refusals import check_refused
 
 TREE = {
@@ -481,3 +482,57 @@ def test_invalid_parents_of_file_are_refused(parents: Any) -> None:
     document = county().to_dict()
     document["hierarchies"][0]["levels"][1]["parents"] = parents
     check_refused(SchemaError, [], Attribute.from_dict, document)
+
+
+# ---- predicates
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("state == 'Ohio'", ["3901", "3903"]),
+        ("state != 'Utah' and county != '1901'", ["3901", "3903"]),
+        ("`state` in ['Iowa', 'Utah'] and region == 'North'", ["1901"]),
+        ("not region == 'North' or county == '1901'", ["1901", "4901", "4903", "4905"]),
+    ],
+)
+def test_predicates_compare_levels_with_areas(text: str, codes: list[str]) -> None:
+    attribute = county()
+    expected = [float(code in codes) for code in attribute.labels or ()]
+    assert evaluate(text, [attribute]).tolist() == expected
+    assert named_in(text, [Attribute.of_size("age", 2), attribute]) == (1,)
+
+
+def test_attribute_hides_level_of_its_name() -> None:
+    attributes = [county(), Attribute.categorical("state", ["Ohio", "Maine"])]
+    assert named_in("state == 'Ohio'", attributes) == (1,)
+    assert evaluate("state == 'Ohio'", attributes).tolist() == [1.0, 0.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("state == 'Maine'", ["state", "label"]),
+        ("state < 'Ohio'", ["state", "labels"]),
+        ("state == 39", ["state", "labels"]),
+        ("state + 1 == 2", ["state", "codes"]),
+        ("stat == 'Ohio'", ["stat"]),
+    ],
+)
+def test_unfit_predicates_on_levels_are_refused(text: str, words: list[str]) -> None:
+    check_refused(WorkloadError, words, evaluate, text, [county()])
+
+
+def test_level_of_two_hierarchies_in_predicate_is_ambiguous() -> None:
+    zones = CodeList.from_labels(
+        {"a": ["4905", "3901", "1901"], "b": ["4901", "3903", "4903"]}, levels=["state"]
+    )
+    both = [county().with_hierarchy(zones)]
+    check_refused(WorkloadError, ["ambiguous", "state"], evaluate, "state == 'a'", both)
+
+
+def test_structural_zeros_by_level_exclude_areas() -> None:
+    schema = Schema(
+        [county(), Attribute.of_size("age", 2)], impossible=["state == 'Utah' and age == 1"]
+    )
+    assert (schema.possible_share(["county", "age"])[3:, 1] == 0).all()
