@@ -286,7 +286,7 @@ def _coarsened_group(
     if attribute not in group.attributes:
         return group
     subject = f"Group {number} on {' × '.join(group.attributes)}"
-    if group.query_weights is not None:
+    if group.query_weights is not None and group.part_weights is None:
         raise NotApplicable(
             f"{subject} has a weight for each of its queries, which do not fit coarser cells."
         )

@@ -512,6 +512,15 @@ class _Areas(Family):
         return levels[position].condition(area)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Texts of the queries on areas, without those on cells."""
+        selected = self._selected
+        levels = [
+            level for i, level in enumerate(selected.hierarchy.levels) if i in selected.positions
+        ]
+        return tuple(level.condition(i) for level in levels for i in range(level.areas))
+
+    @property
     def key(self) -> tuple[Any, ...]:
         return ("areas", self._selected.digest)
 
