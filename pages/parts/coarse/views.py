@@ -49,6 +49,7 @@ def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decisio
 
 
 def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
+    """Draw the signal-to-noise ratio of the cells of one table, under one analysis."""
     left, right = st.columns(2)
     if len(rule.groups) > MAX_OPTIONS:
         group = int(left.number_input("Table", 0, len(rule.groups) - 1, 0, key=f"{key}_group"))

@@ -90,16 +90,18 @@ def _effect_text(request_state: RequestState, plan: Plan) -> str:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -> str:
+    """Return as text how the errors differ from those with uniform centers.
+
+    Raises NotApplicable if the plan with uniform centers takes long.
+    """
     others = {
         name: value
         for name, value in _request_state.options_without_defaults.items()
         if name not in (CENTERS, "keep")
     }
-    uniform = (
-        plans.quick_plan(_request_state.with_options(others))
-        if len(_plan.workload.groups) <= MAX_GROUPS
-        else None
-    )
+    uniform = None
+    if len(_plan.workload.groups) <= MAX_GROUPS:
+        uniform = plans.quick_plan(_request_state.with_options(others))
     if uniform is None:  # an exception is not cached, so that the next run tries again
         raise NotApplicable("The plan with uniform centers takes long.")
     return analysis.single_groups_text(_plan, uniform)

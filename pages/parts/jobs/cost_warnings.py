@@ -22,7 +22,7 @@ PLACE = "remedy"  # where the error of a remedy is shown
 
 
 def is_too_costly(expected: Forecast) -> bool:
-    """Whether planning would take longer than `LONG_PLANNING_S` or more than `MEMORY_LIMIT`."""
+    """Return whether planning would take longer than `LONG_PLANNING_S` or more than `MEMORY_LIMIT`."""
     return expected.seconds > LONG_PLANNING_S or expected.memory > MEMORY_LIMIT
 
 
@@ -102,9 +102,9 @@ def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
 
 
 def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """Return the remedies for a table as pairs of a label and the changed request.
+    """Return changes of the request that make planning of a table cheaper.
 
-    The label contains the estimated planning time of the changed request.
+    Each is a pair of a label, with the estimated planning time, and the changed request.
     """
     return _cached_remedies(f"{group}|{request_state.request_key}", request_state, group)
 

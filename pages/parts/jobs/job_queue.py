@@ -121,7 +121,7 @@ def find(key: str) -> Status | None:
 
 
 def is_there(key: str) -> bool:
-    """Whether the job of this key is waiting, running or done."""
+    """Return whether the job of this key is waiting, running or done."""
     job = find(key)
     return job is not None and (job.running or job.done)
 

@@ -88,7 +88,7 @@ def recomputed_rmse(number: int, *, progress: Progress) -> float:
 
 
 def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
-    """Return a lower bound on the error of every matrix mechanism on a workload."""
+    """Return a lower bound on the weighted squared error of every matrix mechanism, at pcost 1."""
     progress(0.1, "Computing the limit for every matrix mechanism")
     return mechanism_bound(Workload.from_json(workload), law)
 

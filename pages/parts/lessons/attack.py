@@ -105,7 +105,10 @@ def picture(step: int) -> LessonPicture:
 
 
 def expected() -> dict[str, str]:
-    """Return the numbers of replies found in exact answers, and the standard error with noise."""
+    """Return the numbers of replies found in exact answers, and the standard error with noise.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     exact = {
         f"Replies found with {n} exact answers": str(
             reconstruct_replies(published_answers(n)).right

@@ -80,7 +80,10 @@ print(example.means.round(2))""",
 
 
 def expected() -> dict[str, str]:
-    """Return the bias and errors of clipped counts at a standard error of 1 count."""
+    """Return the bias and errors of clipped counts at a standard error of 1 count.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     examples = {width: clipping_example(bin_counts(width), 1.0) for width in WIDTHS}
     empty = clipping_example([0.0], 1.0)
     return {

@@ -72,7 +72,10 @@ print(result.results[-1].rmse, workload_plan.rmse)""",
 
 
 def expected() -> dict[str, str]:
-    """Return the lower bounds and the smallest error for all ranges on 8 cells."""
+    """Return the lower bounds and the smallest error for all ranges on 8 cells.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     result = contest("range", 8)
     return {
         "Singular value bound, ranges on 8 cells": f"{result.bound(0.0):.4f}",

@@ -75,7 +75,10 @@ def picture(step: int) -> LessonPicture:
 
 
 def expected() -> dict[str, str]:
-    """Return the decrease of the error by tuning and the gap to the bound for all pairs."""
+    """Return the decrease of the error by tuning and the gap to the bound for all pairs.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     examples = {
         (name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)
     }

@@ -80,7 +80,10 @@ def _workload(questions: int) -> Workload:
 
 
 def expected() -> dict[str, str]:
-    """Return the share of the budget that a shared look saves, for three examples."""
+    """Return the share of the budget that a shared look saves, for three examples.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     cases = ((3, 2), (7, 2), (7, 7))
     analyses = {
         case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases

@@ -78,7 +78,10 @@ print(pieces.added(), pieces.misfit)""",
 
 
 def expected() -> dict[str, str]:
-    """Return the coefficients of the pieces in the first cell of the paper's example."""
+    """Return the coefficients of the pieces in the first cell of the paper's example.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     schema = Schema(
         [Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])]
     )

@@ -77,7 +77,10 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
 
 
 def expected() -> dict[str, str]:
-    """Return the privacy cost of persons with several rows, and the best cap at each budget."""
+    """Return the privacy cost of persons with several rows, and the best cap at each budget.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     budget = Budget(pcost=0.01)
     persons = {
         f"pcost of a person with {rows} rows, 0.01 per row": cost(person_budget(budget, rows).pcost)

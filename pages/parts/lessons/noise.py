@@ -89,7 +89,10 @@ print(budget_table(budget))""",
 
 
 def expected() -> dict[str, str]:
-    """Return standard errors and attackers' success rates at two budgets."""
+    """Return standard errors and attackers' success rates at two budgets.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     budgets = [Budget(pcost=pcost) for pcost in (0.02, 1.0)]
     errors = {
         f"Standard error at pcost {b.pcost:g}": f"{format_number(1 / b.mu)} counts" for b in budgets

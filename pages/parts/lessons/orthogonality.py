@@ -85,7 +85,10 @@ print(workload_plan.by_space())"""
 
 
 def expected() -> dict[str, str]:
-    """Return the largest cosine between tables, before and after the decomposition."""
+    """Return the largest cosine between tables, before and after the decomposition.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     schema = Schema(
         [Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])]
     )

@@ -71,7 +71,10 @@ print(result.bound(), workload_plan.rmse)""",
 
 
 def expected() -> dict[str, str]:
-    """Return the errors of all strategies and the lower bound for ranges on 16 cells."""
+    """Return the errors of all strategies and the lower bound for ranges on 16 cells.
+
+    The keys are descriptions, the values the numbers as text.
+    """
     result = contest("range", 16)
     numbers = {f"RMSE of {one.name} on 16 cells": f"{one.rmse:.4f}" for one in result.results}
     return numbers | {"Bound on 16 cells": f"{result.bound():.4f}"}

@@ -380,7 +380,7 @@ def _total_fields(unit: str, plan_budget: Budget) -> None:
 
 
 def _form_total(unit: str) -> Budget:
-    """Total of the form; raises BudgetError."""
+    """Return the total in the form as a budget; raises BudgetError if it is invalid."""
     form = st.session_state
     numbers = [form.dataset_total] + ([form.dataset_delta] if unit == APPROX else [])
     protected = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}

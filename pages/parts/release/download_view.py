@@ -32,7 +32,7 @@ FORMATS = {"CSV": "csv", "Parquet": "parquet"}
 
 
 def mark(measurement: Measurement) -> str:
-    """Prefix of file names: marks rehearsals."""
+    """Return the start of file names, which marks rehearsals; empty for a release."""
     return "REHEARSAL_" if measurement.rehearsal else ""
 
 
@@ -118,7 +118,10 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
-    """Whether the file may be written now, and whether it replaces one; draws the reason if not."""
+    """Return whether a file may be written to this path, and whether this replaces a file.
+
+    Draws the reason if it may not be written, or a confirmation if it replaces a file.
+    """
     if not path.strip():
         return False, False
     try:
@@ -151,7 +154,7 @@ def _start_export(
 
 
 def _content(measurement: Measurement, kind: str) -> bytes:
-    """All answers as bytes; called when the button is pressed."""
+    """Return all answers as bytes of a file; called when the button is pressed."""
     with _data_errors(), tempfile.TemporaryDirectory() as folder:
         return write_answers(
             measurement, Path(folder) / f"answers.{kind}", format=kind

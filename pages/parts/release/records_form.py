@@ -355,6 +355,7 @@ def _rows_are() -> None:
 
 
 def _by_column(rows: int) -> bool:
+    """Draw the choice how the rows per person are limited; return whether a column limits them."""
     caps = {
         True: f"Count at most {rows:,} rows per person",
         False: f"No person has more than {rows:,} rows",

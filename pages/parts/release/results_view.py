@@ -28,7 +28,7 @@ SIGNS = {"minus": -1.0, "plus": 1.0}  # of the second query in a sum
 
 @st.cache_resource(max_entries=1, scope="session", show_spinner=False)
 def simulated_records(schema: str, rows: int, seed: int) -> Any:
-    """Simulated records, from public information and a seed only."""
+    """Return simulated records, which depend on public information and a seed only."""
     return synthetic(Schema.from_json(schema), rows, seed)
 
 

@@ -268,6 +268,7 @@ def draw() -> None:
 
 
 def _confirm_dictionary(content: bytes) -> None:
+    """Draw the schema drafted from a dictionary, and whether records contain labels or codes."""
     with st.container(border=True):
         st.subheader("Draft from your data dictionary")
         hold = st.radio(
