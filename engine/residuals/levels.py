@@ -1,0 +1,845 @@
+"""Strategies for the areas of nested levels on one attribute, in linear time per evaluation.
+
+A hierarchy divides the n cells of an attribute into areas: level 1 is the coarsest partition, every
+level refines the one before, and the last level consists of the cells.  The queries count the
+records of areas, with one weight per area.  On the residual space with center
+pi, the query of area a counts z(a), where z = x - pi 1^T x is the table x without its total and
+z(a) is the sum of z over the cells of a.  The values z have sum 0.
+
+The strategy measures z(a) for every area a with precision p_a, that is with noise of variance
+1 / p_a.  Least squares estimates and their variances follow from one pass from the cells to the
+root and one back, with the value of the root known to be 0:
+
+    u_a = s_a / (1 + p_a s_a),   s_a = sum of u_c over the children c of a   (u_a = 1 / p_a for cells)
+    v_c = (u_c / s_a)^2 v_a + u_c - u_c^2 / s_a                              (v = 0 for the root)
+
+u_a is the variance of z(a) from the measurements inside a, and v_a its variance from all of them.
+A record in cell i has the privacy cost
+
+    c_i = sum of p_a (1 - 2 pi(a)) over the areas a that contain i,  plus  sum of p_a pi(a)^2 over all a.
+
+The precisions minimise the weighted sum of the v_a at max c_i = 1, by a quasi-Newton method on
+log p with a smooth maximum.  The weights mu that the smooth maximum gives to the cells prove a
+lower bound for all strategies, as in `engine.residuals.intervals`: f(mu)^2 with f(mu) = tr (G
+K)^(1/2), where G is the Gram of the queries in terms of z and K = sum of mu_i (e_i - pi)(e_i -
+pi)^T.  By the quadrature of the inverse square root, f = sum_j w_j tr G (K^-1 + s_j G)^-1.  Each of
+these inverses is the covariance of z if area a of weight g_a is measured with precision s_j g_a and
+cell i with the additional precision 1 / mu_i, plus a rank-one term that vanishes for mu = pi.
+
+Precisions per area reach the optimum of all strategies up to about 1e-4.  Equal precisions within
+a level, with the total measured in the same way, have an error that is .1% to 1% larger.
+
+Source: least squares on trees as in Hay et al., PVLDB 3 (2010), and Cumings-Menon and Zhuravlev,
+arXiv 2404.13164; the optimal precisions and the certificate are our work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine._arrays import Array, Index
+from engine._clock import planning_time
+from engine.residuals.dual_solver import Options, Solution
+from engine.residuals.intervals import inverse_root_quadrature
+from engine.residuals.operators import CosineMatrix, Operator
+from engine.residuals.strategy import MAX_UNMEASURED_SHARE, Strategy
+from engine.workload import Part
+from engine.workload.hierarchy import AreaWeights
+
+# sharpness of the smooth maximum in every round of the search; a round starts from the last one
+SHARPNESS = (10.0, 50.0, 200.0, 1e3, 5e3, 2e4, 1e5)
+# earlier steps that the quasi-Newton method combines, and its largest number of steps per round
+HISTORY, MAX_STEPS = 20, 200
+# smallest weight of a cell in the lower bound, as a share of equal weights
+MIN_SHARE = 1e-6
+# precisions of areas below this share of the largest one are set to 0: the area is not measured
+MIN_PRECISION = 1e-6
+# gap that the search has to prove: precisions per area do not reach every optimum, and the last
+# digits on many cells take most of the time
+SEARCH_GAP, LARGE_GAP, LARGE_CELLS = 1e-4, 1e-3, 20_000
+
+Levels = list[Array]  # one array per level, from the root to the cells, shape (areas of the level,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaTree:
+    """Areas of nested levels over the cells of one attribute.
+
+    Cells are sorted so that every area is a range of them, and areas are numbered in this order.
+    Level 0 is the root, the total of all cells.
+
+    Attributes
+    ----------
+    area_of_cell : for every level after the root, the number of the area of every cell, shape (n,);
+        from coarse to fine.  The last level may be coarser than the cells.
+    """
+
+    area_of_cell: tuple[Index, ...]
+
+    @cached_property
+    def order(self) -> Index:
+        """Cells in sorted order, shape (n,)."""
+        return np.lexsort(self.area_of_cell[::-1])
+
+    @cached_property
+    def starts(self) -> tuple[Index, ...]:
+        """For every level, the first sorted cell of each area, shape (areas of the level,)."""
+        starts = [np.zeros(1, dtype=np.int64)]
+        is_new = np.zeros(self.cells, dtype=bool)
+        is_new[0] = True
+        for areas in self.area_of_cell:
+            sorted_areas = areas[self.order]
+            is_new[1:] |= sorted_areas[1:] != sorted_areas[:-1]
+            starts.append(np.flatnonzero(is_new))
+        return tuple(starts)
+
+    @cached_property
+    def first_child(self) -> tuple[Index, ...]:
+        """For every level but the last, the number of the first child of each area."""
+        return tuple(
+            np.searchsorted(fine, coarse)
+            for coarse, fine in zip(self.starts, self.starts[1:], strict=False)
+        )
+
+    @cached_property
+    def parent(self) -> tuple[Index, ...]:
+        """For every level, the number of the area of the level before; 0 for the root."""
+        parents = [np.zeros(1, dtype=np.int64)]
+        for first, starts in zip(self.first_child, self.starts[1:], strict=True):
+            children = np.diff(first, append=len(starts))
+            parents.append(np.repeat(np.arange(len(first)), children))
+        return tuple(parents)
+
+    @cached_property
+    def position(self) -> tuple[Index, ...]:
+        """For every level, the number of the area of every cell, shape (n,), cells unsorted."""
+        positions = []
+        for starts in self.starts:
+            counts = np.diff(starts, append=self.cells)
+            position = np.empty(self.cells, dtype=np.int64)
+            position[self.order] = np.repeat(np.arange(len(starts)), counts)
+            positions.append(position)
+        return tuple(positions)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells n."""
+        return len(self.area_of_cell[0])
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Number of areas of every level; 1 for the root."""
+        return tuple(map(len, self.starts))
+
+    @property
+    def depth(self) -> int:
+        """Number of levels after the root."""
+        return len(self.area_of_cell)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the areas; trees with equal keys have the same areas in the same order."""
+        digest = hashlib.sha256()
+        for position in self.position:
+            digest.update(np.ascontiguousarray(position).tobytes())
+        return digest.hexdigest()
+
+    def truncated(self, depth: int) -> AreaTree:
+        """Return the tree without the levels that are finer than level ``depth``."""
+        return self if depth == self.depth else AreaTree(area_of_cell=self.area_of_cell[:depth])
+
+    def split(self, values: Array) -> Levels:
+        """Split an array of all areas, root first, into one array per level."""
+        return np.split(values, np.cumsum(self.counts)[:-1])
+
+    def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
+        """Return the sums over the areas of every level along the last axis, (..., n) to (..., k)."""
+        table = table[..., self.order]
+        return [np.add.reduceat(table, starts, axis=-1) for starts in self.starts]
+
+    def upward(self, values: Array, level: int) -> Array:
+        """Return the sums over the children of the areas of a level along the last axis."""
+        return np.add.reduceat(values, self.first_child[level], axis=-1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelGram:
+    """Gram of the counts of areas, with one weight per area.
+
+    Attributes
+    ----------
+    tree : the areas; its last level consists of the cells.
+    weights : weight of every area, at least 0, one array per level; level 0 is the total.
+    """
+
+    tree: AreaTree
+    weights: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, area_weights: AreaWeights) -> LevelGram:
+        """Return the Gram of weights that are numbered as the areas of a hierarchy."""
+        tree = area_tree(area_weights.levels)
+        weights = [np.zeros(1)]
+        for position, areas, values in zip(
+            tree.position[1:], area_weights.levels, area_weights.weights, strict=True
+        ):
+            by_area = np.empty(int(position.max()) + 1)
+            by_area[position] = values[areas]
+            weights.append(by_area)
+        return cls(tree=tree, weights=tuple(weights))
+
+    def marginal(self, weight: float) -> LevelGram:
+        """Return the Gram of the cells, with equal weights, on the areas of this Gram."""
+        weights = [np.zeros(count) for count in self.tree.counts[:-1]]
+        return LevelGram(tree=self.tree, weights=(*weights, np.full(self.tree.counts[-1], weight)))
+
+    def __add__(self, other: LevelGram) -> LevelGram:
+        if other.tree.key != self.tree.key:
+            raise ValueError(
+                "Grams of two hierarchies have no sum in this form. Form their matrices."
+            )
+        weights = tuple(a + b for a, b in zip(self.weights, other.weights, strict=True))
+        return LevelGram(tree=self.tree, weights=weights)
+
+    def __mul__(self, scale: float) -> LevelGram:
+        return LevelGram(tree=self.tree, weights=tuple(scale * w for w in self.weights))
+
+    __rmul__ = __mul__
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the attribute."""
+        return self.tree.cells
+
+    @property
+    def largest_weight(self) -> float:
+        """Largest weight of an area, without the total."""
+        return max(float(weights.max()) for weights in self.weights[1:])
+
+    def key(self, scale: float) -> tuple[str, bytes]:
+        """Hashable identity of the Gram divided by ``scale``, without the weight of the total."""
+        digest = hashlib.sha256()
+        for weights in self.weights[1:]:
+            # weights that differ by rounding errors are equal
+            digest.update(np.round(weights / scale, 12).tobytes())
+        return self.tree.key, digest.digest()
+
+    def product(self, table: Array) -> Array:
+        """Return W^T W x for the queries W along the last axis, shape (..., n)."""
+        sums = self.tree.area_sums(table)
+        out = np.zeros(table.shape)
+        for weights, values, position in zip(self.weights, sums, self.tree.position, strict=True):
+            if weights.any():
+                out += (weights * values)[..., position]
+        return out
+
+    def total_square(self, pi: Array) -> float:
+        """Return pi^T W^T W pi, the sum of the squared answers of the queries to a center."""
+        return math.fsum(
+            float(weights @ values**2)
+            for weights, values in zip(self.weights, self.tree.area_sums(pi), strict=True)
+        )
+
+    def residual_trace(self) -> float:
+        """Return the trace of the residual Gram for the uniform center, in counts^2."""
+        sizes = self.tree.area_sums(np.ones(self.cells))
+        return math.fsum(
+            # an area of k cells has k (1 - k/n) as squared norm of its residual part
+            float(np.sum(weights * k * (1.0 - k / self.cells)))
+            for weights, k in zip(self.weights[1:], sizes[1:], strict=True)
+        )
+
+
+@lru_cache(maxsize=16)
+def _cached_tree(levels: tuple[bytes, ...]) -> AreaTree:
+    return AreaTree(area_of_cell=tuple(np.frombuffer(level, np.int64) for level in levels))
+
+
+def area_tree(levels: Sequence[Index]) -> AreaTree:
+    """Return the tree of the areas of every cell, shape (n,) per level, from coarse to fine."""
+    return _cached_tree(tuple(np.ascontiguousarray(level, np.int64).tobytes() for level in levels))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelMatrix(Operator):
+    """Residual Gram N^T W^T W N of area counts as an operator, shape (n - 1, n - 1)."""
+
+    gram: LevelGram
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.gram.cells - 1, self.gram.cells - 1
+
+    def transpose(self) -> LevelMatrix:
+        return self
+
+    @property
+    def trace(self) -> float:
+        """Sum of the diagonal, in counts^2."""
+        return self.gram.residual_trace()
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.gram.cells)
+        return np.asarray(self.gram.product(tensor @ N.T) @ N)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LeastSquares:
+    """Least squares estimates of z, with sum 0, from measurements of all areas of a tree.
+
+    Attributes
+    ----------
+    tree : the measured areas.
+    precisions : inverse variance of the measurement of every area, one array per level; that of the
+        root is not used, and those of the last level are positive.
+    """
+
+    tree: AreaTree
+    precisions: Levels
+    inside: Levels = field(init=False)  # u: variance of z(a) from the measurements inside a
+    children: Levels = field(init=False)  # s: sum of u over the children of every area
+
+    def __post_init__(self) -> None:
+        tree, u, s = self.tree, 1.0 / self.precisions[-1], list[Array]()
+        inside = [u]
+        for level in reversed(range(tree.depth)):
+            s.append(tree.upward(u, level))
+            u = s[-1] / (1.0 + self.precisions[level] * s[-1]) if level else np.zeros(1)
+            inside.append(u)
+        object.__setattr__(self, "inside", inside[::-1])
+        object.__setattr__(self, "children", s[::-1])
+
+    @cached_property
+    def shares(self) -> Levels:
+        """For every area, its share u_c / s_a of a change of its parent; 0 for the root."""
+        return [np.zeros(1)] + [
+            u / s[parent]
+            for u, s, parent in zip(
+                self.inside[1:], self.children, self.tree.parent[1:], strict=True
+            )
+        ]
+
+    @cached_property
+    def variances(self) -> Levels:
+        """Variance of the estimate of z(a) for every area; 0 for the root."""
+        variances = [np.zeros(1)]
+        for u, share, parent in zip(
+            self.inside[1:], self.shares[1:], self.tree.parent[1:], strict=True
+        ):
+            variances.append(share**2 * variances[-1][parent] + u * (1.0 - share))
+        return variances
+
+    def gradient(self, weights: Sequence[Array]) -> Levels:
+        """Return the derivatives of the weighted sum of the variances by the precisions.
+
+        ``weights`` has one array per level.
+        """
+        tree, shares, variances = self.tree, self.shares, self.variances
+        # derivative by the variance of every area, from the cells up
+        by_variance = [weights[-1]]
+        for level in reversed(range(tree.depth)):
+            below = tree.upward(by_variance[-1] * shares[level + 1] ** 2, level)
+            by_variance.append(weights[level] + below)
+        by_variance.reverse()
+        # derivative by u, from the root down
+        by_inside, out = np.zeros(1), [np.zeros(1)]
+        for level in range(1, tree.depth + 1):
+            parent, share, above = tree.parent[level], shares[level], self.children[level - 1]
+            ratio = (variances[level - 1] / above)[parent]
+            by_children = tree.upward(
+                by_variance[level] * share**2 * (1.0 - 2.0 * ratio), level - 1
+            )
+            if level > 1:  # u_a = s_a / (1 + p_a s_a)
+                by_children += by_inside * (self.inside[level - 1] / above) ** 2
+            by_inside = (
+                by_variance[level] * (2.0 * share * ratio + 1.0 - 2.0 * share) + by_children[parent]
+            )
+            out.append(-by_inside * self.inside[level] ** 2)
+        return out
+
+    def solve(self, loads: Array) -> Array:
+        """Return Sigma h along the last axis, with Sigma the covariance of z on the last level.
+
+        ``loads`` and the result have shape (..., areas of the last level).
+        """
+        tree, gains = self.tree, [loads * self.inside[-1]]
+        sums = list[Array]()
+        for level in reversed(range(tree.depth)):
+            sums.append(tree.upward(gains[-1], level))
+            gains.append(sums[-1] / (1.0 + self.precisions[level] * self.children[level]))
+        gains.reverse()
+        sums.reverse()
+        z = np.zeros((*loads.shape[:-1], 1))
+        for level in range(1, tree.depth + 1):
+            missing = z - sums[level - 1]
+            z = gains[level] + self.shares[level] * missing[..., tree.parent[level]]
+        return z
+
+
+def _cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
+    """Return the privacy cost of every area of the last level, shape (areas,)."""
+    costs, common = np.zeros(1), 0.0
+    for p, pi, parent in zip(precisions[1:], center[1:], tree.parent[1:], strict=True):
+        costs = costs[parent] + p * (1.0 - 2.0 * pi)
+        common += float(p @ pi**2)
+    return costs + common
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelProblem:
+    """Search for the precisions of all areas of the measured levels, and its lower bound.
+
+    Attributes
+    ----------
+    tree : the areas, down to the finest level with a weight.
+    weights : weight of every area, one array per level; 0 for the root, which has no residual part.
+    center : sum of the center over every area, one array per level.
+    """
+
+    tree: AreaTree
+    weights: Levels
+    center: Levels
+
+    @classmethod
+    def of(cls, gram: LevelGram) -> LevelProblem:
+        """Return the problem for a Gram and the uniform center."""
+        depth = max(level for level, weights in enumerate(gram.weights) if weights.any())
+        tree = gram.tree.truncated(depth)
+        center = tree.area_sums(np.full(tree.cells, 1.0 / tree.cells))
+        return cls(tree=tree, weights=[np.zeros(1), *gram.weights[1 : depth + 1]], center=center)
+
+    def error(self, precisions: Levels) -> float:
+        """Return the weighted sum of the variances of all areas at these precisions."""
+        return self.total(LeastSquares(tree=self.tree, precisions=precisions))
+
+    def total(self, estimates: LeastSquares) -> float:
+        """Return the weighted sum of the variances of all areas."""
+        return math.fsum(
+            float(weights @ v) for weights, v in zip(self.weights, estimates.variances, strict=True)
+        )
+
+    def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:
+        """Return the logarithm of error times smooth maximum of the costs, and its derivatives.
+
+        Returns
+        -------
+        value : the logarithm.
+        gradient : its derivatives by the logarithms of the precisions, shape (areas,), without root.
+        mass : weights of the areas of the last level in the smooth maximum, with sum 1.
+        """
+        tree = self.tree
+        precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
+        estimates = LeastSquares(tree=tree, precisions=precisions)
+        error, costs = self.total(estimates), _cell_costs(tree, precisions, self.center)
+        largest = float(costs.max())
+        powers = np.exp((costs / largest - 1.0) * sharpness)
+        mean = float(powers.mean())
+        maximum, mass = largest * (1.0 + math.log(mean) / sharpness), powers / powers.sum()
+        by_area = _sums_upward(tree, mass)
+        gradient = []
+        for p, by_error, m, pi in zip(
+            precisions[1:],
+            estimates.gradient(self.weights)[1:],
+            by_area[1:],
+            self.center[1:],
+            strict=True,
+        ):
+            by_cost = m * (1.0 - 2.0 * pi) + pi**2
+            gradient.append(p * (by_error / error + by_cost / maximum))
+        return math.log(error) + math.log(maximum), np.concatenate(gradient), mass
+
+    def root_bound(self, mass: Array) -> float:
+        """Return f(mu) for weights mu of the areas of the last level, with sum 1.
+
+        f(mu)^2 is a lower bound on the weighted sum of variances of every strategy.
+        """
+        tree, center = self.tree, self.center
+        mass = np.maximum(mass, MIN_SHARE / len(mass))
+        mass = mass / mass.sum()
+        difference = mass - center[-1]
+        slope = difference / mass
+        # 1 / low bounds the largest eigenvalue of G K, 1 / high the smallest
+        traces = _cell_costs(tree, self.weights, center)
+        low = 1.0 / float(mass @ traces)
+        smallest = float(self.weights[-1][self.weights[-1] > 0.0].min())
+        high = max(1.0 / (smallest * float(mass.min())), low)
+        nodes, node_weights = inverse_root_quadrature(low, high)
+        total = 0.0
+        for s, w in zip(nodes.tolist(), node_weights.tolist(), strict=True):
+            precisions = [s * weights for weights in self.weights]
+            precisions[-1] += 1.0 / mass
+            estimates = LeastSquares(tree=tree, precisions=precisions)
+            total += w * self.total(estimates)
+            if difference.any():
+                y = estimates.solve(slope)
+                pivot = 1.0 + float(slope @ (difference - y))
+                squares = math.fsum(
+                    float(weights @ values**2)
+                    for weights, values in zip(self.weights, _sums_upward(tree, y), strict=True)
+                )
+                total += w * squares / pivot
+        return total
+
+    def solve(self, options: Options) -> tuple[Array, Array]:
+        """Return precisions of all areas without the root, and weights mu of the last level.
+
+        The search ends when the weights prove the gap of the options, or at their limits.
+        """
+        import scipy.optimize
+
+        tree, evaluations = self.tree, 0
+        logs = np.zeros(sum(tree.counts[1:]))
+        mass = np.full(tree.counts[-1], 1.0 / tree.counts[-1])
+
+        def smoothed(logs: Array, sharpness: float) -> tuple[float, Array]:
+            value, gradient, _ = self.smoothed(logs, sharpness)
+            return value, gradient
+
+        target = SEARCH_GAP if tree.counts[-1] < LARGE_CELLS else LARGE_GAP
+        best, solution = math.inf, (np.exp(logs), mass)
+        for sharpness in SHARPNESS:
+            search = scipy.optimize.minimize(
+                smoothed,
+                logs,
+                args=(sharpness,),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxcor": HISTORY, "maxiter": MAX_STEPS},
+            )
+            logs, evaluations = search.x, evaluations + search.nfev
+            mass = self.smoothed(logs, sharpness)[2]
+            precisions = self._measured(np.exp(logs))
+            gap = math.sqrt(self.error(precisions)) / self.root_bound(mass) - 1.0
+            if gap < best:
+                best, solution = gap, (np.concatenate(precisions[1:]), mass)
+            is_over = evaluations >= options.evaluations or planning_time() > options.deadline
+            if is_over or gap <= max(target, options.gap):
+                break
+        return solution
+
+    def _measured(self, precisions: Array) -> Levels:
+        """Return precisions with the largest privacy cost 1, and 0 for areas of little use."""
+        levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
+        smallest = MIN_PRECISION * float(precisions.max())
+        # cells are always measured, because a query may depend on them alone
+        inner = [np.where(p < smallest, 0.0, p) for p in levels[:-1]]
+        levels = [*inner, np.maximum(levels[-1], smallest)]
+        largest = float(_cell_costs(self.tree, levels, self.center).max())
+        return [p / largest for p in levels]
+
+
+def _sums_upward(tree: AreaTree, values: Array) -> Levels:
+    """Return the sums of values of the last level over every area, one array per level."""
+    out = [values]
+    for level in reversed(range(tree.depth)):
+        out.append(tree.upward(out[-1], level))
+    return out[::-1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaRows(Operator):
+    """Strategy rows on the areas of a tree, shape (rows, n).
+
+    Attributes
+    ----------
+    tree : the areas.
+    measured : numbers of the areas with a row, the root being number 0, shape (rows,).
+    inside, outside : entry of every row on the cells of its area and on the other cells, shape
+        (rows,); they may be integers.
+    """
+
+    tree: AreaTree
+    measured: Index
+    inside: npt.NDArray[Any]
+    outside: npt.NDArray[Any]
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, n = len(self.measured), self.tree.cells
+        return (n, rows) if self.transposed else (rows, n)
+
+    def transpose(self) -> AreaRows:
+        return replace(self, transposed=not self.transposed)
+
+    def column_norms(self, power: int) -> Array:
+        """Return the sum of |entry|^power of every column, shape (n,)."""
+        inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
+        return self._by_cell(inside - outside) + outside.sum()
+
+    def column_products(self, cells: Index, other: int) -> Array:
+        """Return the inner products of columns with the column ``other``, shape (k,)."""
+        # the column of the other cell, area by area
+        is_other = np.zeros(self.tree.cells)
+        is_other[other] = 1.0
+        column = self._transposed_rows(is_other)
+        products = self._by_cell((self.inside - self.outside) * column)
+        return np.asarray(products[cells] + float(self.outside @ column))
+
+    def _by_cell(self, values: npt.NDArray[Any]) -> Any:
+        """Return the sums of values of the rows over the areas of every cell, (..., rows) to (..., n)."""
+        counts = self.tree.counts
+        by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
+        by_area[..., self.measured] = values
+        out: Any = np.zeros((*values.shape[:-1], self.tree.cells), dtype=values.dtype)
+        first = 0
+        for count, position in zip(counts, self.tree.position, strict=True):
+            out += by_area[..., first : first + count][..., position]
+            first += count
+        return out
+
+    def _transposed_rows(self, tensor: npt.NDArray[Any]) -> Any:
+        """Return the strategy answers of tables, (..., n) to (..., rows)."""
+        sums = self.tree.area_sums(tensor)
+        total = sums[0]
+        answers = np.concatenate(sums, axis=-1)[..., self.measured]
+        return answers * (self.inside - self.outside) + total * self.outside
+
+    def _apply(self, tensor: Array) -> Array:
+        if tensor.dtype != object:  # sums of large integers could overflow
+            tensor = np.asarray(tensor, float)
+        if self.transposed:
+            return np.asarray(self._transposed_rows(tensor))
+        constant = np.sum(tensor * self.outside, axis=-1, keepdims=True)
+        return np.asarray(self._by_cell(tensor * (self.inside - self.outside)) + constant)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaEstimates:
+    """Maps between answers of areas, estimates of cells and residual coordinates.
+
+    Attributes
+    ----------
+    tree : all areas; the estimates are on its cells.
+    estimates : least squares on the areas down to the last measured level.
+    measured : numbers of the measured areas, the root being number 0.
+    """
+
+    tree: AreaTree
+    estimates: LeastSquares
+    measured: Index
+
+    @cached_property
+    def roots(self) -> Array:
+        """Square roots of the precisions of the measured areas, shape (rows,)."""
+        return np.sqrt(np.concatenate(self.estimates.precisions)[self.measured])
+
+    @cached_property
+    def sizes(self) -> Index:
+        """Number of cells of every area of the last measured level."""
+        return np.diff(self.estimates.tree.starts[-1], append=self.tree.cells)
+
+    def apply_covariance(self, queries: Array) -> Array:
+        """Return Sigma q along the last axis, with Sigma the covariance of the cells, (..., n)."""
+        return self._spread(self.estimates.solve(self._means(queries)))
+
+    def _means(self, queries: Array) -> Array:
+        """Return the mean entry of queries in every area of the last measured level."""
+        return self.estimates.tree.area_sums(queries)[-1] / self.sizes
+
+    def _spread(self, values: Array) -> Array:
+        """Divide values of the areas of the last measured level evenly among their cells."""
+        return np.asarray((values / self.sizes)[..., self.estimates.tree.position[-1]])
+
+    def cells_of(self, answers: Array) -> Array:
+        """Return the estimates of the cells from strategy answers, (..., rows) to (..., n)."""
+        measured_tree, scaled = self.estimates.tree, answers * self.roots
+        by_area = np.zeros((*answers.shape[:-1], sum(measured_tree.counts)))
+        by_area[..., self.measured] = scaled
+        loads, first = np.zeros((*answers.shape[:-1], 1)), 0
+        for count, parent in zip(measured_tree.counts, measured_tree.parent, strict=True):
+            loads = loads[..., parent] + by_area[..., first : first + count]
+            first += count
+        return self._spread(self.estimates.solve(loads))
+
+    def answers_of(self, queries: Array) -> Array:
+        """Return the weights of the answers in the estimates of queries, (..., n) to (..., rows)."""
+        sums = _sums_upward(self.estimates.tree, self.estimates.solve(self._means(queries)))
+        return np.asarray(np.concatenate(sums, axis=-1)[..., self.measured] * self.roots)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaReconstruction(Operator):
+    """Maps strategy answers to residual coordinates, shape (n - 1, rows)."""
+
+    areas: AreaEstimates
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, coordinates = len(self.areas.measured), self.areas.tree.cells - 1
+        return (rows, coordinates) if self.transposed else (coordinates, rows)
+
+    def transpose(self) -> AreaReconstruction:
+        return replace(self, transposed=not self.transposed)
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.areas.tree.cells)
+        if self.transposed:
+            return np.asarray(self.areas.cells_of(tensor) @ N)
+        return self.areas.answers_of(np.asarray(tensor @ N.T))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaCovariance(Operator):
+    """Covariance of the residual coordinates at noise scale 1, shape (n - 1, n - 1)."""
+
+    areas: AreaEstimates
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.areas.tree.cells - 1,) * 2
+
+    def transpose(self) -> AreaCovariance:
+        return self
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.areas.tree.cells)
+        return np.asarray(self.areas.apply_covariance(np.asarray(tensor @ N.T)) @ N)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelStrategy(Strategy):
+    """Counts of areas on the residual space of one wide attribute, without matrices."""
+
+    rows: AreaRows  # type: ignore[assignment]
+    pinv: AreaReconstruction  # type: ignore[assignment]
+
+    @property
+    def _areas(self) -> AreaEstimates:
+        return self.pinv.areas
+
+    @property
+    def is_finite(self) -> bool:
+        entries = (self.rows.inside, self.rows.outside, self._areas.roots)
+        return all(bool(np.isfinite(numbers).all()) for numbers in entries)
+
+    def column_costs(self, law: str) -> Array:
+        return self.rows.column_norms(1 if law == "laplace" else 2)
+
+    def column_gram(self) -> Array:
+        rows = self.rows.dense()
+        return np.asarray(rows.T @ rows)
+
+    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
+        squares = self.column_costs("gaussian")
+        return squares[cells], float(squares[other]), self.rows.column_products(cells, other)
+
+    @cached_property
+    def column_norm(self) -> float:
+        return math.sqrt(float(self.column_costs("gaussian").max()))
+
+    @cached_property
+    def column_sum(self) -> float:
+        return float(self.column_costs("laplace").max())
+
+    @cached_property
+    def rounding_terms(self) -> int:
+        # an answer is a sum over its area times (inside - outside), plus the total times outside,
+        # with at most n + 4 roundings of terms that are |inside| + 2 |outside| per record
+        rows = self.rows
+        inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
+        absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
+        return math.ceil((self.cells + 4) * math.sqrt(float(absolute.max())) / self.column_norm)
+
+    @property
+    def covariance(self) -> AreaCovariance:  # type: ignore[override]
+        return AreaCovariance(areas=self._areas)
+
+    @cached_property
+    def cell_covariance(self) -> Array:
+        N = CosineMatrix(cells=self.cells)
+        return np.asarray(N.T.T @ self.covariance.dense() @ N.T)
+
+    @property
+    def rank(self) -> int:
+        return self._areas.estimates.tree.counts[-1] - 1
+
+    @cached_property
+    def span(self) -> Array:
+        position = self._areas.estimates.tree.position[-1]
+        indicators = np.zeros((self.rank + 1, self.cells))
+        indicators[position, np.arange(self.cells)] = 1.0 / np.sqrt(self._areas.sizes[position])
+        # rows without their constant part, of which the last is a combination of the others
+        residual = np.asarray(indicators @ CosineMatrix(cells=self.cells))
+        return np.asarray(np.linalg.qr(residual.T[:, : self.rank])[0])
+
+    def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
+        rows = np.asarray(residual_rows @ CosineMatrix(cells=self.cells).T)
+        areas = self._areas
+        outside = rows - areas._spread(areas.estimates.tree.area_sums(rows)[-1])
+        norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+        leaving: npt.NDArray[np.bool_] = (
+            np.linalg.norm(outside, axis=1) > MAX_UNMEASURED_SHARE * norms
+        )
+        return leaving
+
+    def area_variances(self) -> Levels:
+        """Return the variance of the count of every measured area, one array per level."""
+        return self._areas.estimates.variances
+
+    def total_variance(self, gram: LevelGram) -> float:
+        """Return the summed variance of area counts at noise scale 1, in counts^2.
+
+        The strategy measures all levels with a weight.
+        """
+        return math.fsum(
+            float(weights @ v)
+            for weights, v in zip(gram.weights[1:], self.area_variances()[1:], strict=False)
+        )
+
+    def query_variances(self, part: Part) -> Array:
+        variances = [
+            np.einsum("qc,qc->q", rows, self._areas.apply_covariance(rows))
+            for _, rows in part.family.chunks(part.sizes)
+        ]
+        return np.maximum(np.concatenate(variances), 0.0)
+
+
+def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
+    """Return precisions of all areas for the uniform center, as a strategy with its gap.
+
+    Parameters
+    ----------
+    gram : weights of the levels.
+    options : stopping rule of the search.
+    dual : the ``dual`` of an earlier solution, which replaces the search: the precisions of all
+        areas without the root, followed by the weights of the cells.
+    """
+    problem = LevelProblem.of(gram)
+    tree = problem.tree
+    areas = sum(tree.counts[1:])
+    precisions, mass = problem.solve(options) if dual is None else (dual[:areas], dual[areas:])
+    levels = tree.split(np.concatenate([np.zeros(1), precisions]))
+    estimates = LeastSquares(tree=tree, precisions=levels)
+    measured = 1 + np.flatnonzero(precisions)
+    roots = np.sqrt(precisions[measured - 1])
+    shares = np.concatenate(problem.center)[measured]
+    rows = AreaRows(
+        tree=tree, measured=measured, inside=roots * (1.0 - shares), outside=-roots * shares
+    )
+    reconstruction = AreaReconstruction(
+        areas=AreaEstimates(tree=gram.tree, estimates=estimates, measured=measured)
+    )
+    largest = float(_cell_costs(tree, levels, problem.center).max())
+    strategy = LevelStrategy(
+        sizes=(gram.cells,),
+        rows=rows,
+        pinv=reconstruction,
+        complete=tree.counts[-1] == gram.cells,
+    )
+    return Solution(
+        strategy=strategy,
+        value=problem.total(estimates) * largest,
+        bound=problem.root_bound(mass) ** 2,
+        dual=np.concatenate([precisions, mass]),
+        status="optimal",
+    )
