@@ -80,7 +80,7 @@ from engine.publish.report import REHEARSAL_MARK, write_answers
 from engine.release import Measurement
 from engine.release.measure import measurement_of
 from engine.residuals import Space, Strategy
-from engine.residuals.operators import MAX_DENSE_BYTES, ReflectedRows, ScaledIdentity
+from engine.residuals.operators import MAX_DENSE_BYTES, EntryRows
 from engine.workload import Attribute, Group
 
 if TYPE_CHECKING:
@@ -337,7 +337,12 @@ class ArrayFile:
 def max_arrays_of(plan: Plan) -> int:
     """Return the maximum number of arrays in the measurements of a plan."""
     of_blocks = sum(
-        1 + len(block.factors) + (block.weights is not None) for block in plan.blocks.values()
+        1
+        + sum(
+            1 + len(symbol.layout if (symbol := rows_symbol(s)) else ()) for _, s in block.factors
+        )
+        + (block.weights is not None)
+        for block in plan.blocks.values()
     )
     return max(of_blocks, len(plan.estimate_blocks))
 
@@ -457,13 +462,18 @@ ROW_FORMS = {
         "array `rows`, row k is one + others on cell k, others on the rest of the first n - 1 "
         "cells, and last on the last cell"
     ),
+    "areas": (
+        "one row per area; the array `rows` has for every row its entry on the cells of the area "
+        "and its entry on the other cells; `rows`_order lists the cells so that every area is a "
+        "range of this list, and `rows`_ranges has the first position and the end of the range"
+    ),
 }
 
 
-def rows_symbol(strategy: Strategy) -> ReflectedRows | ScaledIdentity | None:
+def rows_symbol(strategy: Strategy) -> EntryRows | None:
     """Return the rows of a strategy if a few numbers determine them, see `ROW_FORMS`, else None."""
     rows: object = strategy.rows
-    return rows if isinstance(rows, ReflectedRows | ScaledIdentity) else None
+    return rows if isinstance(rows, EntryRows) else None
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
@@ -487,6 +497,8 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
             if symbol is not None:
                 factor["form"] = symbol.form
                 forms[symbol.form] = ROW_FORMS[symbol.form]
+                for key, layout in symbol.layout.items():
+                    arrays[f"{name}_{key}"] = layout
             factors.append(factor)
         description: dict[str, Any] = {
             "attributes": block.attributes,
@@ -673,6 +685,9 @@ def _with_measured_rows(
             entries = arrays.read(f["rows"], "f", symbol.entries.shape)
             if not np.allclose(entries, symbol.entries, rtol=1e-9, atol=0.0):
                 raise _mismatch(block)
+            for key, layout in symbol.layout.items():
+                if not np.array_equal(arrays.read(f"{f['rows']}_{key}", "i", layout.shape), layout):
+                    raise _mismatch(block)
             factors.append((axes, strategy))
             continue
         measured_strategy = strategies.get(shared) or strategy.by_rows(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +24,7 @@ from engine.release.ingest import Measurable
 from engine.release.measurement import estimate, strategy_answers
 from engine.release.noise import MAX_DRAWS, Entropy, discrete_gaussian, discrete_laplace
 from engine.residuals import Space
-from engine.residuals.operators import ReflectedRows, ScaledIdentity
+from engine.residuals.operators import EntryRows
 
 # Limit of the bits of an answer in grid steps before noise, so that answer and noise fit in int64.
 MOST_BITS = 62
@@ -213,21 +212,18 @@ def _on_grid(
     )
 
 
-def _fraction_bits(matrix: Array | ReflectedRows | ScaledIdentity) -> int:
+def _fraction_bits(matrix: Array | EntryRows) -> int:
     """Return a number of binary digits after the point that suffices to write every entry."""
-    if isinstance(matrix, ReflectedRows | ScaledIdentity):
+    if isinstance(matrix, EntryRows):
         matrix = matrix.entries
     entries = np.asarray(matrix)
     return max(0, int(53 - np.frexp(entries[entries != 0])[1].min(initial=53)))
 
 
-def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
+def _scaled_integers(matrix: Array | EntryRows, bits: int) -> Any:
     """Return ``matrix`` times 2^bits, exactly, as Python integers in the same shape."""
-    if isinstance(matrix, ReflectedRows):
-        one, others, last = _scaled_integers(matrix.entries, bits).tolist()
-        return replace(matrix, one=one, others=others, last=last)
-    if isinstance(matrix, ScaledIdentity):
-        return replace(matrix, scale=_scaled_integers(matrix.entries, bits).item())
+    if isinstance(matrix, EntryRows):
+        return matrix.with_entries(_scaled_integers(matrix.entries, bits))
     entries = np.asarray(matrix).ravel().tolist()
     return np.array([int(Fraction(v) * 2**bits) for v in entries], object).reshape(matrix.shape)
 

@@ -52,8 +52,10 @@ from engine.residuals.basis import (
     residual_rows,
 )
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, total_square
+from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
+from engine.workload.families import Areas
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -278,6 +280,30 @@ def interval_factor(gram: IntervalGram) -> IntervalFactor:
     return IntervalFactor(sizes=(gram.cells,), matrix=IntervalMatrix(gram=gram))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelFactor(Factor):
+    """Residual Gram of the areas of nested levels on one wide attribute, without its matrix."""
+
+    matrix: LevelMatrix  # type: ignore[assignment]
+
+    def dense(self) -> Array:
+        return self.matrix.dense()
+
+    @property
+    def gram(self) -> LevelGram:
+        """Weights of the areas."""
+        return self.matrix.gram
+
+    @property
+    def trace(self) -> float:
+        return self.matrix.trace
+
+
+def level_factor(gram: LevelGram) -> LevelFactor:
+    """Return the residual Gram of area counts."""
+    return LevelFactor(sizes=(gram.cells,), matrix=LevelMatrix(gram=gram))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Term:
     """Summand of a Gram: a coefficient times a Kronecker product of residual Grams.
@@ -410,6 +436,10 @@ class Registry:
                 if inside:
                     return self._store(interval_factor(interval_gram))
                 return total_square(interval_gram, pi)
+            if (level_gram := wide_level_gram(part, weights)) is not None:
+                if inside:
+                    return self._store(level_factor(level_gram))
+                return level_gram.total_square(pi)
             gram = part.family.gram(part.sizes, weights)
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
@@ -478,6 +508,11 @@ class Registry:
                 if residual_gram(factor.gram) == residual_gram(other.gram):
                     return number, 1.0
                 continue
+            if isinstance(factor, LevelFactor) and isinstance(other, LevelFactor):
+                scales = factor.gram.largest_weight, other.gram.largest_weight
+                if factor.gram.key(scales[0]) == other.gram.key(scales[1]):
+                    return number, scales[0] / scales[1]
+                continue
             scale = trace / other.trace
             # the Gram of low-rank rows scales with the square of the rows
             matrix_scale = math.sqrt(scale) if factor.low_rank else scale
@@ -498,6 +533,17 @@ def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram
     # a family with weighted rows has the usual name, but a key of its own
     kind = kinds[part.family.name] if part.family.key in [(name,) for name in kinds] else None
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
+
+
+def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | None:
+    """Return the Gram of a part with the areas of levels on one wide attribute, without a matrix.
+
+    None for other families and attributes that are not wide.  ``weights`` are those of single
+    queries, shape (queries,); None if all are 1.
+    """
+    if len(part.sizes) > 1 or not is_wide(part.sizes[0]) or not isinstance(part.family, Areas):
+        return None
+    return LevelGram.of(part.family.area_weights(weights))
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:
@@ -807,10 +853,28 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     grams = [c * f.gram for c, f in parts if isinstance(f, IntervalFactor)]
     if len(grams) == len(parts):
         return interval_factor(functools.reduce(operator.add, grams))
+    if (level_gram := _sum_of_levels(parts)) is not None:
+        return level_factor(level_gram)
     gram = np.zeros((parts[0][1].dimension,) * 2)
     for c, f in parts:
         gram += c * f.dense()
     return Factor(sizes=sizes, matrix=gram)
+
+
+def _sum_of_levels(parts: Sequence[tuple[float, Factor]]) -> LevelGram | None:
+    """Return the sum of areas of one hierarchy and marginals; None if there are other queries."""
+    levels = [c * f.gram for c, f in parts if isinstance(f, LevelFactor)]
+    marginals = [
+        c * f.gram.marginal
+        for c, f in parts
+        if isinstance(f, IntervalFactor) and f.gram.is_marginal
+    ]
+    is_complete = len(levels) + len(marginals) == len(parts) and len(levels) > 0
+    if not is_complete or len({gram.tree.key for gram in levels}) > 1:
+        return None
+    if marginals:
+        levels.append(levels[0].marginal(math.fsum(marginals)))
+    return functools.reduce(operator.add, levels)
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:

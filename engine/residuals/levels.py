@@ -38,7 +38,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -47,11 +47,8 @@ import numpy.typing as npt
 
 from engine._arrays import Array, Index
 from engine._clock import planning_time
-from engine.residuals.dual_solver import Options, Solution
 from engine.residuals.intervals import inverse_root_quadrature
 from engine.residuals.operators import CosineMatrix, Operator
-from engine.residuals.strategy import MAX_UNMEASURED_SHARE, Strategy
-from engine.workload import Part
 from engine.workload.hierarchy import AreaWeights
 
 # sharpness of the smooth maximum in every round of the search; a round starts from the last one
@@ -384,7 +381,7 @@ class LeastSquares:
         return z
 
 
-def _cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
+def cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
     """Return the privacy cost of every area of the last level, shape (areas,)."""
     costs, common = np.zeros(1), 0.0
     for p, pi, parent in zip(precisions[1:], center[1:], tree.parent[1:], strict=True):
@@ -433,17 +430,20 @@ class LevelProblem:
         -------
         value : the logarithm.
         gradient : its derivatives by the logarithms of the precisions, shape (areas,), without root.
-        mass : weights of the areas of the last level in the smooth maximum, with sum 1.
+        mass : derivatives of the smooth maximum by the costs of the areas of the last level,
+            divided by their sum.
         """
         tree = self.tree
         precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
         estimates = LeastSquares(tree=tree, precisions=precisions)
-        error, costs = self.total(estimates), _cell_costs(tree, precisions, self.center)
+        error, costs = self.total(estimates), cell_costs(tree, precisions, self.center)
+        # the norm of order ``sharpness`` is a smooth maximum
         largest = float(costs.max())
-        powers = np.exp((costs / largest - 1.0) * sharpness)
-        mean = float(powers.mean())
-        maximum, mass = largest * (1.0 + math.log(mean) / sharpness), powers / powers.sum()
-        by_area = _sums_upward(tree, mass)
+        ratios = costs / largest
+        powers = ratios ** (sharpness - 1.0)
+        power_sum = float(powers @ ratios)
+        by_cost = powers / (power_sum * largest)
+        by_area = sums_upward(tree, by_cost)
         gradient = []
         for p, by_error, m, pi in zip(
             precisions[1:],
@@ -452,9 +452,9 @@ class LevelProblem:
             self.center[1:],
             strict=True,
         ):
-            by_cost = m * (1.0 - 2.0 * pi) + pi**2
-            gradient.append(p * (by_error / error + by_cost / maximum))
-        return math.log(error) + math.log(maximum), np.concatenate(gradient), mass
+            gradient.append(p * (by_error / error + m * (1.0 - 2.0 * pi) + by_cost.sum() * pi**2))
+        maximum = math.log(largest) + math.log(power_sum / len(costs)) / sharpness
+        return math.log(error) + maximum, np.concatenate(gradient), by_cost / by_cost.sum()
 
     def root_bound(self, mass: Array) -> float:
         """Return f(mu) for weights mu of the areas of the last level, with sum 1.
@@ -467,7 +467,7 @@ class LevelProblem:
         difference = mass - center[-1]
         slope = difference / mass
         # 1 / low bounds the largest eigenvalue of G K, 1 / high the smallest
-        traces = _cell_costs(tree, self.weights, center)
+        traces = cell_costs(tree, self.weights, center)
         low = 1.0 / float(mass @ traces)
         smallest = float(self.weights[-1][self.weights[-1] > 0.0].min())
         high = max(1.0 / (smallest * float(mass.min())), low)
@@ -483,19 +483,27 @@ class LevelProblem:
                 pivot = 1.0 + float(slope @ (difference - y))
                 squares = math.fsum(
                     float(weights @ values**2)
-                    for weights, values in zip(self.weights, _sums_upward(tree, y), strict=True)
+                    for weights, values in zip(self.weights, sums_upward(tree, y), strict=True)
                 )
                 total += w * squares / pivot
         return total
 
-    def solve(self, options: Options) -> tuple[Array, Array]:
-        """Return precisions of all areas without the root, and weights mu of the last level.
+    def solve(
+        self, *, gap: float = 0.0, evaluations: int = 10_000, deadline: float = math.inf
+    ) -> Array:
+        """Return precisions of all areas and weights mu of the last level, packed for `unpack`.
 
-        The search ends when the weights prove the gap of the options, or at their limits.
+        The search ends when the weights prove the relative RMSE gap ``gap`` or `SEARCH_GAP`
+        (`LARGE_GAP` on many areas), or at a limit.
+
+        Parameters
+        ----------
+        evaluations : largest number of evaluations of the error.
+        deadline : time limit on the clock of `planning_time`.
         """
         import scipy.optimize
 
-        tree, evaluations = self.tree, 0
+        tree, count = self.tree, 0
         logs = np.zeros(sum(tree.counts[1:]))
         mass = np.full(tree.counts[-1], 1.0 / tree.counts[-1])
 
@@ -504,7 +512,7 @@ class LevelProblem:
             return value, gradient
 
         target = SEARCH_GAP if tree.counts[-1] < LARGE_CELLS else LARGE_GAP
-        best, solution = math.inf, (np.exp(logs), mass)
+        best, solution = math.inf, self._pack(np.exp(logs), mass)
         for sharpness in SHARPNESS:
             search = scipy.optimize.minimize(
                 smoothed,
@@ -514,332 +522,38 @@ class LevelProblem:
                 method="L-BFGS-B",
                 options={"maxcor": HISTORY, "maxiter": MAX_STEPS},
             )
-            logs, evaluations = search.x, evaluations + search.nfev
+            logs, count = search.x, count + search.nfev
             mass = self.smoothed(logs, sharpness)[2]
-            precisions = self._measured(np.exp(logs))
-            gap = math.sqrt(self.error(precisions)) / self.root_bound(mass) - 1.0
-            if gap < best:
-                best, solution = gap, (np.concatenate(precisions[1:]), mass)
-            is_over = evaluations >= options.evaluations or planning_time() > options.deadline
-            if is_over or gap <= max(target, options.gap):
+            packed = self._pack(np.exp(logs), mass)
+            proved = math.sqrt(self.error(self.unpack(packed)[0])) / self.root_bound(mass) - 1.0
+            if proved < best:
+                best, solution = proved, packed
+            is_over = count >= evaluations or planning_time() > deadline
+            if is_over or proved <= max(target, gap):
                 break
         return solution
 
-    def _measured(self, precisions: Array) -> Levels:
-        """Return precisions with the largest privacy cost 1, and 0 for areas of little use."""
-        levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
+    def _pack(self, precisions: Array, mass: Array) -> Array:
+        """Return precisions without the root, and weights, as one vector with sum 1."""
+        # areas of little use are not measured; cells are, because a query may depend on them alone
         smallest = MIN_PRECISION * float(precisions.max())
-        # cells are always measured, because a query may depend on them alone
-        inner = [np.where(p < smallest, 0.0, p) for p in levels[:-1]]
-        levels = [*inner, np.maximum(levels[-1], smallest)]
-        largest = float(_cell_costs(self.tree, levels, self.center).max())
-        return [p / largest for p in levels]
+        cells = self.tree.counts[-1]
+        precisions = np.where(precisions < smallest, 0.0, precisions)
+        precisions[-cells:] = np.maximum(precisions[-cells:], smallest)
+        return 0.5 * np.concatenate([precisions / precisions.sum(), mass / mass.sum()])
+
+    def unpack(self, packed: Array) -> tuple[Levels, Array]:
+        """Return the precisions, scaled to the largest privacy cost 1, and the weights mu."""
+        areas = sum(self.tree.counts[1:])
+        levels = self.tree.split(np.concatenate([np.zeros(1), packed[:areas]]))
+        mass = packed[areas:]
+        largest = float(cell_costs(self.tree, levels, self.center).max())
+        return [p / largest for p in levels], mass / mass.sum()
 
 
-def _sums_upward(tree: AreaTree, values: Array) -> Levels:
+def sums_upward(tree: AreaTree, values: Array) -> Levels:
     """Return the sums of values of the last level over every area, one array per level."""
     out = [values]
     for level in reversed(range(tree.depth)):
         out.append(tree.upward(out[-1], level))
     return out[::-1]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AreaRows(Operator):
-    """Strategy rows on the areas of a tree, shape (rows, n).
-
-    Attributes
-    ----------
-    tree : the areas.
-    measured : numbers of the areas with a row, the root being number 0, shape (rows,).
-    inside, outside : entry of every row on the cells of its area and on the other cells, shape
-        (rows,); they may be integers.
-    """
-
-    tree: AreaTree
-    measured: Index
-    inside: npt.NDArray[Any]
-    outside: npt.NDArray[Any]
-    transposed: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, n = len(self.measured), self.tree.cells
-        return (n, rows) if self.transposed else (rows, n)
-
-    def transpose(self) -> AreaRows:
-        return replace(self, transposed=not self.transposed)
-
-    def column_norms(self, power: int) -> Array:
-        """Return the sum of |entry|^power of every column, shape (n,)."""
-        inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
-        return self._by_cell(inside - outside) + outside.sum()
-
-    def column_products(self, cells: Index, other: int) -> Array:
-        """Return the inner products of columns with the column ``other``, shape (k,)."""
-        # the column of the other cell, area by area
-        is_other = np.zeros(self.tree.cells)
-        is_other[other] = 1.0
-        column = self._transposed_rows(is_other)
-        products = self._by_cell((self.inside - self.outside) * column)
-        return np.asarray(products[cells] + float(self.outside @ column))
-
-    def _by_cell(self, values: npt.NDArray[Any]) -> Any:
-        """Return the sums of values of the rows over the areas of every cell, (..., rows) to (..., n)."""
-        counts = self.tree.counts
-        by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
-        by_area[..., self.measured] = values
-        out: Any = np.zeros((*values.shape[:-1], self.tree.cells), dtype=values.dtype)
-        first = 0
-        for count, position in zip(counts, self.tree.position, strict=True):
-            out += by_area[..., first : first + count][..., position]
-            first += count
-        return out
-
-    def _transposed_rows(self, tensor: npt.NDArray[Any]) -> Any:
-        """Return the strategy answers of tables, (..., n) to (..., rows)."""
-        sums = self.tree.area_sums(tensor)
-        total = sums[0]
-        answers = np.concatenate(sums, axis=-1)[..., self.measured]
-        return answers * (self.inside - self.outside) + total * self.outside
-
-    def _apply(self, tensor: Array) -> Array:
-        if tensor.dtype != object:  # sums of large integers could overflow
-            tensor = np.asarray(tensor, float)
-        if self.transposed:
-            return np.asarray(self._transposed_rows(tensor))
-        constant = np.sum(tensor * self.outside, axis=-1, keepdims=True)
-        return np.asarray(self._by_cell(tensor * (self.inside - self.outside)) + constant)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AreaEstimates:
-    """Maps between answers of areas, estimates of cells and residual coordinates.
-
-    Attributes
-    ----------
-    tree : all areas; the estimates are on its cells.
-    estimates : least squares on the areas down to the last measured level.
-    measured : numbers of the measured areas, the root being number 0.
-    """
-
-    tree: AreaTree
-    estimates: LeastSquares
-    measured: Index
-
-    @cached_property
-    def roots(self) -> Array:
-        """Square roots of the precisions of the measured areas, shape (rows,)."""
-        return np.sqrt(np.concatenate(self.estimates.precisions)[self.measured])
-
-    @cached_property
-    def sizes(self) -> Index:
-        """Number of cells of every area of the last measured level."""
-        return np.diff(self.estimates.tree.starts[-1], append=self.tree.cells)
-
-    def apply_covariance(self, queries: Array) -> Array:
-        """Return Sigma q along the last axis, with Sigma the covariance of the cells, (..., n)."""
-        return self._spread(self.estimates.solve(self._means(queries)))
-
-    def _means(self, queries: Array) -> Array:
-        """Return the mean entry of queries in every area of the last measured level."""
-        return self.estimates.tree.area_sums(queries)[-1] / self.sizes
-
-    def _spread(self, values: Array) -> Array:
-        """Divide values of the areas of the last measured level evenly among their cells."""
-        return np.asarray((values / self.sizes)[..., self.estimates.tree.position[-1]])
-
-    def cells_of(self, answers: Array) -> Array:
-        """Return the estimates of the cells from strategy answers, (..., rows) to (..., n)."""
-        measured_tree, scaled = self.estimates.tree, answers * self.roots
-        by_area = np.zeros((*answers.shape[:-1], sum(measured_tree.counts)))
-        by_area[..., self.measured] = scaled
-        loads, first = np.zeros((*answers.shape[:-1], 1)), 0
-        for count, parent in zip(measured_tree.counts, measured_tree.parent, strict=True):
-            loads = loads[..., parent] + by_area[..., first : first + count]
-            first += count
-        return self._spread(self.estimates.solve(loads))
-
-    def answers_of(self, queries: Array) -> Array:
-        """Return the weights of the answers in the estimates of queries, (..., n) to (..., rows)."""
-        sums = _sums_upward(self.estimates.tree, self.estimates.solve(self._means(queries)))
-        return np.asarray(np.concatenate(sums, axis=-1)[..., self.measured] * self.roots)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AreaReconstruction(Operator):
-    """Maps strategy answers to residual coordinates, shape (n - 1, rows)."""
-
-    areas: AreaEstimates
-    transposed: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, coordinates = len(self.areas.measured), self.areas.tree.cells - 1
-        return (rows, coordinates) if self.transposed else (coordinates, rows)
-
-    def transpose(self) -> AreaReconstruction:
-        return replace(self, transposed=not self.transposed)
-
-    def _apply(self, tensor: Array) -> Array:
-        N = CosineMatrix(cells=self.areas.tree.cells)
-        if self.transposed:
-            return np.asarray(self.areas.cells_of(tensor) @ N)
-        return self.areas.answers_of(np.asarray(tensor @ N.T))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AreaCovariance(Operator):
-    """Covariance of the residual coordinates at noise scale 1, shape (n - 1, n - 1)."""
-
-    areas: AreaEstimates
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.areas.tree.cells - 1,) * 2
-
-    def transpose(self) -> AreaCovariance:
-        return self
-
-    def _apply(self, tensor: Array) -> Array:
-        N = CosineMatrix(cells=self.areas.tree.cells)
-        return np.asarray(self.areas.apply_covariance(np.asarray(tensor @ N.T)) @ N)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LevelStrategy(Strategy):
-    """Counts of areas on the residual space of one wide attribute, without matrices."""
-
-    rows: AreaRows  # type: ignore[assignment]
-    pinv: AreaReconstruction  # type: ignore[assignment]
-
-    @property
-    def _areas(self) -> AreaEstimates:
-        return self.pinv.areas
-
-    @property
-    def is_finite(self) -> bool:
-        entries = (self.rows.inside, self.rows.outside, self._areas.roots)
-        return all(bool(np.isfinite(numbers).all()) for numbers in entries)
-
-    def column_costs(self, law: str) -> Array:
-        return self.rows.column_norms(1 if law == "laplace" else 2)
-
-    def column_gram(self) -> Array:
-        rows = self.rows.dense()
-        return np.asarray(rows.T @ rows)
-
-    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
-        squares = self.column_costs("gaussian")
-        return squares[cells], float(squares[other]), self.rows.column_products(cells, other)
-
-    @cached_property
-    def column_norm(self) -> float:
-        return math.sqrt(float(self.column_costs("gaussian").max()))
-
-    @cached_property
-    def column_sum(self) -> float:
-        return float(self.column_costs("laplace").max())
-
-    @cached_property
-    def rounding_terms(self) -> int:
-        # an answer is a sum over its area times (inside - outside), plus the total times outside,
-        # with at most n + 4 roundings of terms that are |inside| + 2 |outside| per record
-        rows = self.rows
-        inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
-        absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
-        return math.ceil((self.cells + 4) * math.sqrt(float(absolute.max())) / self.column_norm)
-
-    @property
-    def covariance(self) -> AreaCovariance:  # type: ignore[override]
-        return AreaCovariance(areas=self._areas)
-
-    @cached_property
-    def cell_covariance(self) -> Array:
-        N = CosineMatrix(cells=self.cells)
-        return np.asarray(N.T.T @ self.covariance.dense() @ N.T)
-
-    @property
-    def rank(self) -> int:
-        return self._areas.estimates.tree.counts[-1] - 1
-
-    @cached_property
-    def span(self) -> Array:
-        position = self._areas.estimates.tree.position[-1]
-        indicators = np.zeros((self.rank + 1, self.cells))
-        indicators[position, np.arange(self.cells)] = 1.0 / np.sqrt(self._areas.sizes[position])
-        # rows without their constant part, of which the last is a combination of the others
-        residual = np.asarray(indicators @ CosineMatrix(cells=self.cells))
-        return np.asarray(np.linalg.qr(residual.T[:, : self.rank])[0])
-
-    def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
-        rows = np.asarray(residual_rows @ CosineMatrix(cells=self.cells).T)
-        areas = self._areas
-        outside = rows - areas._spread(areas.estimates.tree.area_sums(rows)[-1])
-        norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-        leaving: npt.NDArray[np.bool_] = (
-            np.linalg.norm(outside, axis=1) > MAX_UNMEASURED_SHARE * norms
-        )
-        return leaving
-
-    def area_variances(self) -> Levels:
-        """Return the variance of the count of every measured area, one array per level."""
-        return self._areas.estimates.variances
-
-    def total_variance(self, gram: LevelGram) -> float:
-        """Return the summed variance of area counts at noise scale 1, in counts^2.
-
-        The strategy measures all levels with a weight.
-        """
-        return math.fsum(
-            float(weights @ v)
-            for weights, v in zip(gram.weights[1:], self.area_variances()[1:], strict=False)
-        )
-
-    def query_variances(self, part: Part) -> Array:
-        variances = [
-            np.einsum("qc,qc->q", rows, self._areas.apply_covariance(rows))
-            for _, rows in part.family.chunks(part.sizes)
-        ]
-        return np.maximum(np.concatenate(variances), 0.0)
-
-
-def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
-    """Return precisions of all areas for the uniform center, as a strategy with its gap.
-
-    Parameters
-    ----------
-    gram : weights of the levels.
-    options : stopping rule of the search.
-    dual : the ``dual`` of an earlier solution, which replaces the search: the precisions of all
-        areas without the root, followed by the weights of the cells.
-    """
-    problem = LevelProblem.of(gram)
-    tree = problem.tree
-    areas = sum(tree.counts[1:])
-    precisions, mass = problem.solve(options) if dual is None else (dual[:areas], dual[areas:])
-    levels = tree.split(np.concatenate([np.zeros(1), precisions]))
-    estimates = LeastSquares(tree=tree, precisions=levels)
-    measured = 1 + np.flatnonzero(precisions)
-    roots = np.sqrt(precisions[measured - 1])
-    shares = np.concatenate(problem.center)[measured]
-    rows = AreaRows(
-        tree=tree, measured=measured, inside=roots * (1.0 - shares), outside=-roots * shares
-    )
-    reconstruction = AreaReconstruction(
-        areas=AreaEstimates(tree=gram.tree, estimates=estimates, measured=measured)
-    )
-    largest = float(_cell_costs(tree, levels, problem.center).max())
-    strategy = LevelStrategy(
-        sizes=(gram.cells,),
-        rows=rows,
-        pinv=reconstruction,
-        complete=tree.counts[-1] == gram.cells,
-    )
-    return Solution(
-        strategy=strategy,
-        value=problem.total(estimates) * largest,
-        bound=problem.root_bound(mass) ** 2,
-        dual=np.concatenate([precisions, mass]),
-        status="optimal",
-    )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from engine._arrays import Array
@@ -101,8 +103,33 @@ class Operator(NDArrayOperatorsMixin, ABC):
         return self._apply(np.eye(len(self)))
 
 
+class EntryRows(Operator):
+    """Strategy rows that a few numbers determine, on one wide attribute.
+
+    Attributes
+    ----------
+    form : name of the formula in measurement files.
+    """
+
+    form: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def entries(self) -> Array:
+        """The numbers that determine the rows."""
+
+    @abstractmethod
+    def with_entries(self, entries: npt.NDArray[Any]) -> Self:
+        """Return rows of the same formula with other numbers, which may be Python integers."""
+
+    @property
+    def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """Arrays that say to which cells the entries belong, by name."""
+        return {}
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScaledIdentity(Operator):
+class ScaledIdentity(EntryRows):
     """``scale`` times the identity, shape (order, order)."""
 
     form: ClassVar[str] = "identity"
@@ -118,6 +145,9 @@ class ScaledIdentity(Operator):
     def entries(self) -> Array:
         """The number on the diagonal, shape (1,)."""
         return np.array([self.scale])
+
+    def with_entries(self, entries: npt.NDArray[Any]) -> ScaledIdentity:
+        return replace(self, scale=entries.item())
 
     def transpose(self) -> ScaledIdentity:
         return self
@@ -167,7 +197,7 @@ class CosineMatrix(Operator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReflectedRows(Operator):
+class ReflectedRows(EntryRows):
     """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
 
     Row k has the entry ``one`` + ``others`` on cell k, ``last`` on the last cell, and ``others`` on
@@ -194,6 +224,10 @@ class ReflectedRows(Operator):
     def entries(self) -> Array:
         """The three numbers that determine the rows, shape (3,)."""
         return np.array([self.one, self.others, self.last])
+
+    def with_entries(self, entries: npt.NDArray[Any]) -> ReflectedRows:
+        one, others, last = entries.tolist()
+        return replace(self, one=one, others=others, last=last)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -44,6 +44,7 @@ from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import (
     Factor,
     IntervalFactor,
+    LevelFactor,
     Merged,
     Subworkload,
     add_factors,
@@ -54,6 +55,8 @@ from engine.residuals.decomposition import (
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
 from engine.residuals.intervals import IntervalGram
+from engine.residuals.level_strategy import LevelStrategy, level_solution, level_weights
+from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import IntervalStrategy, MarginalStrategy, interval_solution
 from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
@@ -322,6 +325,8 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
         strategy, MarginalStrategy | IntervalStrategy
     ):
         return strategy.total_variance(factor.gram)
+    if isinstance(factor, LevelFactor) and isinstance(strategy, LevelStrategy):
+        return strategy.total_variance(factor.gram)
     return float(np.sum(factor.dense() * strategy.covariance))
 
 
@@ -399,7 +404,7 @@ class SubworkloadSolver:
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
         # (cells, ratios of the query weights, center) -> largest weight, and solution for it
-        self._intervals: dict[Any, tuple[float, Solution]] = {}
+        self._structured: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
@@ -468,13 +473,15 @@ class SubworkloadSolver:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
             grams = [self._structured_gram(self.factors[k], centers) for k in numbers]
-            if len(axes) == 1 and all(gram is not None for gram in grams):
+            if len(axes) == 1 and _has_structured_sum(grams):
                 # factors of terms that differ on these axes only are added up
                 merged = {k for t in sub.terms for a, k in t.factors if a == axes}
-                wide = [self._structured_gram(self.factors[k], centers) for k in merged]
-                costs.append(
-                    structured_cost(max(filter(None, wide), key=lambda g: (g.ranges, g.prefix)))
-                )
+                wide = [
+                    structured_cost(gram)
+                    for k in merged
+                    if (gram := self._structured_gram(self.factors[k], centers))
+                ]
+                costs.append(max(wide, key=lambda cost: (cost.peak, cost.seconds)))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
@@ -608,12 +615,14 @@ class SubworkloadSolver:
 
     def _structured_gram(
         self, factor: Factor, centers: Sequence[Array | None]
-    ) -> IntervalGram | None:
-        """Return the Gram of interval queries on a wide attribute if it is solved without a matrix.
+    ) -> IntervalGram | LevelGram | None:
+        """Return the Gram of intervals or areas on a wide attribute if it is solved without matrix.
 
         None for all other factors, for approximate constructions, and for a stored plan whose
         weights are those of a search with a matrix.
         """
+        if isinstance(factor, LevelFactor) and centers[0] is None:
+            return factor.gram
         if not isinstance(factor, IntervalFactor):
             return None
         if factor.gram.is_marginal and centers[0] is None:
@@ -623,18 +632,25 @@ class SubworkloadSolver:
         used_matrix = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
         return None if self.method != "optimal" or used_matrix else factor.gram
 
-    def _structured_solution(self, gram: IntervalGram, pi: Array | None) -> Solution:
-        """Return the solution for interval queries with the center ``pi``, None for uniform."""
+    def _structured_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
+        """Return the solution for intervals or areas with the center ``pi``, None for uniform."""
         record = None if self.recorded is None else self.recorded.pop(0)
-        weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
-        scale = max(weights)
+        dual = None if record is None else record[0]
         # Grams that are equal up to scale and rounding errors have the same strategy
-        ratios = tuple(float(f"{weight / scale:.12e}") for weight in weights)
-        key = (gram.cells, ratios, digest(pi))
-        if key not in self._intervals:
-            dual = None if record is None else record[0]
-            self._intervals[key] = scale, interval_solution(gram, self.options, dual, pi)
-        first_scale, solution = self._intervals[key]
+        key: Any
+        if isinstance(gram, LevelGram):
+            scale = gram.largest_weight
+            key = gram.key(scale)
+            if key not in self._structured:
+                self._structured[key] = scale, level_solution(gram, self.options, dual)
+        else:
+            weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
+            scale = max(weights)
+            ratios = tuple(float(f"{weight / scale:.12e}") for weight in weights)
+            key = (gram.cells, ratios, digest(pi))
+            if key not in self._structured:
+                self._structured[key] = scale, interval_solution(gram, self.options, dual, pi)
+        first_scale, solution = self._structured[key]
         factor = scale / first_scale
         solution = replace(solution, value=factor * solution.value, bound=factor * solution.bound)
         if record is not None:
@@ -814,7 +830,10 @@ class SubworkloadSolver:
             gram = self._structured_gram(factor, centers)
             if gram is not None:
                 solution = self._structured_solution(gram, centers[0])
-                weights = np.broadcast_to(solution.dual, gram.cells)
+                if isinstance(gram, LevelGram):
+                    weights = level_weights(gram, solution.dual)
+                else:
+                    weights = np.broadcast_to(solution.dual, gram.cells)
                 solved = solution, lambda: weights / weights.sum()
             else:
                 solution = self._solution(factor, centers)
@@ -836,9 +855,26 @@ class SubworkloadSolver:
         )
 
 
-def structured_cost(gram: IntervalGram) -> Cost:
-    """Return the expected cost of the search for interval queries on one wide attribute."""
+def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
+    """Return whether a sum of Grams on one wide attribute is solved without a matrix."""
+    has_areas = any(isinstance(gram, LevelGram) for gram in grams)
+    return all(
+        gram is not None and (not has_areas or isinstance(gram, LevelGram) or gram.is_marginal)
+        for gram in grams
+    )
+
+
+# expected steps of the search for the precisions of areas, and seconds per area of each
+LEVEL_STEPS, SECONDS_PER_AREA = 350, 5e-7
+
+
+def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
+    """Return the expected cost of the search for intervals or areas on one wide attribute."""
     n = gram.cells
+    if isinstance(gram, LevelGram):
+        areas = sum(gram.tree.counts)
+        seconds = LEVEL_STEPS * (SECONDS_PER_AREA * areas + 1e-4 * gram.tree.depth)
+        return Cost(seconds=seconds, peak=8.0 * 60.0 * areas, saved=8.0 * 2.0 * areas)
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
     # the search takes linear memory; the variances of all ranges need their covariance matrix

@@ -432,7 +432,7 @@ class Width(Intervals):
 
 
 @dataclass(frozen=True)
-class _Areas(Family):
+class Areas(Family):
     """Base class of families whose queries are the areas of levels of one attribute.
 
     `bind` returns a copy with ``selection``, the levels of a hierarchy of the attribute. Products,
@@ -586,7 +586,7 @@ def _check_name(what: str, name: object, *, optional: bool = False) -> None:
 
 
 @dataclass(frozen=True)
-class Level(_Areas):
+class Level(Areas):
     """One query per area of one level of an attribute with a hierarchy.
 
     Parameters
@@ -618,7 +618,7 @@ class Level(_Areas):
 
 
 @dataclass(frozen=True)
-class Levels(_Areas):
+class Levels(Areas):
     """One query per area of several levels of an attribute with a hierarchy.
 
     Parameters

@@ -1,0 +1,360 @@
+"""Strategies that measure the areas of nested levels on one wide attribute, without matrices.
+
+The precisions of the areas and the lower bound are those of `engine.residuals.levels`.  The row of
+an area a is sqrt(p_a) times (1 on the cells of a, 0 elsewhere) minus its center pi(a); it counts z(a)
+in units of its noise.  Answers and estimates take linear time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine._arrays import Array, Index
+from engine.residuals.dual_solver import Options, Solution
+from engine.residuals.levels import (
+    AreaTree,
+    LeastSquares,
+    LevelGram,
+    LevelProblem,
+    Levels,
+    cell_costs,
+    sums_upward,
+)
+from engine.residuals.operators import CosineMatrix, EntryRows, Operator
+from engine.residuals.strategy import MAX_UNMEASURED_SHARE, Strategy
+from engine.workload import Part
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaRows(EntryRows):
+    """Strategy rows on the areas of a tree, shape (rows, n).
+
+    Attributes
+    ----------
+    tree : the areas.
+    measured : numbers of the areas with a row, the root being number 0, shape (rows,).
+    inside, outside : entry of every row on the cells of its area and on the other cells, shape
+        (rows,); they may be integers.
+    """
+
+    form: ClassVar[str] = "areas"
+
+    tree: AreaTree
+    measured: Index
+    inside: npt.NDArray[Any]
+    outside: npt.NDArray[Any]
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, n = len(self.measured), self.tree.cells
+        return (n, rows) if self.transposed else (rows, n)
+
+    def transpose(self) -> AreaRows:
+        return replace(self, transposed=not self.transposed)
+
+    @property
+    def entries(self) -> Array:
+        """The entries inside and outside the area of every row, shape (rows, 2)."""
+        return np.column_stack([self.inside, self.outside])
+
+    def with_entries(self, entries: npt.NDArray[Any]) -> AreaRows:
+        return replace(self, inside=entries[:, 0], outside=entries[:, 1])
+
+    @property
+    def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        tree = self.tree
+        first = np.concatenate(tree.starts)
+        end = np.concatenate([np.append(starts[1:], tree.cells) for starts in tree.starts])
+        ranges = np.column_stack([first, end])[self.measured]
+        return {"order": tree.order, "ranges": ranges}
+
+    def column_norms(self, power: int) -> Array:
+        """Return the sum of |entry|^power of every column, shape (n,)."""
+        inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
+        return self._by_cell(inside - outside) + outside.sum()
+
+    def column_products(self, cells: Index, other: int) -> Array:
+        """Return the inner products of columns with the column ``other``, shape (k,)."""
+        # the column of the other cell, area by area
+        is_other = np.zeros(self.tree.cells)
+        is_other[other] = 1.0
+        column = self._transposed_rows(is_other)
+        products = self._by_cell((self.inside - self.outside) * column)
+        return np.asarray(products[cells] + float(self.outside @ column))
+
+    def _by_cell(self, values: npt.NDArray[Any]) -> Any:
+        """Return the sums of values of the rows over the areas of every cell, (..., rows) to (..., n)."""
+        counts = self.tree.counts
+        by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
+        by_area[..., self.measured] = values
+        out: Any = np.zeros((*values.shape[:-1], self.tree.cells), dtype=values.dtype)
+        first = 0
+        for count, position in zip(counts, self.tree.position, strict=True):
+            out += by_area[..., first : first + count][..., position]
+            first += count
+        return out
+
+    def _transposed_rows(self, tensor: npt.NDArray[Any]) -> Any:
+        """Return the strategy answers of tables, (..., n) to (..., rows)."""
+        sums = self.tree.area_sums(tensor)
+        total = sums[0]
+        answers = np.concatenate(sums, axis=-1)[..., self.measured]
+        return answers * (self.inside - self.outside) + total * self.outside
+
+    def _apply(self, tensor: Array) -> Array:
+        if tensor.dtype != object:  # sums of large integers could overflow
+            tensor = np.asarray(tensor, float)
+        if self.transposed:
+            return np.asarray(self._transposed_rows(tensor))
+        constant = np.sum(tensor * self.outside, axis=-1, keepdims=True)
+        return np.asarray(self._by_cell(tensor * (self.inside - self.outside)) + constant)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaEstimates:
+    """Maps between answers of areas, estimates of cells and residual coordinates.
+
+    Attributes
+    ----------
+    tree : all areas; the estimates are on its cells.
+    estimates : least squares on the areas down to the last measured level.
+    measured : numbers of the measured areas, the root being number 0.
+    """
+
+    tree: AreaTree
+    estimates: LeastSquares
+    measured: Index
+
+    @cached_property
+    def roots(self) -> Array:
+        """Square roots of the precisions of the measured areas, shape (rows,)."""
+        return np.sqrt(np.concatenate(self.estimates.precisions)[self.measured])
+
+    @cached_property
+    def sizes(self) -> Index:
+        """Number of cells of every area of the last measured level."""
+        return np.diff(self.estimates.tree.starts[-1], append=self.tree.cells)
+
+    def apply_covariance(self, queries: Array) -> Array:
+        """Return Sigma q along the last axis, with Sigma the covariance of the cells, (..., n)."""
+        return self._spread(self.estimates.solve(self._means(queries)))
+
+    def _means(self, queries: Array) -> Array:
+        """Return the mean entry of queries in every area of the last measured level."""
+        return self.estimates.tree.area_sums(queries)[-1] / self.sizes
+
+    def _spread(self, values: Array) -> Array:
+        """Divide values of the areas of the last measured level evenly among their cells."""
+        return np.asarray((values / self.sizes)[..., self.estimates.tree.position[-1]])
+
+    def cells_of(self, answers: Array) -> Array:
+        """Return the estimates of the cells from strategy answers, (..., rows) to (..., n)."""
+        measured_tree, scaled = self.estimates.tree, answers * self.roots
+        by_area = np.zeros((*answers.shape[:-1], sum(measured_tree.counts)))
+        by_area[..., self.measured] = scaled
+        loads, first = np.zeros((*answers.shape[:-1], 1)), 0
+        for count, parent in zip(measured_tree.counts, measured_tree.parent, strict=True):
+            loads = loads[..., parent] + by_area[..., first : first + count]
+            first += count
+        return self._spread(self.estimates.solve(loads))
+
+    def answers_of(self, queries: Array) -> Array:
+        """Return the weights of the answers in the estimates of queries, (..., n) to (..., rows)."""
+        sums = sums_upward(self.estimates.tree, self.estimates.solve(self._means(queries)))
+        return np.asarray(np.concatenate(sums, axis=-1)[..., self.measured] * self.roots)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaReconstruction(Operator):
+    """Maps strategy answers to residual coordinates, shape (n - 1, rows)."""
+
+    areas: AreaEstimates
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, coordinates = len(self.areas.measured), self.areas.tree.cells - 1
+        return (rows, coordinates) if self.transposed else (coordinates, rows)
+
+    def transpose(self) -> AreaReconstruction:
+        return replace(self, transposed=not self.transposed)
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.areas.tree.cells)
+        if self.transposed:
+            return np.asarray(self.areas.cells_of(tensor) @ N)
+        return self.areas.answers_of(np.asarray(tensor @ N.T))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AreaCovariance(Operator):
+    """Covariance of the residual coordinates at noise scale 1, shape (n - 1, n - 1)."""
+
+    areas: AreaEstimates
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.areas.tree.cells - 1,) * 2
+
+    def transpose(self) -> AreaCovariance:
+        return self
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.areas.tree.cells)
+        return np.asarray(self.areas.apply_covariance(np.asarray(tensor @ N.T)) @ N)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LevelStrategy(Strategy):
+    """Counts of areas on the residual space of one wide attribute, without matrices."""
+
+    rows: AreaRows  # type: ignore[assignment]
+    pinv: AreaReconstruction  # type: ignore[assignment]
+
+    @property
+    def _areas(self) -> AreaEstimates:
+        return self.pinv.areas
+
+    @property
+    def is_finite(self) -> bool:
+        entries = (self.rows.inside, self.rows.outside, self._areas.roots)
+        return all(bool(np.isfinite(numbers).all()) for numbers in entries)
+
+    def column_costs(self, law: str) -> Array:
+        return self.rows.column_norms(1 if law == "laplace" else 2)
+
+    def column_gram(self) -> Array:
+        rows = self.rows.dense()
+        return np.asarray(rows.T @ rows)
+
+    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
+        squares = self.column_costs("gaussian")
+        return squares[cells], float(squares[other]), self.rows.column_products(cells, other)
+
+    @cached_property
+    def column_norm(self) -> float:
+        return math.sqrt(float(self.column_costs("gaussian").max()))
+
+    @cached_property
+    def column_sum(self) -> float:
+        return float(self.column_costs("laplace").max())
+
+    @cached_property
+    def rounding_terms(self) -> int:
+        # an answer is a sum over its area times (inside - outside), plus the total times outside,
+        # with at most n + 4 roundings of terms that are |inside| + 2 |outside| per record
+        rows = self.rows
+        inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
+        absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
+        return math.ceil((self.cells + 4) * math.sqrt(float(absolute.max())) / self.column_norm)
+
+    @property
+    def covariance(self) -> AreaCovariance:  # type: ignore[override]
+        return AreaCovariance(areas=self._areas)
+
+    @cached_property
+    def cell_covariance(self) -> Array:
+        N = CosineMatrix(cells=self.cells)
+        return np.asarray(N.T.T @ self.covariance.dense() @ N.T)
+
+    @property
+    def rank(self) -> int:
+        return self._areas.estimates.tree.counts[-1] - 1
+
+    @cached_property
+    def span(self) -> Array:
+        position = self._areas.estimates.tree.position[-1]
+        indicators = np.zeros((self.rank + 1, self.cells))
+        indicators[position, np.arange(self.cells)] = 1.0 / np.sqrt(self._areas.sizes[position])
+        # rows without their constant part, of which the last is a combination of the others
+        residual = np.asarray(indicators @ CosineMatrix(cells=self.cells))
+        return np.asarray(np.linalg.qr(residual.T[:, : self.rank])[0])
+
+    def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
+        rows = np.asarray(residual_rows @ CosineMatrix(cells=self.cells).T)
+        areas = self._areas
+        outside = rows - areas._spread(areas.estimates.tree.area_sums(rows)[-1])
+        norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+        leaving: npt.NDArray[np.bool_] = (
+            np.linalg.norm(outside, axis=1) > MAX_UNMEASURED_SHARE * norms
+        )
+        return leaving
+
+    def area_variances(self) -> Levels:
+        """Return the variance of the count of every measured area, one array per level."""
+        return self._areas.estimates.variances
+
+    def total_variance(self, gram: LevelGram) -> float:
+        """Return the summed variance of area counts at noise scale 1, in counts^2.
+
+        The strategy measures all levels with a weight.
+        """
+        return math.fsum(
+            float(weights @ v)
+            for weights, v in zip(gram.weights[1:], self.area_variances()[1:], strict=False)
+        )
+
+    def query_variances(self, part: Part) -> Array:
+        variances = [
+            np.einsum("qc,qc->q", rows, self._areas.apply_covariance(rows))
+            for _, rows in part.family.chunks(part.sizes)
+        ]
+        return np.maximum(np.concatenate(variances), 0.0)
+
+
+def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
+    """Return precisions of all areas for the uniform center, as a strategy with its gap.
+
+    Parameters
+    ----------
+    gram : weights of the levels.
+    options : stopping rule of the search.
+    dual : the ``dual`` of an earlier solution, which replaces the search.
+    """
+    problem = LevelProblem.of(gram)
+    tree = problem.tree
+    if dual is None:
+        dual = problem.solve(
+            gap=options.gap, evaluations=options.evaluations, deadline=options.deadline
+        )
+    levels, mass = problem.unpack(dual)
+    precisions = np.concatenate(levels[1:])
+    estimates = LeastSquares(tree=tree, precisions=levels)
+    measured = 1 + np.flatnonzero(precisions)
+    roots = np.sqrt(precisions[measured - 1])
+    shares = np.concatenate(problem.center)[measured]
+    rows = AreaRows(
+        tree=tree, measured=measured, inside=roots * (1.0 - shares), outside=-roots * shares
+    )
+    reconstruction = AreaReconstruction(
+        areas=AreaEstimates(tree=gram.tree, estimates=estimates, measured=measured)
+    )
+    strategy = LevelStrategy(
+        sizes=(gram.cells,),
+        rows=rows,
+        pinv=reconstruction,
+        complete=tree.counts[-1] == gram.cells,
+    )
+    return Solution(
+        strategy=strategy,
+        value=problem.total(estimates) * float(cell_costs(tree, levels, problem.center).max()),
+        bound=problem.root_bound(mass) ** 2,
+        dual=dual,
+        status="optimal",
+    )
+
+
+def level_weights(gram: LevelGram, dual: Array) -> Array:
+    """Return the weights of the cells in the lower bound of a solution, sum 1, shape (n,)."""
+    problem = LevelProblem.of(gram)
+    tree, (_, mass) = problem.tree, problem.unpack(dual)
+    sizes = np.diff(tree.starts[-1], append=tree.cells)
+    return np.asarray((mass / sizes)[tree.position[-1]])
