@@ -92,12 +92,15 @@ from engine.residuals.basis import FullTable, Role
 from engine.residuals.decomposition import (
     Decomposition,
     IntervalFactor,
+    LevelFactor,
     Subworkload,
     assemble,
     has_identity_gram,
     merge_terms,
 )
 from engine.residuals.intervals import MIN_SHARE, IntervalSpace, evaluate
+from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
+from engine.residuals.levels import LevelProblem
 from engine.workload import Workload
 
 # largest number of steps of the search of `independent_bound`
@@ -177,6 +180,33 @@ class _IntervalNorm:
         return solution.trace * math.sqrt(float(mass.sum())) * (1.0 - 1e-9), [costs / costs.sum()]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _LevelNorm:
+    """The nuclear norm for areas of levels on one wide attribute, computed without a matrix."""
+
+    axes: Axes
+    problem: LevelProblem
+
+    @property
+    def flops(self) -> float:
+        """Number of matrix operations that take as long as `at`, comparable with `_Norm.flops`."""
+        return 1e4 * sum(self.problem.tree.counts)
+
+    def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
+        """Return a lower bound on the nuclear norm T and shares of the cells, see `_Norm.at`.
+
+        The shares are the weights, so that the search for weights leaves them as they are.
+        """
+        (mass,) = weights
+        total = float(mass.sum())
+        areas = self.problem.tree.area_sums(mass)[-1]
+        # `root_bound` raises weights below the minimum, so its norm is not that of these weights
+        if areas.min() < MIN_AREA_SHARE * total / len(areas):
+            return 0.0, [mass / total]
+        norm = self.problem.root_bound(areas / total) * math.sqrt(total)
+        return norm * (1.0 - 1e-9), [mass / total]
+
+
 def independent_bound(parts: Decomposition) -> float:
     """Return a lower bound on the weighted squared error at joint privacy cost 1, in counts^2.
 
@@ -224,7 +254,7 @@ def independent_bound(parts: Decomposition) -> float:
 
 def _step(
     blocks: dict[tuple[int, tuple[int, ...]], float],
-    norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm]]]],
+    norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
     """Return the sum of the nuclear norms T of all blocks, and the weighted costs of the cells.
@@ -267,7 +297,7 @@ def _step(
 
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
-) -> list[tuple[float, list[_Norm | _IntervalNorm]]]:
+) -> list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]:
     """Return terms (coefficient, norms) whose sum is a lower bound on a subworkload's squared T.
 
     A term is its coefficient times the squares of its norms.  A Gram that is a Kronecker product or
@@ -289,9 +319,13 @@ def _norms(
     ]
 
 
-def _norm_of(factor: Factor, centers: Sequence[Array | None], axes: Axes) -> _Norm | _IntervalNorm:
+def _norm_of(
+    factor: Factor, centers: Sequence[Array | None], axes: Axes
+) -> _Norm | _IntervalNorm | _LevelNorm:
     if isinstance(factor, IntervalFactor) and centers[0] is None:
         return _IntervalNorm(axes=axes, space=IntervalSpace(gram=factor.gram))
+    if isinstance(factor, LevelFactor) and centers[0] is None:
+        return _LevelNorm(axes=axes, problem=LevelProblem.of(factor.gram))
     return _norm(factor, Lift(factor.sizes, centers), axes)
 
 

@@ -23,7 +23,12 @@ from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
 from engine.residuals.cache import SolveCache, default_cache
-from engine.residuals.decomposition import Subworkload, has_identity_gram, wide_interval_gram
+from engine.residuals.decomposition import (
+    Subworkload,
+    has_identity_gram,
+    is_wide_areas,
+    wide_interval_gram,
+)
 from engine.residuals.strategy_search import Cost
 from engine.workload import Part, Workload
 
@@ -310,7 +315,7 @@ def check_size(
     ----------
     memory_limit : in bytes.
     closed_form : whether the mechanism solves marginals without a matrix on their cells.
-    intervals : whether it solves prefixes, suffixes and ranges without such a matrix, too.
+    intervals : whether it solves prefixes, suffixes, ranges and areas without such a matrix, too.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -324,6 +329,8 @@ def check_size(
             # number of cells of the part, and of coordinates of its residual space
             cells, coordinates = part.cells, math.prod([n - 1 for n in part.sizes])
             if closed_form and has_identity_gram(part, group.query_weights):
+                continue
+            if intervals and is_wide_areas(part):
                 continue
             # number of dense matrices of shape (cells, cells), and of the entries of all arrays
             matrices = 6.0

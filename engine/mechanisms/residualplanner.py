@@ -44,9 +44,15 @@ from engine.residuals import (
     contract,
 )
 from engine.residuals.basis import UNIFORM
-from engine.residuals.decomposition import Decomposition, IntervalFactor, Subworkload
+from engine.residuals.decomposition import (
+    Decomposition,
+    IntervalFactor,
+    LevelFactor,
+    Subworkload,
+)
 from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.intervals import root_trace_bound
+from engine.residuals.levels import LevelProblem
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import Cost, dense_bytes
@@ -226,7 +232,12 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
-            if isinstance(factor, IntervalFactor):
+            if isinstance(factor, LevelFactor):
+                problem = LevelProblem.of(factor.gram)
+                areas = problem.tree.counts[-1]
+                norm = problem.root_bound(np.full(areas, 1.0 / areas))
+                norm *= math.sqrt(math.prod(factor.sizes))
+            elif isinstance(factor, IntervalFactor):
                 norm = root_trace_bound(factor.gram)
             else:
                 # R R^T has the same nonzero eigenvalues as R^T R

@@ -33,7 +33,7 @@ import math
 import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -535,15 +535,20 @@ def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 
+def is_wide_areas(part: Part) -> bool:
+    """Return whether the queries of a part are the areas of levels on one wide attribute."""
+    return len(part.sizes) == 1 and is_wide(part.sizes[0]) and isinstance(part.family, Areas)
+
+
 def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | None:
     """Return the Gram of a part with the areas of levels on one wide attribute, without a matrix.
 
     None for other families and attributes that are not wide.  ``weights`` are those of single
     queries, shape (queries,); None if all are 1.
     """
-    if len(part.sizes) > 1 or not is_wide(part.sizes[0]) or not isinstance(part.family, Areas):
+    if not is_wide_areas(part):
         return None
-    return LevelGram.of(part.family.area_weights(weights))
+    return LevelGram.of(cast(Areas, part.family).area_weights(weights))
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:

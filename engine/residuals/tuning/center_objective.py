@@ -44,10 +44,13 @@ from engine.residuals.decomposition import (
     assemble,
     has_identity_gram,
     interval_factor,
+    is_wide_areas,
+    level_factor,
     part_rows,
     queried_spaces,
     rows_bytes,
     wide_interval_gram,
+    wide_level_gram,
 )
 from engine.residuals.dual_solver import DualProblem, Options
 from engine.residuals.intervals import (
@@ -57,6 +60,8 @@ from engine.residuals.intervals import (
     solve,
     total_square,
 )
+from engine.residuals.level_strategy import level_solution
+from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import dense_bytes, step_seconds
@@ -114,6 +119,16 @@ class Allowance:
             raise TimeoutError
 
 
+def _center_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
+    """Return the sum of the squared answers of the queries to a center, shape (n,)."""
+    return gram.total_square(pi) if isinstance(gram, LevelGram) else total_square(gram, pi)
+
+
+def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
+    """Return the residual Gram of intervals or areas, without its matrix."""
+    return level_factor(gram) if isinstance(gram, LevelGram) else interval_factor(gram)
+
+
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
     """Intermediate values and derivatives of one evaluation of S at some centers.
@@ -148,8 +163,8 @@ class Evaluation:
         """Return the sum of squared answers of a piece's queries to the centers, in counts^2."""
         if number not in self.scalars:
             piece = self.problem.pieces[number]
-            if (interval_gram := self.problem.interval_gram(piece)) is not None:
-                square = total_square(interval_gram, self.center(piece.roles[0]))
+            if (wide_gram := self.problem.structured_gram(piece)) is not None:
+                square = _center_square(wide_gram, self.center(piece.roles[0]))
             elif len(piece.roles) == 1:
                 pi = self.center(piece.roles[0])
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
@@ -173,8 +188,8 @@ class Evaluation:
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
-            if (interval_gram := self.problem.interval_gram(piece)) is not None:
-                residual_gram: Factor = interval_factor(interval_gram)
+            if (wide_gram := self.problem.structured_gram(piece)) is not None:
+                residual_gram: Factor = _structured_factor(wide_gram)
             elif len(piece.roles) == 1:
                 N = basis(sizes[0])
                 residual_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
@@ -275,10 +290,10 @@ class Evaluation:
         """
         if number not in self.solved:
             piece = self.problem.pieces[number]
-            if self.problem.interval_gram(piece) is not None:
+            if self.problem.structured_gram(piece) is not None:
                 # the derivatives are not needed: wide attributes have uniform centers, or centers
                 # from a fixed-point iteration
-                value = self.problem.interval_value(number, self.centers.get(piece.roles[0]))
+                value = self.problem.structured_value(number, self.centers.get(piece.roles[0]))
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
             centers = [self.centers.get(piece.roles[i]) for i in piece.inside]
@@ -307,7 +322,7 @@ class Evaluation:
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
-            if self.problem.interval_gram(piece) is not None:
+            if self.problem.structured_gram(piece) is not None:
                 continue
             if len(piece.roles) == 1:
                 role = piece.roles[0]
@@ -472,6 +487,8 @@ class CenterProblem:
         self._numbers: dict[Any, int] = {}
         self._rows: dict[Any, Array] = {}
         self._last_weights: dict[Any, Array] = {}
+        self._level_grams: dict[Any, LevelGram | None] = {}
+        self._level_values: dict[int, float] = {}
         self._grams: dict[Any, Array] = {}
         self._zero_pieces: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
@@ -528,7 +545,7 @@ class CenterProblem:
             self.roles[group.attributes[a]]
             for group in firsts
             for part in group.parts
-            if wide_interval_gram(part) is None
+            if wide_interval_gram(part) is None and not is_wide_areas(part)
             for a in part.axes
         }
         self._dense_roles = dense
@@ -536,7 +553,8 @@ class CenterProblem:
             for part in group.parts:
                 key, n = self._part_key(group, part), part.cells
                 rank = min(part.count, n)
-                if key not in fitting and wide_interval_gram(part) and key[1][0] not in dense:
+                is_structured = is_wide_areas(part) or wide_interval_gram(part) is not None
+                if key not in fitting and is_structured and key[1][0] not in dense:
                     fitting[key] = self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
                 elif key not in fitting:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
@@ -664,7 +682,8 @@ class CenterProblem:
     def _compute_is_zero(self, piece: Piece) -> bool:
         if any(piece.part.sizes[i] == 1 for i in piece.inside):
             return True
-        if len(piece.part.sizes) > 1 or wide_interval_gram(piece.part) is not None:
+        part = piece.part
+        if len(part.sizes) > 1 or is_wide_areas(part) or wide_interval_gram(part) is not None:
             return False
         gram = self.gram(piece.part)
         N = basis(piece.part.sizes[0])
@@ -676,6 +695,9 @@ class CenterProblem:
             if role in piece.roles:
                 if len(piece.part.sizes) > 1:
                     return False
+                if is_wide_areas(piece.part):
+                    # the search for precisions of areas has the uniform center
+                    return True
                 if has_identity_gram(piece.part):
                     continue
                 if wide_interval_gram(piece.part) is not None:
@@ -696,24 +718,34 @@ class CenterProblem:
         """Tuned roles with interval queries only on a wide attribute."""
         return {role for role in self.tuned if self._is_structured(role)}
 
-    def interval_gram(self, piece: Piece) -> IntervalGram | None:
+    def structured_gram(self, piece: Piece) -> IntervalGram | LevelGram | None:
         """Return the Gram of a piece on a wide attribute if it is solved without a matrix.
 
-        It is so for marginals with uniform centers, and for attributes with interval queries only;
-        the result is None for all other pieces.
+        It is so for marginals with uniform centers, and for attributes with interval queries only,
+        or with areas of levels only; the result is None for all other pieces.
         """
-        role, gram = piece.roles[0], wide_interval_gram(piece.part)
+        role = piece.roles[0]
+        if is_wide_areas(piece.part):
+            if piece.part.key not in self._level_grams:
+                self._level_grams[piece.part.key] = wide_level_gram(piece.part)
+            return self._level_grams[piece.part.key] if self._is_structured(role) else None
+        gram = wide_interval_gram(piece.part)
         if gram is None or (gram.is_marginal and role not in self.tuned):
             return gram
         return gram if self._is_structured(role) else None
 
-    def interval_value(self, number: int, pi: Array | None) -> float:
-        """Return the smallest error for a piece of interval queries, in counts^2.
+    def structured_value(self, number: int, pi: Array | None) -> float:
+        """Return the smallest error for a piece of intervals or areas, in counts^2.
 
         ``pi`` is the center, shape (n,), None for uniform.
         """
-        gram = self.interval_gram(self.pieces[number])
+        gram = self.structured_gram(self.pieces[number])
         assert gram is not None
+        if isinstance(gram, LevelGram):
+            # the center is uniform in every evaluation
+            if number not in self._level_values:
+                self._level_values[number] = level_solution(gram, self.options).bound
+            return self._level_values[number]
         if gram.is_marginal and pi is None:
             return marginal_solution(gram.cells, gram.marginal).value
         return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
@@ -742,6 +774,8 @@ class CenterProblem:
         """Return the trace of the Gram of a part, to which rounding errors are compared."""
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
+        if is_wide_areas(part):
+            return float(part.family.squared_norms(part.sizes).sum())
         if len(part.sizes) == 1:
             return float(np.trace(self.gram(part)))
         return float(np.sum(self.rows(part) ** 2))
@@ -769,7 +803,8 @@ class CenterProblem:
         """
         self.allowance.check()
         n = self.sizes[role]
-        if (gram := self.interval_gram(self.pieces[inside])) is not None:
+        gram = self.structured_gram(self.pieces[inside])
+        if isinstance(gram, IntervalGram):
             # the total's weight may be negative, but the Gram must remain positive definite: a
             # lower bound on its eigenvalues in difference coordinates
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)

@@ -51,7 +51,7 @@ from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
-from engine.residuals.decomposition import Factor, IntervalFactor, Subworkload
+from engine.residuals.decomposition import Factor, IntervalFactor, LevelFactor, Subworkload
 from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
 from engine.residuals.tuning.center_objective import (
@@ -506,6 +506,8 @@ def split_seconds(
                 seconds += MIXED_SPACE_STEPS * _evaluation_seconds(sub, factors)
         elif len(sub.sizes) == 1:
             factor = factors[sub.terms[0].factors[0][1]]
+            if isinstance(factor, LevelFactor):
+                continue
             if not isinstance(factor, IntervalFactor):
                 seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
             elif not factor.gram.is_marginal:
