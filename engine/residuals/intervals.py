@@ -742,8 +742,8 @@ class IntervalSolution:
         """Return the covariance of every cell with the total of all cells, shape (n,)."""
         if not self.space.whole:
             raise ValueError(
-                "A residual space does not determine the total. Use the solution of a space with"
-                " whole=True."
+                "A residual space does not determine the total. Use the solution for all cells of the"
+                " attribute."
             )
         n = self.space.cells
         prefixes = self.prefix_variances()

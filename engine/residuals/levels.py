@@ -49,7 +49,7 @@ from engine._arrays import Array, Index
 from engine._clock import planning_time
 from engine.residuals.intervals import inverse_root_quadrature
 from engine.residuals.operators import CosineMatrix, Operator
-from engine.workload.hierarchy import AreaWeights
+from engine.workload import AreaWeights
 
 # sharpness of the smooth maximum in every round of the search; a round starts from the last one
 SHARPNESS = (10.0, 50.0, 200.0, 1e3, 5e3, 2e4, 1e5)
