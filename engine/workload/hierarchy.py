@@ -35,9 +35,9 @@ from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_
 
 MAX_LEVELS = 20
 # areas of all levels together, and codes of a list
-MAX_AREAS = 1_000_000
+MAX_AREAS = 500_000
 # characters
-MAX_CODE_LIST = 100_000_000
+MAX_CODE_LIST = 50_000_000
 _COLUMNS = ("code", "label", "parent", "level")
 
 
@@ -387,11 +387,11 @@ class CodeList(FrozenValue):
                 )
             if len(codes) == MAX_AREAS:
                 raise _too_many_codes()
-            texts = ["" if cell is None else cell for cell in row]
-            codes.append(texts[0])
-            labels.append(texts[1] or texts[0])
-            parents.append(texts[2])
-            level_names.append(texts[3] if len(texts) == 4 else "")
+            code, label, parent, *level = row
+            codes.append(code)
+            labels.append(label or code)
+            parents.append("" if parent is None else parent)
+            level_names.append((level and level[0]) or "")
         for texts, what in ((codes, "code"), (labels, "label of a code")):
             _check_texts(texts, what)
         for texts, what in ((parents, "parent of a code"), (level_names, "level of a code")):
@@ -584,33 +584,26 @@ def _check_texts(texts: Sequence[Any], what: str) -> None:
 
 def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     """Return the position of each code; raise SchemaError for repeated codes and unknown parents."""
-    positions: dict[str, int] = {}
-    by_stripped: dict[str, str] = {}
-    for i, code in enumerate(codes):
-        first = positions.setdefault(code, i)
-        if first != i:
-            if parents and parents[first] != parents[i]:
+    positions = {code: i for i, code in reversed(list(enumerate(codes)))}
+    if len(positions) < len(codes):
+        raise _repeated_code(codes, parents, positions)
+    # codes that differ by blanks only are equal without them
+    unpadded: dict[str, str] = {}
+    for code in codes:
+        if code != (stripped := code.strip()):
+            similar = stripped if stripped in positions else unpadded.setdefault(stripped, code)
+            if similar != code:
                 raise SchemaError(
-                    f"the code {quote_public(code)} has two parents, {quote_public(parents[first])}"
-                    f" and {quote_public(parents[i])}; remove one of the rows, or make a second"
-                    " hierarchy"
+                    f"the codes {quote_public(similar)} and {quote_public(code)} differ only by"
+                    " blanks; correct one of them"
                 )
-            raise SchemaError(
-                f"the code {quote_public(code)} occurs twice; remove one of them, or give each cell"
-                " its own code"
-            )
-        similar = by_stripped.setdefault(code.strip(), code)
-        if similar != code:
-            raise SchemaError(
-                f"the codes {quote_public(similar)} and {quote_public(code)} differ only by blanks;"
-                " correct one of them"
-            )
     for code, parent in zip(codes, parents, strict=False):
         if parent and parent not in positions:
-            stripped = by_stripped.get(parent.strip())
+            stripped = parent.strip()
+            similar = stripped if stripped in positions else unpadded.get(stripped, "")
             near = (
-                f"; {quote_public(stripped)} differs only by blanks"
-                if stripped
+                f"; {quote_public(similar)} differs only by blanks"
+                if similar
                 else near_matches(parent, positions)
             )
             raise SchemaError(
@@ -618,6 +611,23 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
                 " Add a row for this parent, or leave the parent empty for a code below the total"
             )
     return positions
+
+
+def _repeated_code(
+    codes: Sequence[str], parents: Sequence[str], positions: Mapping[str, int]
+) -> SchemaError:
+    """Return the error for the first code that occurs twice; ``positions`` are the first ones."""
+    i, code = next((i, code) for i, code in enumerate(codes) if positions[code] != i)
+    if parents and parents[positions[code]] != parents[i]:
+        first, second = parents[positions[code]], parents[i]
+        return SchemaError(
+            f"the code {quote_public(code)} has two parents, {quote_public(first)} and"
+            f" {quote_public(second)}; remove one of the rows, or make a second hierarchy"
+        )
+    return SchemaError(
+        f"the code {quote_public(code)} occurs twice; remove one of them, or give each cell its own"
+        " code"
+    )
 
 
 def _code_list(

@@ -15,12 +15,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine._format import csv_start, quote_public, shortest_text
-from engine._untrusted import parse_json
+from engine._untrusted import MAX_JSON_MEMORY, parse_json
 from engine.errors import SchemaError
 
 MAX_ATTRIBUTES = 10_000
 MAX_LABEL = 1_000
 MAX_FILE = 10_000_000
+# characters of a schema as JSON, which can contain code lists
+MAX_JSON = 30_000_000
 MAX_BRACKETS = 100_000
 MAX_CSV_FIELD = 131_072
 # kinds of CSV rows: person column, rule for structural zeros, invariant, attribute of dates
@@ -84,7 +86,7 @@ def check_text(text: Any, what: str, limit: int) -> None:
 
 def read_json(text: str | bytes) -> Any:
     """Parse JSON text or bytes within limits; raise SchemaError if it is invalid."""
-    text = decoded_text(text)
+    text = decoded_text(text, limit=MAX_JSON)
     # Parsed objects need far more memory than their text; a schema has two or three per attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(
@@ -92,13 +94,14 @@ def read_json(text: str | bytes) -> Any:
             " schema file"
         )
     try:
-        return parse_json(text, object_pairs_hook=_unique_keys)
+        return parse_json(text, max_memory=MAX_JSON_MEMORY, object_pairs_hook=_unique_keys)
     except SchemaError:
         raise
     except ValueError as error:
-        place = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        if not isinstance(error, json.JSONDecodeError):
+            raise SchemaError(f"the schema cannot be read, because {error}; correct it") from None
         raise SchemaError(
-            f"the schema is not valid JSON{place}; correct it or export it again"
+            f"the schema is not valid JSON at line {error.lineno}; correct it or export it again"
         ) from None
 
 
