@@ -1,4 +1,4 @@
-"""Query families: base class, interval families, joint families and the registry.
+"""Query families: base class, families of intervals, levels and pairs, and the registry.
 
 A query family generates the query matrix W, with 0/1 or real entries, of linear counting queries on
 the cells of one or more attributes. The rest of the engine uses a family only through the interface
@@ -593,6 +593,13 @@ class Level(Areas):
     ----------
     level : name of the level; the name of the attribute denotes its cells.
     hierarchy : name of the hierarchy, if several of the attribute have the level.
+
+    >>> from engine.workload.hierarchy import CodeList
+    >>> codes = CodeList.from_labels({"Ohio": ["39001", "39003"], "Iowa": ["19001"]}, levels=["state"])
+    >>> county = Attribute.hierarchy("county", codes)
+    >>> Level("state").bind([county]).rows((3,))
+    array([[1., 1., 0.],
+           [0., 0., 1.]])
     """
 
     level: str
@@ -627,6 +634,9 @@ class Levels(Areas):
         this order.
     weights : weight of the queries of each level, 0 or more; by default 1 for each.
     hierarchy : name of the hierarchy, if several of the attribute have the levels.
+
+    >>> Levels(["state", "county"], weights=[10, 1]).to_dict()
+    {'name': 'levels', 'levels': ['state', 'county'], 'weights': [10.0, 1.0]}
     """
 
     levels: tuple[str, ...]
@@ -801,7 +811,8 @@ class Custom(Family):
     matrix : finite real numbers, shape (queries, cells), cells in row-major order of the
         attributes.
     predicates : one text per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <=
-        60"``; names that are not identifiers are written in backticks.
+        60"``; names that are not identifiers are written in backticks. A level of a hierarchy is
+        compared with the label of an area, as in ``"state == 'Ohio'"``.
     labels : one text per row of ``matrix``.
 
     >>> Custom(matrix=[[1, 0, 1], [0, 1, 1]]).count((3,))

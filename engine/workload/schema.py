@@ -482,8 +482,8 @@ class Schema:
         r"""Return the schema as CSV text with one row per attribute.
 
         The header is name,kind,size,labels,edges,other,missing,clip, followed by those of integer,
-        missing_values, decimal, thousands, start, stop, unit and date_format that an attribute
-        uses.
+        missing_values, decimal, thousands, start, stop, unit, date_format and hierarchies that an
+        attribute uses. Hierarchies are JSON text.
 
         Labels and edges are joined by |. A backslash precedes | and \ inside a text, and = + - @ at
         its start, so that spreadsheets do not interpret a label as a formula.

@@ -10,8 +10,9 @@ A row has a name, a type and the possible values in one text, whose form depends
     codes            10                     number of codes 0, 1, 2, ...
     ordered codes    10                     codes in an order, as ranges require
 
-The other entries of a row are optional. A row with a name and without values is incomplete. In a
-text, a backslash precedes a | or backslash that is part of it, and a blank at its start or end.
+The other entries of a row are optional; hierarchies are JSON text. A row with a name and without
+values is incomplete. In a text, a backslash precedes a | or backslash that is part of it, and a
+blank at its start or end.
 """
 
 from __future__ import annotations
