@@ -132,10 +132,8 @@ class _Search:
         if names in self.measured:
             before, earlier_variance = self.measured[names]
             joint_variance = 1.0 / (1.0 / variance + 1.0 / earlier_variance)
-            cells, variance = (
-                joint_variance * (cells / variance + before / earlier_variance),
-                joint_variance,
-            )
+            cells = joint_variance * (cells / variance + before / earlier_variance)
+            variance = joint_variance
         self.measured[names] = cells, variance
 
     def refit(self) -> None:
@@ -235,10 +233,8 @@ def _aim(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space])
     while not last:
         remaining = search.rho - search.spent
         if remaining < 2.0 * (0.5 / sigma**2 + epsilon**2 / 8.0):
-            sigma, epsilon = (
-                math.sqrt(0.5 / ((1.0 - SELECTION_SHARE) * remaining)),
-                math.sqrt(8.0 * SELECTION_SHARE * remaining),
-            )
+            sigma = math.sqrt(0.5 / ((1.0 - SELECTION_SHARE) * remaining))
+            epsilon = math.sqrt(8.0 * SELECTION_SHARE * remaining)
             last = True
         share = (search.spent + 0.5 / sigma**2 + epsilon**2 / 8.0) / search.rho
         feasible = {

@@ -40,12 +40,8 @@ TARGETS = {
     r"CPS <=3-way": 0.003,
     r"(Adult|Loans) <=3-way": 0.02,
 }
-SLOW = (
-    "[30]^40 a",
-    "[40]^40",
-    "[50]^40",
-    "n=30",
-)  # tuned plans of joint families there take minutes
+# workloads whose joint families need minutes for a tuned plan
+SLOW = ("[30]^40 a", "[40]^40", "[50]^40", "n=30")
 
 
 def workloads() -> dict[str, Workload]:

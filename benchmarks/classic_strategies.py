@@ -190,10 +190,8 @@ def marginals() -> Iterator[Line]:
     }
     for (name, (sizes, sets)), k in itertools.product(workloads.items(), (0, 1)):
         noise, paper = ("laplace", "gaussian")[k], printed[name][k]
-        count, unit = (
-            sum(math.prod(sizes[i] for i in axes) for axes in sets),
-            scale(("laplace", "gaussian")[k]),
-        )
+        count = sum(math.prod(sizes[i] for i in axes) for axes in sets)
+        unit = scale(("laplace", "gaussian")[k])
         published = data_cube(sizes, sets, noise, limit=len(sets))
         everything = tuple(range(len(sizes)))
         # the workload itself, answered without least squares

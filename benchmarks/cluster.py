@@ -48,9 +48,8 @@ def count_on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
 
     from engine.records import database as grouped
 
-    os.environ["SPARK_HOME"] = str(
-        Path(pyspark.__file__).parent
-    )  # the workers are started from there
+    # Spark starts the workers from this folder
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     moved, ask = [0], grouped.spark_answer
 
     def record_transfer(expression: Any) -> Any:
@@ -72,9 +71,8 @@ def count_on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
                     moved[0], start = 0, time.perf_counter()
                     counts = count_marginals(frame, schema, itertools.combinations(schema, 2))
                     seconds.append(time.perf_counter() - start)
-            workers = (
-                session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-            )  # without the driver
+            # the driver is in the list, too
+            workers = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
         finally:
             session.stop()
     figures = {

@@ -102,14 +102,8 @@ RACES = {
         (1 / 8, 0.6, 5): (98.50, 99.65),
     },
 }
-ACCURACY = {
-    8: 99.80,
-    32: 98.74,
-    72: 97.32,
-    128: 96.09,
-    200: 95.88,
-    288: 95.75,
-}  # of table 7, by 1/rho
+# 1/rho -> % of right choices, as printed in table 7
+ACCURACY = {8: 99.80, 32: 98.74, 72: 97.32, 128: 96.09, 200: 95.88, 288: 95.75}
 BLOCKS, TRACTS = 100_000, 20_000
 NEAR = 0.3  # percentage points
 OUTPUT = Path(__file__).with_suffix(".txt")

@@ -219,10 +219,8 @@ def check_equal(what: str, one: str, other: str) -> None:
 
 def pairs_and_triples(folder: Path, rows: int, columns: int) -> Iterator[Figure]:
     """Time all two-way tables with all programs, and all three-way tables with the engine."""
-    path, pairs = (
-        write_records(folder / "records.parquet", rows, columns),
-        columns * (columns - 1) // 2,
-    )
+    path = write_records(folder / "records.parquet", rows, columns)
+    pairs = columns * (columns - 1) // 2
     data = f"{rows:.0e} x {columns}".replace("e+0", "e")
     ours, megabytes, true = run_in_new_process(count_here, path, columns, 2)
     yield Figure(name=f"{data}: {pairs:,} two-way tables, s", measured=ours)

@@ -39,10 +39,8 @@ from engine.workload import Attribute, Range, Schema, Width, Workload
 from engine.workload.families import Prefix
 
 HEAD = f"{'table':<6}{'workload':<30}{'column':<26}{'paper':>16}{'ours':>16}{'ratio':>9}{'s':>8}"
-UNIT = {
-    "gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu,
-    "laplace": math.sqrt(2.0),
-}  # std at sensitivity 1
+# noise law -> standard deviation at sensitivity 1
+UNIT = {"gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu, "laplace": math.sqrt(2.0)}
 PRINTED = 2e-3  # closed forms agree to the printed digits
 WORSE = {"gaussian": 5e-3, "laplace": 5e-2}
 EXACT = ("identity", "workload", "mechanism", "SVD bound")

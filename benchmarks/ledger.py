@@ -66,11 +66,9 @@ def main() -> None:
                 fill_ledger(path, rows)
                 start = time.perf_counter()
                 ledger = Ledger(path)
-                opened, computed, start = (
-                    time.perf_counter() - start,
-                    time.process_time(),
-                    time.perf_counter(),
-                )
+                opened = time.perf_counter() - start
+                computed = time.process_time()
+                start = time.perf_counter()
                 for number in range(SPENDS):
                     ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
                 waited, computed = time.perf_counter() - start, time.process_time() - computed

@@ -142,19 +142,13 @@ def options_of(page: Client, key: str) -> Sequence[str]:
 # what a person does on each page that plans nothing
 ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "schema": [*switch("tutorial"), *tab("domain", ("Bins", "Size", "Labels"))],
-    "workload": [
-        *switch("tutorial"),
-        *tab("add_how", ("One table", "Pick a range", "Write SQL")),
-    ],
+    "workload": [*switch("tutorial"), *tab("add_how", ("One table", "Pick a range", "Write SQL"))],
     "preview": [
         *look(20, 60, 0),
         *unfold("share", "shares", "probe", "limit", "promise", "mechanism"),
     ],
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
-    "coarse": [
-        *switch("tutorial"),
-        *tab("coarse_step", ("2. Rule", "Past looks", "1. Analyses")),
-    ],
+    "coarse": [*switch("tutorial"), *tab("coarse_step", ("2. Rule", "Past looks", "1. Analyses"))],
     "learn": [*switch("tutorial")],
     "guide": [*tab("guide", ("Release and verify",))],
     "release": [

@@ -54,9 +54,8 @@ def line(row: PublishedRow, figures: dict[str, float]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a number is not the certified optimum."""
     parser = options(__file__, __doc__)
-    parser.add_argument(
-        "--row", type=int, help=argparse.SUPPRESS
-    )  # one row as JSON, in the child process
+    # the child process prints one row as JSON
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.row is not None:
         print(json.dumps(measure(ROWS[args.row])))

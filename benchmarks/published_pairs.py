@@ -141,10 +141,8 @@ def errors(
 
     ``mixtures`` is the number of seeds for which a mixture is fitted.
     """
-    workload, budget = (
-        Workload.all_ways(schema, (1, 2), family="marginal"),
-        Budget.zcdp(rho_of(epsilon)),
-    )
+    workload = Workload.all_ways(schema, (1, 2), family="marginal")
+    budget = Budget.zcdp(rho_of(epsilon))
     weighted = publication_weights(workload, budget, expected_records=len(records))
     exact = count_marginals(records, schema, [(), *(group.attributes for group in workload.groups)])
     pairs = list(itertools.combinations(schema.names, 2))

@@ -55,9 +55,7 @@ def measure(visit: Visit, width: int, pictures: Path | None, name: str) -> Scree
     opened = _open_expanders(visit)
     keys = ("first", "all", "widgets", "folds", "height", "wide")
     return Screen(
-        **{key: closed[key] for key in keys},
-        opened=opened["all"],
-        opened_height=opened["height"],
+        **{key: closed[key] for key in keys}, opened=opened["all"], opened_height=opened["height"]
     )
 
 

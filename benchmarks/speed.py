@@ -126,10 +126,8 @@ def _measure(name: str) -> tuple[float, float, str]:
         return expected.seconds, expected.memory / 1e6, "forecast, not run"
     started = time.process_time()
     result = plan(workload, Budget(pcost=1.0), cache=False, workers=1, **row.options)
-    measured, remark = (
-        time.process_time() - started,
-        f"RMSE {result.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s",
-    )
+    measured = time.process_time() - started
+    remark = f"RMSE {result.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s"
     if row.kind == "gap":
         measured, remark = (
             result.certificate.gap,

@@ -39,10 +39,8 @@ def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tup
         "categorical": ("marginal", "total"),
     }
     for _ in range(count):
-        what, groups = (
-            rng.choice(("weight", "add", "remove", "family", "budget")),
-            list(workload.groups),
-        )
+        what = rng.choice(("weight", "add", "remove", "family", "budget"))
+        groups = list(workload.groups)
         at = rng.randrange(len(groups))
         group = groups[at]
         chosen = {

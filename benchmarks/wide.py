@@ -40,9 +40,8 @@ FAMILIES = {
 
 def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
     full_attribute = family.endswith("whole")
-    solve(
-        IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute)
-    )  # loads SciPy
+    # load SciPy before the measurement
+    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute))
     space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=full_attribute)
     started = time.process_time()
     solution = solve(space)

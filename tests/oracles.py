@@ -124,10 +124,8 @@ def group_rows(schema, group):
 
     def factor(query_family, chosen):
         query_family = family(query_family)
-        attributes, columns = (
-            [schema[name] for name in chosen],
-            [names.index(name) for name in chosen],
-        )
+        attributes = [schema[name] for name in chosen]
+        columns = [names.index(name) for name in chosen]
         cell_numbers = np.ravel_multi_index(cells[:, columns].T, [a.size for a in attributes])
         return family_rows(query_family, attributes)[:, cell_numbers]
 

@@ -12,10 +12,7 @@ from pathlib import Path
 
 # requirement -> one of its programs, and the Debian packages that install it
 PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Chromium": (
-        "/usr/bin/chromium",
-        ("chromium", "fonts-dejavu-core", "fonts-noto-color-emoji"),
-    ),
+    "Chromium": ("/usr/bin/chromium", ("chromium", "fonts-dejavu-core", "fonts-noto-color-emoji")),
     "PostgreSQL": ("initdb", ("postgresql",)),
     "Java": ("java", ("default-jre-headless",)),
     "R": ("Rscript", ("r-base-core",)),

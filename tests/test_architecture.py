@@ -309,10 +309,8 @@ def test_dataclass_comparing_arrays_is_reported() -> None:
         assert compared_by_arrays(file) == ["engine/planted.py:2 A"]
 
 
-ENGINE_LAYERS, PARTS_OF_PAGES = (
-    "Packages import only packages below them",
-    "Parts of the pages import down only",
-)
+ENGINE_LAYERS = "Packages import only packages below them"
+PARTS_OF_PAGES = "Parts of the pages import down only"
 PLANTS = [
     (ENGINE_LAYERS, "engine.workload.sql", "engine.figures"),
     (ENGINE_LAYERS, "engine.bounds.lower_bounds", "engine.plans"),

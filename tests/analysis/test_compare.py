@@ -41,10 +41,9 @@ def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.stdout.splitlines() == [
-        "this script runs",
-        "['ok', \"The mechanism 'no\"]",
-    ], done.stderr
+    assert done.stdout.splitlines() == ["this script runs", "['ok', \"The mechanism 'no\"]"], (
+        done.stderr
+    )
     assert done.stderr == ""
 
 

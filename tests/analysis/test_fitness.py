@@ -258,9 +258,8 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
-        joined = (
-            name in ("hdmm", "optimum") or result.split.unions
-        )  # one strategy for several spaces
+        # these plans measure several residual spaces with one strategy
+        joined = name in ("hdmm", "optimum") or result.split.unions
         assert joined or set(map(frozenset, table["attributes"])) <= {
             frozenset(group.attributes[a] for a in range(len(group.attributes)) if bits >> a & 1)
             for bits in range(2 ** len(group.attributes))

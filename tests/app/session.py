@@ -34,7 +34,7 @@ class Session:
 
     @property
     def app(self) -> AppTest:
-        """The present page; the Schema page if no page was opened."""
+        """The open page; by default the Schema page."""
         if not self._began:
             self.go("schema")
         return self._app

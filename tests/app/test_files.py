@@ -141,9 +141,7 @@ def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -
     assert not os.path.lexists(place)
 
 
-def test_failed_download_shows_error_without_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_download_shows_error_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> Callable:
         raise OSError(28, "No space left on device", "/a/secret/path")
 

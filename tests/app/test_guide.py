@@ -29,12 +29,10 @@ def test_guide_code_prints_shown_output(
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_guide_text_contains_no_decimal_numbers(file: Path) -> None:
-    words = re.sub(
-        r"(?m)^ {8}.*$", "", PARTS.sub("", file.read_text(encoding="utf-8"))
-    )  # no configuration
-    assert (
-        re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", words) == []
-    )  # measured numbers belong in the output block
+    # indented lines are configuration
+    words = re.sub(r"(?m)^ {8}.*$", "", PARTS.sub("", file.read_text(encoding="utf-8")))
+    # measured numbers belong in the output block
+    assert re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", words) == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -384,9 +384,8 @@ def test_attack_on_noisy_answers_changes_only_redrawn() -> None:
     assert "**16 of 16** replies" in session.text()
     go_to_last_step(session, lesson).set(twin_attack=True)
     first = data_frames(session)[0]["estimate"].tolist()
-    assert (
-        data_frames(session.set(tutorial=False))[0]["estimate"].tolist() == first
-    )  # a rerun draws no noise
+    # a rerun draws no noise
+    assert data_frames(session.set(tutorial=False))[0]["estimate"].tolist() == first
     assert data_frames(session.press("publish_again"))[0]["estimate"].tolist() != first
 
 

@@ -49,14 +49,7 @@ def saved_files(session: Session) -> dict[str, bool]:
 def test_project_is_saved_in_all_forms() -> None:
     session = wait(open_demo("census")).go("start")
     assert saved_files(session) == dict.fromkeys(
-        (
-            "Project (JSON)",
-            "Schema (JSON)",
-            "Schema (CSV)",
-            "Workload (JSON)",
-            "Plan (JSON)",
-        ),
-        True,
+        ("Project (JSON)", "Schema (JSON)", "Schema (CSV)", "Workload (JSON)", "Plan (JSON)"), True
     )
 
 

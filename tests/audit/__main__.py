@@ -30,10 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'releases':30} {'stated rho':>10} {'shown at least':>15}")
     for name, bug in BUGS.items():
         with tempfile.TemporaryDirectory() as folder, bug():
-            ledger, numbers = (
-                Ledger.create(Path(folder) / "audit.ledger"),
-                iter(range(1, sys.maxsize)),
-            )
+            ledger = Ledger.create(Path(folder) / "audit.ledger")
+            numbers = iter(range(1, sys.maxsize))
             ledger.add_dataset("audited", total=Budget(pcost=1e9))
 
             def release(

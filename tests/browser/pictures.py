@@ -44,10 +44,8 @@ def take_picture(visit: Visit, name: str, top: str) -> str:
 
 
 def main() -> int:
-    survey, census = (
-        permalink.packed(build_studio("survey")),
-        permalink.packed(build_studio("census")),
-    )
+    survey = permalink.packed(build_studio("survey"))
+    census = permalink.packed(build_studio("census"))
     with open_visit(viewport=WINDOW) as visit:
         visit.open(f"workload?{permalink.NAME}={survey}")
         print(take_picture(visit, "workload", "Workload"))

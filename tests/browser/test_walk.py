@@ -167,9 +167,8 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
         [(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]
     ):
         table = page.get_by_test_id("stDataFrame").first
-        table.click(
-            position={"x": 160, "y": 135 - y}
-        )  # select another cell: a click on the selected cell opens it
+        # select another cell: a click on the selected cell opens it
+        table.click(position={"x": 160, "y": 135 - y})
         page.keyboard.press("Escape")
         table.click(position={"x": x, "y": y})
         page.keyboard.press("Enter")

@@ -29,10 +29,8 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
         " :red[y] $z$"
     )
     labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
-    code, script = (
-        Attribute.of_size("<i>code</i>", 3),
-        Attribute.of_size("[k](javascript:alert(1))", 3),
-    )
+    code = Attribute.of_size("<i>code</i>", 3)
+    script = Attribute.of_size("[k](javascript:alert(1))", 3)
     schema = Schema([Attribute.categorical(bad, labels), code, script])
     file = tmp_path / "schema.json"
     file.write_text(schema.to_json(), encoding="utf-8")

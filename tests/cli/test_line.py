@@ -201,8 +201,7 @@ def test_repeated_release_reports_no_new_spend(
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
-    [(errno.ENOSPC, "is not charged again"), (errno.EACCES, "permissions")],
+    ("number", "advice"), [(errno.ENOSPC, "is not charged again"), (errno.EACCES, "permissions")]
 )
 def test_release_with_failed_write_can_be_repeated(
     number: int,
@@ -425,10 +424,7 @@ def test_schema_with_person_column_caps_rows(
     place, data = tmp_path / "schema.csv", tmp_path / "panel.csv"
     place.write_text(schema.to_csv())
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
-    for rows, message, excess in (
-        ("", "", 0),
-        ("--rows-per-person 2", "at most 2 of each", 20),
-    ):
+    for rows, message, excess in (("", "", 0), ("--rows-per-person 2", "at most 2 of each", 20)):
         plan_path = tmp_path / f"plan{len(rows)}.json"
         assert run(f"plan --schema {place} --ways 1 --pcost 1 {rows} --out {plan_path}") == 0
         output = capsys.readouterr().out
@@ -447,11 +443,9 @@ def test_two_stage_release_with_persons_completes(
     records = synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).assign(
         pid=[i % 60 for i in range(300)]
     )
-    data, other, ledger = (
-        tmp_path / "panel.csv",
-        tmp_path / "corrected.csv",
-        str(tmp_path / "ledger"),
-    )
+    data = tmp_path / "panel.csv"
+    other = tmp_path / "corrected.csv"
+    ledger = str(tmp_path / "ledger")
     records.to_csv(data, index=False)
     records[records["pid"] > 0].to_csv(other, index=False)
     unit = ["--rows-per-person", "3"]

@@ -89,10 +89,7 @@ def test_ask_with_ambiguous_release_is_refused(folder: Path, capsys: Capture) ->
         (["ask", "--measurement", "plan.json", "--key", "k", "--total"], "--key|--ledger"),
         (["ask", "--measurement", "plan.json", "--total"], "plan.json"),
         ([*where, "people", "--total", "--times", "1"], "--times|--where"),
-        (
-            [*where, "people", "--where", "age > 1", "--times", "1", "2"],
-            "2 factors",
-        ),
+        ([*where, "people", "--where", "age > 1", "--times", "1", "2"], "2 factors"),
     ):
         assert main(args) == 1
         output = capsys.readouterr()

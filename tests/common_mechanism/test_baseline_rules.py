@@ -63,9 +63,8 @@ def test_exponential_mechanism_renyi_divergence_is_bounded(scores, pcost, sensit
 
 def test_exponential_mechanism_uses_and_checks_its_budget():
     P, Q = (exponential_probabilities([0, score], sensitivity=1, pcost=1.0) for score in (0.0, 2.0))
-    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(
-        2.0
-    )  # epsilon = 2 sqrt(pcost)
+    # the mechanism has epsilon = 2 sqrt(pcost)
+    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(2.0)
     for sensitivity, pcost in ((0.0, 1.0), (1.0, -1.0)):
         with pytest.raises(PlanError, match="above 0"):
             exponential_probabilities([0, 1], sensitivity=sensitivity, pcost=pcost)

@@ -31,11 +31,9 @@ POINTS = ("counted", "spent", "drawn", "saved")
 def die_at(point):
     """Make this process kill itself at one point of a step."""
     die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-    spend, draw, save = (
-        engine.ledger.ledger.Ledger.spend,
-        measuring.draw,
-        engine.ledger.ledger.Ledger.save_result,
-    )
+    spend = engine.ledger.ledger.Ledger.spend
+    draw = measuring.draw
+    save = engine.ledger.ledger.Ledger.save_result
 
     def spend_or_die(*args, **fields):
         if point == "counted":

@@ -61,7 +61,7 @@ def test_chain_without_nested_looks_is_refused():
 
 
 def nested_rule(**options):
-    """One-way marginals on 4 x 3, or all cells."""
+    """Return a rule that chooses between 1-way marginals and all cells of a 4 x 3 table."""
     coarse, fine = mechanism(marginals((4, 3), 1), 2), mechanism(np.eye(12))
     look = CommonMechanism(coarse, fine).common
     return NestedRule(look=look, coarse=coarse, fine=fine, **{"share": 0.5, "snr": 5.0} | options)

@@ -182,10 +182,8 @@ def test_text_with_many_numbers_is_counted_locally(monkeypatch: pytest.MonkeyPat
 
 
 def test_counting_transfers_only_table_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, schema = (
-        np.random.default_rng(2),
-        Schema([Attribute.of_size(f"a{i}", 6) for i in range(8)]),
-    )
+    rng = np.random.default_rng(2)
+    schema = Schema([Attribute.of_size(f"a{i}", 6) for i in range(8)])
     frame = pd.DataFrame({name: rng.integers(0, 6, 60_000) for name in schema})
     sets = [(a, b) for i, a in enumerate(schema) for b in list(schema)[i + 1 :]]
     traffic = Traffic(monkeypatch)
@@ -328,10 +326,8 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
 
 def test_texts_in_database_are_compared_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns ignore case, or are enumerations that DuckDB stores as numbers."""
-    connection, texts = (
-        ibis.duckdb.connect(),
-        ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"],
-    )
+    connection = ibis.duckdb.connect()
+    texts = ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
     connection.raw_sql(
         "CREATE TABLE records (text VARCHAR COLLATE nocase, pid VARCHAR COLLATE nocase, mood ENUM"
         " ('F', 'f', '1'))"
@@ -340,10 +336,8 @@ def test_texts_in_database_are_compared_by_bytes(monkeypatch: pytest.MonkeyPatch
     connection.con.executemany(
         "INSERT INTO records VALUES (?, ?, ?)", list(zip(texts, texts, moods, strict=True))
     )
-    remote, rows = (
-        connection.table("records"),
-        pa.table({"text": texts, "pid": texts, "mood": moods}),
-    )
+    remote = connection.table("records")
+    rows = pa.table({"text": texts, "pid": texts, "mood": moods})
     for make in ATTRIBUTES.values():
         schema = Schema([make("text"), make("mood")])
         for options in ({}, {"person": "pid"}):

@@ -125,10 +125,8 @@ def test_code_of_each_value_equals_local_code(owner: Any, kind: str, which: str)
     if which == "common":
         kinds, columns = KINDS, {name: ROWS[name].to_pylist() for name in KINDS}
     else:
-        kinds, columns = (
-            {name: kind for name, (kind, _) in ODD.items()},
-            {name: values for name, (_, values) in ODD.items()},
-        )
+        kinds = {name: kind for name, (kind, _) in ODD.items()}
+        columns = {name: values for name, (_, values) in ODD.items()}
     remote = create_table(
         owner, {"row": "int", **kinds}, list(zip(range(99), *columns.values(), strict=False))
     )

@@ -82,9 +82,8 @@ def test_times_with_a_zone_count_in_utc(spark: Any, monkeypatch: pytest.MonkeyPa
         " AS local"
     )
     schema = Schema([Attribute.dates(name, "2024-01", "2024-03") for name in ("zoned", "local")])
-    ruled = schema.with_facts(
-        impossible=["zoned == '2024-03' and local == '2024-03'"]
-    )  # the rows are transferred
+    # with a rule on impossible cells, Spark sends rows in place of counts
+    ruled = schema.with_facts(impossible=["zoned == '2024-03' and local == '2024-03'"])
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -132,9 +131,8 @@ def test_counts_of_frame_equal_local_counts(
         )
     assert 0 < traffic.bytes < 30_000
     assert not [table for table in spark.catalog.listTables() if table.name != "rows"]
-    assert (
-        spark.conf.get("spark.sql.session.timeZone") == "America/Lima"
-    )  # Ibis changes it during a query
+    # Ibis changes the setting during a query
+    assert spark.conf.get("spark.sql.session.timeZone") == "America/Lima"
 
 
 @pytest.mark.parametrize("kind", ["string", "Int64"])

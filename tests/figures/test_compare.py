@@ -122,10 +122,7 @@ def test_tied_mechanisms_are_drawn_once() -> None:
         assert all(title_of(label) in text.replace("<br>", " ") for label in same)
     # the table still lists every mechanism
     assert len(ranking_picture(tied).table) == len(same)
-    assert set(where_picture(compared, workload.add("a", "prefix")).table) == {
-        "attributes",
-        *names,
-    }
+    assert set(where_picture(compared, workload.add("a", "prefix")).table) == {"attributes", *names}
 
 
 def test_budget_ticks_state_the_privacy_unit_once() -> None:

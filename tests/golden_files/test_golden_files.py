@@ -27,10 +27,8 @@ def office(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", FIGURES["plans"])
 def test_load_plan_stored_file_has_stored_figures(name: str) -> None:
-    text, figures = (
-        (FOLDER / f"{name}.plan.json").read_text(encoding="utf-8"),
-        FIGURES["plans"][name],
-    )
+    text = (FOLDER / f"{name}.plan.json").read_text(encoding="utf-8")
+    figures = FIGURES["plans"][name]
     plan = load_plan(text)
     assert (plan.hash, plan.pcost) == (figures["hash"], pytest.approx(figures["pcost"], rel=1e-12))
     # small weights give eigenvalues of 1e-12 that differ between processors in the fourth digit

@@ -162,10 +162,8 @@ def test_wheel_metadata_matches_project(built: Distributions) -> None:
 
 def test_wheel_description_has_no_relative_links(built: Distributions) -> None:
     metadata = built.metadata
-    words, readme = (
-        metadata.get_payload(decode=True).decode(),
-        (ROOT / "README.md").read_text(encoding="utf-8"),
-    )
+    words = metadata.get_payload(decode=True).decode()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "](.readme/" in readme
     assert "](" not in words.replace("](https://", ""), "no relative pictures or links"

@@ -240,10 +240,7 @@ def test_removed_trigger_is_detected(ledger, rule):
             },
             "another unit",
         ),
-        (
-            {"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"},
-            "unknown unit",
-        ),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"}, "unknown unit"),
         ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "not positive"),
     ],
 )

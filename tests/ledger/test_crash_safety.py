@@ -49,9 +49,8 @@ def test_create_ledger_syncs_folder(tmp_path, monkeypatch):
 
 def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     receipt, order = spend(ledger), record_syncs(monkeypatch)
-    monkeypatch.setattr(
-        engine.ledger.result_store, "_allocate", lambda file, size: None
-    )  # its sync of the empty file is not of interest
+    # allocation syncs the empty file, which this test does not observe
+    monkeypatch.setattr(engine.ledger.result_store, "_allocate", lambda file, size: None)
     real = engine.ledger.ledger.append
 
     def append(*args, **content):
@@ -61,10 +60,7 @@ def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     monkeypatch.setattr(engine.ledger.ledger, "append", append)
     path = ledger.save_result(receipt=receipt, content=b"noisy")
     steps = ["part" if name.endswith(".part") else name for _, name in order]
-    assert (
-        "sync",
-        str(ledger.path.parent),
-    ) in order
+    assert ("sync", str(ledger.path.parent)) in order
     assert steps[-4:] == ["part", str(path), str(path.parent), "saved"]
     assert [event for event, _ in order[-4:]] == ["sync", "rename", "sync", "row"]
 

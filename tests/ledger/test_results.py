@@ -18,9 +18,8 @@ def test_save_result_is_immutable_and_readable_after_reopen(ledger):
     path = ledger.save_result(receipt=receipt, content=b"noisy")
     assert Ledger(ledger.path).load_result(receipt.key) == b"noisy"
     assert Ledger(ledger.path).result_path(receipt.key) == path
-    ledger.save_result(
-        receipt=receipt, content=b"noisy"
-    )  # a retry with the same content is allowed
+    # a retry with the same content is allowed
+    ledger.save_result(receipt=receipt, content=b"noisy")
     with pytest.raises(LedgerError, match="cannot be replaced"):
         ledger.save_result(receipt=receipt, content=b"other")
     assert ledger.load_result(receipt.key) == b"noisy"

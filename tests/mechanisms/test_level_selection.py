@@ -207,10 +207,8 @@ def test_separate_axes_error_matches_full_domain(sizes):
 
 def test_separate_axes_error_is_close_to_full_search():
     n = 6
-    one, other = (
-        np.kron(workload("range", n), np.ones((1, n))),
-        np.kron(np.ones((1, n)), workload("range", n)),
-    )
+    one = np.kron(workload("range", n), np.ones((1, n)))
+    other = np.kron(np.ones((1, n)), workload("range", n))
     W = np.concatenate([one, other])
     ranges = workload("range", n)
     separated = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))

@@ -26,10 +26,8 @@ def cube(n: int, d: int = 40) -> Schema:
 
 def pairs(n: int, family: str) -> Workload:
     """All 2-way queries of a joint family and 1-way prefixes."""
-    ones, twos = (
-        Workload.all_ways(cube(n), (1,), "prefix"),
-        Workload.all_ways(cube(n), (2,), family),
-    )
+    ones = Workload.all_ways(cube(n), (1,), "prefix")
+    twos = Workload.all_ways(cube(n), (2,), family)
     return Workload(ones.schema, ones.groups + twos.groups)
 
 

@@ -83,9 +83,8 @@ def copied() -> Iterator[Path]:
         place = Path(folder)
         for part in PARTS:
             if (ROOT / part).is_dir():
-                shutil.copytree(
-                    ROOT / part, place / part
-                )  # includes compiled code, which stays valid because times are copied
+                # includes compiled code, which stays valid because times are copied
+                shutil.copytree(ROOT / part, place / part)
             else:
                 shutil.copy2(ROOT / part, place / part)
         yield place

@@ -97,9 +97,8 @@ def test_unknown_bug_name_lists_near_matches(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        runner.main(
-            [option, EVERY_RUN[0], "row cap of by one"]
-        )  # the first name is valid, the second is not
+        # the first name is valid, the second is not
+        runner.main([option, EVERY_RUN[0], "row cap of by one"])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert "'row cap of by one'; near: 'row cap off by one'" in error

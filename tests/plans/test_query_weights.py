@@ -65,10 +65,8 @@ def test_point_weights_improve_plan(monkeypatch):
 def test_point_weights_match_explicit_sums(monkeypatch):
     """The weighted variances and the noises that minimise their sum equal explicit sums."""
     monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
-    workload, goal = (
-        Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3)),
-        Objective(power=math.inf, targets=(3.0,) * 7),
-    )
+    workload = Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3))
+    goal = Objective(power=math.inf, targets=(3.0,) * 7)
     result = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
     classes = symmetry(workload, list(result.blocks), goal, {}, UNIFORM)
     builder = VarianceBuilder(blocks=result.blocks, split=UNIFORM, schema=workload.schema)

@@ -87,10 +87,8 @@ def test_unbiased_tables_with_zeros_stay_unbiased(rules):
     assert published.total == float(measurement.marginal([]))
     assert min(published.table(names).min() for names in sets(SCHEMA, (3,))) < 0.0
     for names in sets(SCHEMA, (1, 2, 3)):
-        table, impossible = (
-            published.table(names),
-            measurement.plan.schema.possible_share(names) == 0.0,
-        )
+        table = published.table(names)
+        impossible = measurement.plan.schema.possible_share(names) == 0.0
         assert (table[impossible] == 0.0).all()
         for axis in range(table.ndim):
             rest = names[:axis] + names[axis + 1 :]

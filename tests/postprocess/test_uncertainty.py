@@ -68,10 +68,8 @@ def test_hidden_dependence_is_estimated_from_all_tables():
         np.where(rng.random(6_000) < 0.5, latent, rng.integers(0, n, 6_000))
         for n in MANY.sizes(MANY.names)
     ]
-    table, workload = (
-        exact_tables(np.stack(codes)),
-        Workload.all_ways(MANY, (1, 2), family="marginal"),
-    )
+    table = exact_tables(np.stack(codes))
+    workload = Workload.all_ways(MANY, (1, 2), family="marginal")
     result = plan(workload, Budget(pcost=4e-4), mechanism="residualplanner")
     true_shares = []
     for group in (g for g in workload.groups if len(g.attributes) == 2):
@@ -120,10 +118,8 @@ def test_answers_list_published_and_unbiased_intervals():
     measurement, _ = measured_on(PAIRS)
     published = measurement.publish()
     rule = QualityRule(doubtful_cv=1e9, suppressed_cv=1e9)
-    rows, plain = (
-        published.uncertainty(draws=4).answers(4, 2, 9, 0.9, rule=rule),
-        measurement.answers(4, 2, 9, 0.9),
-    )
+    rows = published.uncertainty(draws=4).answers(4, 2, 9, 0.9, rule=rule)
+    plain = measurement.answers(4, 2, 9, 0.9)
     columns = ["query", "published", "error", "published_low", "published_high", "flag", "reason"]
     columns.append("measured")
     assert list(rows) == [*columns, "answer", "std", "low", "high"]

@@ -85,10 +85,8 @@ def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
 
 def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    plan_, words = (
-        measurement.plan,
-        "above the theoretical limit for any matrix mechanism",
-    )
+    plan_ = measurement.plan
+    words = "above the theoretical limit for any matrix mechanism"
     with zipfile.ZipFile(
         write_package(measurement, tmp_path / "r.zip", receipt=receipt)
     ) as archive:
@@ -232,11 +230,9 @@ def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
         (folder / "certificate.json").write_text(json.dumps(certificate | changes))
         return verify_package(folder) == ()
 
-    gap, least, claim = (
-        certificate["global_gap"],
-        certificate["global_bound_counts"],
-        certificate["claim"],
-    )
+    gap = certificate["global_gap"]
+    least = certificate["global_bound_counts"]
+    claim = certificate["claim"]
     percent = f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"
     assert percent in claim
     assert is_valid(
@@ -294,10 +290,8 @@ def test_verify_detects_changed_integers_and_csv(signed) -> None:
 
 def test_answers_follow_from_integers_by_least_squares(released, signed) -> None:
     folder, (measurement, _, _) = signed[0], released
-    document, arrays = (
-        json.loads((folder / "measurements.json").read_text()),
-        np.load(folder / "measurements.npz"),
-    )
+    document = json.loads((folder / "measurements.json").read_text())
+    arrays = np.load(folder / "measurements.npz")
     sizes, names, rows, scaled_answers = (2, 6), ["<b>sex", "age"], [], []
     for block in document["blocks"]:
         matrix = np.ones((1, 1))

@@ -138,10 +138,8 @@ def test_crosstabs_contain_the_published_counts(tmp_path):
 
 def test_registry_states_only_available_facts(tmp_path):
     errors, folder = packed(tmp_path)
-    registry, plan = (
-        json.loads((folder / "registry.json").read_text()),
-        errors.published.measurement.plan,
-    )
+    registry = json.loads((folder / "registry.json").read_text())
+    plan = errors.published.measurement.plan
     assert registry["status"].startswith("REHEARSAL")
     assert registry["privacy loss"]["rho"] == plan.pcost / 2
     assert registry["privacy loss"]["epsilon by delta"]["1e-06"] == plan.budget.epsilon(1e-6)
@@ -187,11 +185,7 @@ def test_tables_have_one_complete_row_per_query(tmp_path):
     np.testing.assert_allclose(
         rows["estimate"], table[rows["region_code"], rows["age_code"]], rtol=1e-9, atol=1e-9
     )
-    assert set(rows["region_label"]) == {
-        "North, upper",
-        "'=South",
-        "East|West",
-    }
+    assert set(rows["region_label"]) == {"North, upper", "'=South", "East|West"}
 
 
 def test_csvw_metadata_describes_every_column(tmp_path):
@@ -265,10 +259,8 @@ JOINT_PLANS = {
 def test_joint_plan_answers_are_weighted_integer_sums(kind, tmp_path):
     options, workload = JOINT_PLANS[kind]
     errors, folder = packed(tmp_path, "querysmasher", workload, **options)
-    measurement, blocks = (
-        errors.published.measurement,
-        errors.published.measurement.plan.blocks.values(),
-    )
+    measurement = errors.published.measurement
+    blocks = errors.published.measurement.plan.blocks.values()
     assert any(
         b.union if kind == "union" else len(axes) > 1 for b in blocks for axes, _ in b.factors
     )

@@ -104,8 +104,7 @@ def test_arrow_file_is_read_by_its_footer(tmp_path: Path) -> None:
     content = path.read_bytes()
     length = struct.unpack_from("<i", content, 12)[0]
     assert content[8:12] == b"\xff\xff\xff\xff"
-    path.write_bytes(
-        content[:8] + bytes(8 + length) + content[16 + length :]
-    )  # removes the schema at the start
+    # removes the schema at the start
+    path.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])
     check(path)
     check(pa.dataset.dataset(path, format="arrow"))

@@ -160,11 +160,7 @@ def test_encoder_reads_dates_of_every_type() -> None:
     assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024.0, 2024.5) == [1, NOT_DATE]
     assert codes(
         Attribute.dates("x", "2024-Q1", "2025-Q1", "quarter"), "2024-Q2", "2024-12", "2024"
-    ) == [
-        1,
-        3,
-        NOT_DATE,
-    ]
+    ) == [1, 3, NOT_DATE]
 
 
 def test_encoder_counts_zoned_times_in_utc() -> None:

@@ -344,10 +344,8 @@ def test_value_with_empty_label_counts_as_itself(tmp_path: Path, form: str) -> N
 
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
-    path, rows = (
-        tmp_path / f"x.{form}",
-        pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]}),
-    )
+    path = tmp_path / f"x.{form}"
+    rows = pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]})
     {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](
         rows, path
     )

@@ -49,11 +49,9 @@ def content_of(key: str) -> bytes:
 
 def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
     """Spend random keys in an endless loop; each draw appends a line to the file `draws`."""
-    rng, ledger, append = (
-        random.Random(seed),
-        Ledger(path, wait=CEILING),
-        engine.ledger.ledger.append,
-    )
+    rng = random.Random(seed)
+    ledger = Ledger(path, wait=CEILING)
+    append = engine.ledger.ledger.append
 
     def append_and_note_phase(*args, **fields):
         row = append(*args, **fields)

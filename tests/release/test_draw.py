@@ -142,11 +142,9 @@ def test_measure_holds_answers_of_one_block(
     small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers of a block are freed when they are written, and again when they are estimated."""
-    measuring, seen, alive = (
-        sys.modules["engine.release.measure"],
-        list[weakref.ref[np.ndarray]](),
-        0,
-    )
+    measuring = sys.modules["engine.release.measure"]
+    seen = list[weakref.ref[np.ndarray]]()
+    alive = 0
 
     def count(answers: np.ndarray) -> None:
         nonlocal alive

@@ -152,10 +152,8 @@ def test_measure_without_generator_clock_or_pickle_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
-    small_plan, records = (
-        plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.2)),
-        synthetic(schema, 300, seed=1),
-    )
+    small_plan = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.2))
+    records = synthetic(schema, 300, seed=1)
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("survey", total=Budget(pcost=1.0))
 

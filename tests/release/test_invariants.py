@@ -197,9 +197,8 @@ def test_releases_disclose_only_the_exact_totals() -> None:
             disclosed = scipy.optimize.linprog(aim, A_eq=constant, b_eq=constant @ truth).fun
             before = scipy.optimize.linprog(aim, A_eq=rows, b_eq=rows @ truth).fun
             assert disclosed == pytest.approx(before, abs=1e-6)
-        assert disclosed == pytest.approx(
-            -rows[:, cell] @ (rows @ truth)
-        )  # up to the total of its region and sex
+        # the cell may have any count up to the total of its region and sex
+        assert disclosed == pytest.approx(-rows[:, cell] @ (rows @ truth))
 
 
 def test_measure_records_against_exact_totals_spends_nothing(tmp_path) -> None:
@@ -208,10 +207,8 @@ def test_measure_records_against_exact_totals_spends_nothing(tmp_path) -> None:
     other = PLAIN.with_facts(
         invariants=[(["region"], wrong), (["sex"], TOTALS["region", "sex"].sum(axis=0))]
     )
-    exact_plan, book = (
-        plan(six_tables(other), Budget(pcost=0.5)),
-        Ledger.create(tmp_path / "office.ledger"),
-    )
+    exact_plan = plan(six_tables(other), Budget(pcost=0.5))
+    book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=2.0))
     for data in (RECORDS, COUNTS):
         with pytest.raises(DataError, match="exact totals on region that") as caught:

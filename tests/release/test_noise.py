@@ -135,9 +135,8 @@ def test_draws_use_every_bit_and_never_repeat():
             scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue
             > FALSE_ALARM
         )
-    assert (
-        len(np.unique(draws)) > len(draws) - 100
-    )  # a chunk drawn twice would repeat tens of thousands
+    # a chunk drawn twice would repeat tens of thousands
+    assert len(np.unique(draws)) > len(draws) - 100
     ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
     assert scipy.stats.binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
 
@@ -295,10 +294,9 @@ def test_float_filter_decides_as_integers_do(envelope, margin):
     assert list(zip(values.tolist(), accepted.tolist(), strict=True)) == list(expected)
 
 
-GAUSSIAN_MASS, LAPLACE_MASS = (
-    sqrt(2 * np.pi),
-    2.0,
-)  # sum of f over all integers, per unit of scale, at large scales
+# sum of f over all integers, per unit of scale, at large scales
+GAUSSIAN_MASS = sqrt(2 * np.pi)
+LAPLACE_MASS = 2.0
 
 
 @pytest.mark.parametrize(
@@ -356,9 +354,8 @@ def test_exp_enclosure(gamma, bits):
 @pytest.mark.parametrize("above", [False, True])
 def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
-    digits = (
-        int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
-    )  # u equals the bound up to the last digit
+    # u equals the bound up to the last digit
+    digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
     rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
     bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
     assert (
@@ -406,9 +403,8 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
 def test_sizes():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
-    assert (
-        discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30
-    )  # a NumPy integer must not overflow
+    # a NumPy integer must not overflow
+    assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30
 
 
 TOO_LONG_TO_PRINT = pytest.param(10**9999, id="huge")

@@ -64,10 +64,8 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
     )
     assert verify_package(place, ledger=ledger.path) == ()
     with zipfile.ZipFile(place) as archive:
-        seal, report = (
-            json.loads(archive.read("certificate.json")),
-            archive.read("report.html").decode(),
-        )
+        seal = json.loads(archive.read("certificate.json"))
+        report = archive.read("report.html").decode()
     assert (
         (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
     )

@@ -54,10 +54,7 @@ def test_check_records_reports_refused_rows_without_spending(
     bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "z"]})])
     report = check_records(small_plan, bad)
     assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
-    assert report.reasons == {
-        "a": {"outside the schema": 1},
-        "c": {"outside the schema": 1},
-    }
+    assert report.reasons == {"a": {"outside the schema": 1}, "c": {"outside the schema": 1}}
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
     seen = []
     measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)

@@ -47,7 +47,7 @@ def solve_pair(
     method: str = "optimal",
     centers: dict[str, np.ndarray] | None = None,
 ):
-    """Value and bound of the space on the first two attributes."""
+    """Return the solution of the residual space of a and b at a memory limit in bytes."""
     parts = decompose(workload, Split(centers=centers or {}))
     number, _ = parts.spaces["a", "b"]
     solver = SubworkloadSolver(
@@ -150,10 +150,8 @@ def test_forecast_and_endings_state_alternating_search() -> None:
         expected = forecast(workload, **options)
         assert expected.memory < 5e8
         assert expected.seconds < 60.0
-    parted, dense = (
-        build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT),
-        build_plan(coupled_workload()),
-    )
+    parted = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT)
+    dense = build_plan(coupled_workload())
     assert any(ending.startswith("in turns") for ending in parted.endings)
     assert not any(ending.startswith("in turns") for ending in dense.endings)
 

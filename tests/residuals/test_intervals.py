@@ -36,7 +36,7 @@ MIXES = {
 
 
 def space_of(cells, mix, with_total=False, seed=None):
-    """Space of a mix by name; with a seed at a random center."""
+    """Return the residual space of a mix of families; a seed gives it a random center."""
     center = None
     if seed is not None and not with_total:
         center = np.random.default_rng(seed).dirichlet(np.ones(cells))
@@ -61,7 +61,7 @@ def dense_root(space, weights):
 
 
 def differences(space, first, last):
-    """Differences of the ranges from first to last."""
+    """Return each range as a difference of two prefixes, shape (ranges, dimension)."""
     rows = np.zeros((len(first), space.dimension))
     for row, a, b in zip(rows, first, last, strict=True):
         if b < space.dimension:

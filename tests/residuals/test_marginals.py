@@ -27,10 +27,8 @@ def test_operator_acts_like_its_array(name, transposed):
     dense = dense.T if transposed else dense
     assert matrix.shape == dense.shape
     assert len(matrix) == len(dense)
-    tensor, column = (
-        rng.standard_normal((2, 5, len(dense))),
-        rng.standard_normal((dense.shape[1], 3)),
-    )
+    tensor = rng.standard_normal((2, 5, len(dense)))
+    column = rng.standard_normal((dense.shape[1], 3))
     np.testing.assert_allclose(tensor @ matrix, tensor @ dense, atol=1e-12)
     np.testing.assert_allclose(matrix @ column, dense @ column, atol=1e-12)
     np.testing.assert_allclose(2.0 * matrix**2, 2.0 * dense**2)

@@ -195,9 +195,8 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     book.add_dataset("canary-third", total=Budget(pcost=9.0))
     synthetic(SMALL_SCHEMA, 20_000, seed=3).to_csv(folder / "small.csv", index=False)
     page = open_browser_client(office, "coarse", COARSE_QUERY)
-    page.set(
-        "coarse_ways_3_True", string_array_value={"data": ["1", "3"]}
-    )  # not the default analyses
+    # these are not the default analyses
+    page.set("coarse_ways_3_True", string_array_value={"data": ["1", "3"]})
     assert "3-way" in page.text
     page.set("coarse_step", string_value="2. Rule")
     page.set("coarse_snr", double_value=20.0)  # far above one record, far below 20,000 records

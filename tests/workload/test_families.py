@@ -113,10 +113,8 @@ def test_family_rows_match_oracle(name, data):
     assert query_family.bind(codes(*sizes)) == query_family
     assert query_family.count(sizes) == len(W)
     np.testing.assert_array_equal(query_family.rows(sizes), W)
-    start, stop = (
-        data.draw(st.integers(0, len(W))),
-        data.draw(st.none() | st.integers(0, len(W) + 2)),
-    )
+    start = data.draw(st.integers(0, len(W)))
+    stop = data.draw(st.none() | st.integers(0, len(W) + 2))
     np.testing.assert_array_equal(query_family.rows(sizes, start, stop), W[start:stop])
 
 
@@ -154,11 +152,9 @@ def test_family_dot_is_adjoint_of_rows(name, data):
     query_family, sizes = data.draw(sized_family(name))
     W = oracles.family_rows(query_family, codes(*sizes))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    x, z, y = (
-        rng.standard_normal(W.shape[1]),
-        rng.standard_normal(W.shape[1]),
-        rng.standard_normal(len(W)),
-    )
+    x = rng.standard_normal(W.shape[1])
+    z = rng.standard_normal(W.shape[1])
+    y = rng.standard_normal(len(W))
     assert query_family.dot(sizes, x) @ y == pytest.approx(x @ (W.T @ y), rel=1e-10, abs=1e-9)
     assert query_family.dot(sizes, x) @ query_family.dot(sizes, z) == pytest.approx(
         x @ query_family.gram(sizes) @ z, rel=1e-10, abs=1e-9
@@ -232,10 +228,7 @@ def test_custom_predicates_are_bound_to_attributes():
     assert (
         bound.to_dict()
         == query_family.to_dict()
-        == {
-            "name": "custom",
-            "predicates": list(query_family.predicates),
-        }
+        == {"name": "custom", "predicates": list(query_family.predicates)}
     )
     assert bound.text(attributes, 1) == "sex != 'F'"
     assert bound == query_family
@@ -348,10 +341,8 @@ def test_large_intervals_use_closed_forms():
     """Half a million ranges over a thousand cells are summed in closed form."""
     n = 1000
     G = Range().gram((n,))
-    i, j = (
-        np.minimum.outer(np.arange(n), np.arange(n)),
-        np.maximum.outer(np.arange(n), np.arange(n)),
-    )
+    i = np.minimum.outer(np.arange(n), np.arange(n))
+    j = np.maximum.outer(np.arange(n), np.arange(n))
     np.testing.assert_array_equal(G, (i + 1) * (n - j))
     assert Range().count((n,)) == n * (n + 1) // 2
     assert Circular().count((n,)) == n * n

@@ -288,10 +288,7 @@ def test_cells_for_other_values_are_own_areas() -> None:
             ),
             ["no labels"],
         ),
-        (
-            lambda: Attribute.hierarchy("state", CodeList.from_labels(TREE, **NAMED)),
-            ["own name"],
-        ),
+        (lambda: Attribute.hierarchy("state", CodeList.from_labels(TREE, **NAMED)), ["own name"]),
         (
             lambda: Attribute(name="x", kind="numeric", size=2, hierarchies=county().hierarchies),
             ["2 cells", "6"],

@@ -13,10 +13,8 @@ from engine.errors import SchemaError
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.constraints import MOST_CELLS, MOST_RULES
 
-AGE, MARRIED = (
-    Attribute.numeric("age", [0, 15, 30, 99]),
-    Attribute.categorical("married", ["no", "yes"]),
-)
+AGE = Attribute.numeric("age", [0, 15, 30, 99])
+MARRIED = Attribute.categorical("married", ["no", "yes"])
 CODE, OTHER = Attribute.of_size("code", 4), Attribute.of_size("other", 3)
 PLAIN = Schema([AGE, MARRIED, CODE, OTHER])
 CHILDREN, JOINT = "age < 15 and married == 'yes'", "married == 'no' and code + other >= 5"

@@ -30,9 +30,7 @@ ATTRIBUTES = [
     Attribute.of_size("code", 12, kind="categorical", missing_values=["-9"]),
     Attribute.of_size("rank", 5),
     Attribute.hierarchy(
-        "place",
-        CodeList.from_labels({"a": ["1", "x|y"], "b": ["3"]}),
-        missing="unknown",
+        "place", CodeList.from_labels({"a": ["1", "x|y"], "b": ["3"]}), missing="unknown"
     ),
 ]
 

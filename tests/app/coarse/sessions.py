@@ -20,14 +20,12 @@ from tests.app.session import Session, wait
 SCHEMA = Schema(
     [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
 )
-RULE, REHEARSE, FILE, PAYER, LOOK, PAST = (
-    "2. Rule",
-    "3. Rehearse",
-    "4. File",
-    "5. Who pays",
-    "6. Look",
-    "Past looks",
-)
+RULE = "2. Rule"
+REHEARSE = "3. Rehearse"
+FILE = "4. File"
+PAYER = "5. Who pays"
+LOOK = "6. Look"
+PAST = "Past looks"
 
 
 @cache

@@ -14,14 +14,7 @@ from engine.workload import Workload
 from pages.parts.coarse import candidates_form
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.coarse.sessions import (
-    LOOK,
-    REHEARSE,
-    RULE,
-    SCHEMA,
-    build_common_plan,
-    open_page,
-)
+from tests.app.coarse.sessions import LOOK, REHEARSE, RULE, SCHEMA, build_common_plan, open_page
 from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
 

@@ -265,11 +265,9 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
         schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
         workloads, ways = analyses.census_ages(schema), {}
     else:
-        schema, workloads, ways = (
-            SCHEMA,
-            analyses.workloads_by_way(SCHEMA, (1, 2, 3)),
-            {"coarse_ways_3_True": [1, 2, 3]},
-        )
+        schema = SCHEMA
+        workloads = analyses.workloads_by_way(SCHEMA, (1, 2, 3))
+        ways = {"coarse_ways_3_True": [1, 2, 3]}
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
     session = open_page(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)

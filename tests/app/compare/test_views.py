@@ -38,10 +38,7 @@ def small() -> Session:
 
 def test_ranking_view_shows_all_figures(small: Session) -> None:
     text = small.set(compare_view="Ranking").text()
-    for title in (
-        "Gap to the bound",
-        "Error and planning time",
-    ):
+    for title in ("Gap to the bound", "Error and planning time"):
         assert title in text
     assert "Smallest publishable count" not in text
     small.app.session_state["scale_records"] = 50_000

@@ -173,9 +173,8 @@ def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPat
     computed: list[Plan] = []
     by_group = Plan.by_group
     monkeypatch.setattr(Plan, "by_group", lambda plan: computed.append(plan) or by_group(plan))
-    many = [
-        plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)
-    ]  # of 20 users
+    # as many plans as 20 users have
+    many = [plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]
     for _ in range(2):
         for result in many:
             analysis.group_table(result)

@@ -16,10 +16,8 @@ from tests.app.session import Session, demo_plan, demo_schema, open_demo, open_d
 
 
 def test_preview_shows_numbers_of_the_plan() -> None:
-    session, reference = (
-        open_demo_schema("cps").press("next"),
-        demo_plan(pcost=history.DEFAULT_BUDGET.pcost, centers="tuned"),
-    )
+    session = open_demo_schema("cps").press("next")
+    reference = demo_plan(pcost=history.DEFAULT_BUDGET.pcost, centers="tuned")
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
     assert session.metrics()["Largest error (counts)"] == format_number(reference.max_variance**0.5)

@@ -169,10 +169,8 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
 
 
 def test_worker_weights_equal_engine_weights() -> None:
-    workload, budget = (
-        Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"),
-        Budget(pcost=0.01),
-    )
+    workload = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal")
+    budget = Budget(pcost=0.01)
     request = workload.to_json(), budget.to_dict(), "residualplanner", {}, 1_000.0
     text, errors = publishing.weigh(*request, progress=lambda share, words: True)
     expected = publication_weights(workload, budget, expected_records=1_000)

@@ -112,12 +112,7 @@ def test_configured_database_table_is_counted_in_place(
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("age\n36\n", "education"),
-        ("", "records"),
-        (None, "records"),
-    ],
+    ("content", "words"), [("age\n36\n", "education"), ("", "records"), (None, "records")]
 )
 def test_records_that_cannot_be_read_spend_nothing(
     ledger: Ledger, content: str | None, words: str

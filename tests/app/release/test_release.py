@@ -166,9 +166,8 @@ def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
     )
     wait(session.press("release"))
     assert "there is no file" in session.errors()
-    measure(
-        demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger
-    )  # release by another program
+    # another program releases in the meantime
+    measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
     session.run(session.app)
     assert "Released for survey" in session.text()
     assert "Rows read" not in session.text()

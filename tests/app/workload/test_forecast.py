@@ -17,11 +17,7 @@ from pages.parts.shell.history import RequestState
 from tests.app.session import UNIFORM, Session, demo_schema
 from tests.app.workload.sessions import open_workload
 
-JOINT = {
-    "add_how": "One table",
-    "group_names": ["age", "hours-per-week"],
-    "group_how": "Joint",
-}
+JOINT = {"add_how": "One table", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
 
 
 @pytest.fixture
@@ -67,9 +63,8 @@ def test_group_forecast_is_shown_before_adding() -> None:
     )
     session.set(**JOINT)
     assert "Most of the planning time comes from age × hours-per-week, affine." in session.text()
-    assert not any(
-        b.label.startswith("Add: Remove it") for b in session.app.button
-    )  # the group is not in the workload
+    # a group that is not in the workload cannot be removed
+    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)
     session.press("Add: Approximate it")
     (added,) = session.studio.required_workload.groups[len(workload.groups) :]
     assert added.weight == 0.0
@@ -81,9 +76,8 @@ def test_group_forecast_is_shown_before_adding() -> None:
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1, 2))
-    assert RequestState(
-        workload=workload
-    ).options_without_defaults  # tuned centers, too slow with the added tables
+    # tuned centers are the default here, but too slow after more tables are added
+    assert RequestState(workload=workload).options_without_defaults
     session = (
         Session(plan=permalink.packed(RequestState(workload=workload)))
         .go("workload")

@@ -100,9 +100,8 @@ def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
     content = path.read_bytes()
     numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
     assert content.count(numbers) == 1
-    path.write_bytes(
-        content.replace(numbers, texts)
-    )  # numeric labels of a text column crash the reader
+    # numeric labels of a text column crash the reader
+    path.write_bytes(content.replace(numbers, texts))
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
             read(path)
@@ -218,10 +217,8 @@ def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> No
         ]
     )
     sets = [("SEX", "CODE"), ("AGE",)]
-    path, expected = (
-        write_small(tmp_path / f"x{form}"),
-        count_marginals(SMALL, schema, sets, on_refused="drop"),
-    )
+    path = write_small(tmp_path / f"x{form}")
+    expected = count_marginals(SMALL, schema, sets, on_refused="drop")
     counts = count_marginals(path, schema, sets, on_refused="drop")
     assert all((counts[names] == table).all() for names, table in expected.items())
     assert counts.refused == expected.refused

@@ -201,11 +201,9 @@ def test_case_expressions_match_duckdb(sql: str) -> None:
 
 def conditions_in_sql() -> st.SearchStrategy[str]:
     """Random SQL conditions whose bounds are edges of cells."""
-    edge, code, signs = (
-        st.sampled_from(EDGES[1:-1]),
-        st.integers(-1, 6),
-        ["=", "<>", "<", "<=", ">", ">="],
-    )
+    edge = st.sampled_from(EDGES[1:-1])
+    code = st.integers(-1, 6)
+    signs = ["=", "<>", "<", "<=", ">", ">="]
     label = st.sampled_from([label.replace("'", "''") for label in SCHEMA["sex"].labels])
     atoms = st.one_of(
         st.builds("age {} {}".format, st.sampled_from(["<", ">="]), edge),
