@@ -232,12 +232,8 @@ def test_shares_norm_asymmetric_workload_is_zero():
     with_triple = single_and_pair_groups("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
     # too large for the dense matrices
     large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")
-    for workload in (
-        missing_group,
-        with_triple,
-        large,
-        Workload.all_ways(cube(4, 5), (1,), "prefix"),
-    ):
+    workloads = (missing_group, with_triple, large, Workload.all_ways(cube(4, 5), (1,), "prefix"))
+    for workload in workloads:
         reduced = reduce_workload(workload)
         roots = {role: np.full(n, n**-0.5) for role, n in reduced.sizes.items()}
         assert shares_norm(reduced, roots, math.inf) == 0.0

@@ -111,12 +111,6 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("as much as this analysis alone")
     visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()
-    assert [r.kind for r in rows][2:] == [
-        "spend",
-        "saved",
-        "note:rule",
-        "note:decision",
-        "spend",
-        "saved",
-    ]
+    expected = ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+    assert [r.kind for r in rows][2:] == expected
     assert sum(Decimal(r.pcost) for r in rows if r.kind == "spend") <= 1

@@ -92,13 +92,8 @@ def test_bar_in_notebook_opens_one_per_part(
     monkeypatch.setattr("tqdm.auto.tqdm", RecordedBar)
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     with Bar() as bar:
-        for fraction, text in (
-            (0.0, "count"),
-            (0.5, "count"),
-            (1.0, "done"),
-            (0.25, "write"),
-            (0.2, "again"),
-        ):
+        reports = ((0.0, "count"), (0.5, "count"), (1.0, "done"), (0.25, "write"), (0.2, "again"))
+        for fraction, text in reports:
             bar(fraction, text)
         assert [bar.open for bar in RecordedBar.instances] == [False, False, True]
     assert [bar.n for bar in RecordedBar.instances] == [100.0, 25.0, 20.0]

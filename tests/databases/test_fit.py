@@ -76,13 +76,8 @@ def test_records_fit_counts_collected_values_as_unknown(in_database: bool) -> No
         ]
     )
     sex, age = records_fit(schema, create_duckdb_table(rows) if in_database else rows)
-    assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (
-        2,
-        2,
-        1,
-        0,
-        {"m": 1},
-    )
+    expected = (2, 2, 1, 0, {"m": 1})
+    assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == expected
     assert (age.in_domain, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
     assert set(age.values) == {"-1.0", "11.0"}
 

@@ -134,16 +134,8 @@ def test_shares_picture_matches_budget_shares():
     assert spaces["cost (pcost)"].sum() == pytest.approx(
         sum(p.pcost for p in COMMON.options), rel=1e-4
     )
-    assert set(spaces["attributes"]) == {
-        "(total)",
-        "a",
-        "b",
-        "c",
-        "a × b",
-        "a × c",
-        "b × c",
-        "a × b × c",
-    }
+    expected = {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}
+    assert set(spaces["attributes"]) == expected
 
 
 def test_spend_table_prints_exact_sums():

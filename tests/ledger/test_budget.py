@@ -23,12 +23,8 @@ def test_spend_is_durable_and_visible_in_reopened_ledger(ledger):
     receipt = spend(ledger)
     again = Ledger(ledger.path)
     status = again.status("adult")
-    assert (status.total, status.spent, status.left, status.note) == (
-        1.0,
-        0.25,
-        0.75,
-        "a first test",
-    )
+    expected = (1.0, 0.25, 0.75, "a first test")
+    assert (status.total, status.spent, status.left, status.note) == expected
     assert again.datasets() == [status]
     assert again.find(receipt.key).hash == receipt.hash
     assert again.find("never") is None
@@ -208,13 +204,8 @@ def test_note_is_stored_in_chain_and_costs_nothing(ledger):
         0.0,
         (),
     )
-    for kind, text in (
-        ("spend", ""),
-        ("Decision", "x"),
-        ("", "x"),
-        ("decision", "two\nlines"),
-        (None, "x"),
-    ):
+    notes = (("spend", ""), ("Decision", "x"), ("", "x"), ("decision", "two\nlines"), (None, "x"))
+    for kind, text in notes:
         with pytest.raises(LedgerError):
             ledger.note(dataset="adult", kind=kind, text=text)
 
@@ -228,12 +219,8 @@ def test_change_total_stores_person_and_reason(ledger):
     assert ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p").fresh
     ledger.change_total("adult", total=Budget(pcost=1.25), by="R. Office", reason="closed")
     status = Ledger(ledger.path).status("adult")
-    assert (status.total, status.spent, status.left, status.note) == (
-        1.25,
-        1.25,
-        0.0,
-        "a first test",
-    )
+    expected = (1.25, 1.25, 0.0, "a first test")
+    assert (status.total, status.spent, status.left, status.note) == expected
     with pytest.raises(BudgetExceeded):
         ledger.spend(dataset="adult", key="c", pcost=1e-9, plan_hash="p")
     changes = total_history(ledger.rows(), "adult")
@@ -243,14 +230,8 @@ def test_change_total_stores_person_and_reason(ledger):
         (1.25, "R. Office", "closed"),
     ]
     assert verify_ledger(ledger.path) == ()
-    assert [row.kind for row in ledger.rows()] == [
-        "ledger",
-        "dataset",
-        "spend",
-        "total",
-        "spend",
-        "total",
-    ]
+    expected = ["ledger", "dataset", "spend", "total", "spend", "total"]
+    assert [row.kind for row in ledger.rows()] == expected
 
 
 def test_change_total_to_inadmissible_total_is_refused(ledger):

@@ -89,15 +89,8 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
         Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5)]), (1, 2)
     )
     table = compare(workload, Budget(pcost=2.0), jobs=2)
-    assert list(table.columns) == [
-        "mechanism",
-        "rmse",
-        "max_std",
-        "gap",
-        "seconds",
-        "peak_mb",
-        "status",
-    ]
+    expected = ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
+    assert list(table.columns) == expected
     assert len(table) == sum(len(m.variants) for m in MECHANISMS)
     gaussian = {m.name for m in MECHANISMS if "gaussian" in m.laws}
     served = table["mechanism"].str.split(" ").str[0].isin(gaussian)

@@ -83,15 +83,8 @@ def test_encoder_missing_text_of_labels_is_exact() -> None:
 
 def test_encoder_reads_declared_signs_only() -> None:
     german = Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands=".")
-    assert codes(german, "1.200", "1.200,5", "4999,99", "7", "3,5", ",5", "+2") == [
-        1,
-        1,
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
+    expected = [1, 1, 1, 0, 0, 0, 0]
+    assert codes(german, "1.200", "1.200,5", "4999,99", "7", "3,5", ",5", "+2") == expected
     wrong = (
         "1.20",
         "12.00",
@@ -363,13 +356,8 @@ def test_labelled_file_times_count_on_their_day(ending: str, write: str, tmp_pat
 def test_clock_of_stata_months_has_no_days() -> None:
     clock = clock_of(".dta", "%tm")
     assert clock is not None
-    assert clock.dates([0.0, -1.0, 770.0, None, "x", float("inf")])[:5] == [
-        "1960-01",
-        "1959-12",
-        "2024-03",
-        None,
-        "x",
-    ]
+    expected = ["1960-01", "1959-12", "2024-03", None, "x"]
+    assert clock.dates([0.0, -1.0, 770.0, None, "x", float("inf")])[:5] == expected
     column = pa.array([768.0, 770.0, None])
     assert Encoder(attribute=MONTHS).encode_column(column, clock).tolist() == [0, 2, MISSING]
     days = Attribute.dates("x", "2024-01-01", "2024-03-01", "day")

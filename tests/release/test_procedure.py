@@ -230,12 +230,8 @@ def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan
     for attempt in range(1, 6):
         measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=attempt)
     status = ledger.status("pure")
-    assert (status.total, status.spent, status.left, status.definition.kind) == (
-        1.0,
-        1.0,
-        0.0,
-        "pure",
-    )
+    expected = (1.0, 1.0, 0.0, "pure")
+    assert (status.total, status.spent, status.left, status.definition.kind) == expected
     with pytest.raises(BudgetExceeded, match="epsilon"):
         measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=6)
     ledger.add_dataset("pure too", total=Budget.pure(9.0))

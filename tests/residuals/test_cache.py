@@ -253,13 +253,8 @@ def test_lru_cache_respects_size_limit():
     cache = solve_cache.LruCache(100)
     for key in "abcd":
         cache.put(key, key, 40)
-    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (
-        None,
-        None,
-        "c",
-        "d",
-        80,
-    )
+    expected = (None, None, "c", "d", 80)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == expected
     cache.get("c")
     cache.put("e", "e", 40)
     assert (cache.get("c"), cache.get("d")) == ("c", None)

@@ -100,13 +100,8 @@ def dot_test(forward, back, n, m):
 def test_contract_matches_kronecker_product():
     rng = np.random.default_rng(1)
     A, B, v = rng.standard_normal((3, 5)), rng.standard_normal((2, 4)), rng.standard_normal(4)
-    for matrices in (
-        [A, v, B],
-        [A, None, B],
-        [None, v, None],
-        [v[:3], v, v[:2]],
-        [None, None, None],
-    ):
+    cases = ([A, v, B], [A, None, B], [None, v, None], [v[:3], v, v[:2]], [None, None, None])
+    for matrices in cases:
         full = np.ones((1, 1))
         for matrix, n in zip(matrices, (3, 4, 2), strict=True):
             full = np.kron(full, np.eye(n) if matrix is None else matrix.reshape(n, -1))

@@ -76,15 +76,8 @@ def test_columns_of_records_reads_only_header() -> None:
     assert set(names) <= set(columns_of_records(survey))
     # the rest of the file need not be valid CSV
     assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")
-    for other in (
-        "31,F\n42,M\n",
-        "a,a\n",
-        "a,,\n",
-        "name,kind\n",
-        "name,size\n",
-        "name,value\n",
-        "",
-    ):
+    others = ("31,F\n42,M\n", "a,a\n", "a,,\n", "name,kind\n", "name,size\n", "name,value\n", "")
+    for other in others:
         assert columns_of_records(other) == ()
 
 

@@ -170,12 +170,8 @@ def test_drafted_public_integers_exclude_next_integer() -> None:
 
 def test_repeated_last_edge_requires_integer_attribute() -> None:
     assert Attribute.numeric("x", [0, 1, 1], integer=True).size == 2
-    for edges, integer in (
-        ([0, 1, 1], False),
-        ([0, 0, 1], True),
-        ([0, 1, 1, 1], True),
-        ([0, 2, 1], True),
-    ):
+    cases = (([0, 1, 1], False), ([0, 0, 1], True), ([0, 1, 1, 1], True), ([0, 2, 1], True))
+    for edges, integer in cases:
         with pytest.raises(SchemaError, match="increase"):
             Attribute.numeric("x", edges, integer=integer)
 

@@ -67,12 +67,8 @@ def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
     ]
     text = sheet_text(workbook(tmp_path / "d.xlsx", table))
     assert is_dictionary(text)
-    assert text.splitlines()[1:] == [
-        "formula,=1+1,",
-        "formula,a|b,",
-        "formula,007,",
-        'formula,"with, comma",',
-    ]
+    expected = ["formula,=1+1,", "formula,a|b,", "formula,007,", 'formula,"with, comma",']
+    assert text.splitlines()[1:] == expected
     drafted = draft_from_dictionary(
         sheet_text(workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]]))
     )

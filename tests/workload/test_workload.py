@@ -67,12 +67,8 @@ def test_describe_lists_parts_in_group_order():
 def test_describe_of_product_follows_row_order():
     workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), {"a": "marginal", "b": Width(2)})
     texts = [workload.describe(q) for q in range(9)]
-    assert texts[:4] == [
-        "b <= 1 and a = 0",
-        "b <= 1 and a = 1",
-        "b <= 1 and a = 2",
-        "1 <= b <= 2 and a = 0",
-    ]
+    expected = ["b <= 1 and a = 0", "b <= 1 and a = 1", "b <= 1 and a = 2", "1 <= b <= 2 and a = 0"]
+    assert texts[:4] == expected
     assert len(set(texts)) == 9
 
 

@@ -174,14 +174,8 @@ def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) 
     record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
     assert "'2-way' was chosen by A. Reader" in session.text()
     run_finish(session)
-    assert row_kinds(ledger) == [
-        "spend",
-        "saved",
-        "note:rule",
-        *["note:decision"] * 2,
-        "spend",
-        "saved",
-    ]
+    expected = ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
+    assert row_kinds(ledger) == expected
 
 
 def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -> None:

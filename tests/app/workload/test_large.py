@@ -41,13 +41,8 @@ def test_large_workload_can_be_edited() -> None:
 
 def test_page_of_clamps_the_page_number() -> None:
     numbers = range(250)
-    assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == [
-        0,
-        100,
-        200,
-        200,
-        0,
-    ]
+    expected = [0, 100, 200, 200, 0]
+    assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == expected
     assert ask.page_of([], 1, 100) == ([], 1)
 
 

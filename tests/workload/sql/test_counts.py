@@ -255,6 +255,10 @@ INTEGER_SCHEMA = Schema(
 )
 
 
+# edges of cells, their neighbours, and values between them
+CONSTANTS = (-11, -10.5, -1, 0, 10.25, 17, 18, 19, 19.5, 20, 39, 40, 49, 50, 51, 64, 65, 89, 90, 91)
+
+
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "=", "<>"])
 @pytest.mark.parametrize("name", ["age", "income"])
@@ -274,28 +278,7 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         ">=": np.greater_equal,
         "=": np.equal,
     }
-    for constant in (
-        -11,
-        -10.5,
-        -1,
-        0,
-        17,
-        18,
-        19,
-        19.5,
-        20,
-        39,
-        40,
-        64,
-        65,
-        89,
-        90,
-        91,
-        10.25,
-        49,
-        50,
-        51,
-    ):
+    for constant in CONSTANTS:
         satisfied = (compare | {"<>": np.not_equal})[sign](values, constant)
         mixed = any(len(set(satisfied[cells == i])) > 1 for i in range(attribute.size))
         try:
