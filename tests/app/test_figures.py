@@ -9,7 +9,6 @@ import pytest
 
 from engine.analysis import ad_hoc_queries as ask
 from engine.analysis import error_distribution, group_table
-from engine.figures import Picture
 from engine.figures import domain as questions
 from engine.figures import errors as error_figures
 from engine.figures import plans as plan_figures
@@ -21,6 +20,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import measure
 from engine.workload import Attribute, Schema, Width, Workload
+from tests.figures.example import check_picture
 
 SCHEMA = Schema(
     [
@@ -47,14 +47,6 @@ def example() -> Plan:
         .add(("code",), Width(2))
     )
     return plan(workload, Budget(pcost=0.5))
-
-
-def check_picture(picture: Picture) -> Picture:
-    assert picture.title
-    assert picture.alt
-    assert len(picture.table)
-    assert picture.figure.to_json()
-    return picture
 
 
 def test_error_figure_equals_plan_variances(example: Plan) -> None:

@@ -25,8 +25,9 @@ def example_workload(weight: float = 1.0) -> Workload:
 
 
 def check_picture(picture: Picture) -> Picture:
+    """Check that a picture has a title, a description, a table and no markup; return it."""
     assert picture.title
-    assert picture.alt
+    assert picture.alt.endswith(".")
     assert len(picture.table)
     assert "<b>" not in picture.figure.to_json().replace("\\u003c", "<")
     return picture

@@ -19,6 +19,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import apply_group, measure
 from engine.workload import Attribute, Schema, Workload
+from tests.figures.example import check_picture
 from tests.oracles import workload_rows
 
 SCHEMA = Schema(
@@ -38,14 +39,6 @@ COMMON = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)))
 RECORDS = synthetic(SCHEMA, 800, seed=4)
 RULE = NestedPlanRule(common=COMMON, primary="1-way", share=0.5, snr=5.0)
 FIRST_STAGE = stepwise.look(COMMON, RECORDS, rehearsal=True)
-
-
-def check_picture(picture):
-    assert picture.title
-    assert picture.alt
-    assert len(picture.table)
-    assert "<b>" not in picture.figure.to_json()
-    return picture
 
 
 # --- analyses ---

@@ -10,7 +10,6 @@ import pytest
 from scipy.special import ndtr
 
 from engine.errors import PlanError, WorkloadError
-from engine.figures import Picture
 from engine.lessons import examples as lessons
 from engine.lessons import figures as lesson_figures
 from engine.lessons import figures as strategy_figures
@@ -19,20 +18,13 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles
+from tests.figures.example import check_picture
 
 PAPER = Schema(
     [Attribute.categorical("A1", ["yes", "no"]), Attribute.categorical("A2", ["a", "b", "c"])]
 )
 QUERY = [[0, 1, 1], [0, 0, 1]]
 SIXTH, THIRD, HALF = 1 / 6, 1 / 3, 1 / 2
-
-
-def check_picture(picture: Picture) -> Picture:
-    assert picture.title
-    assert picture.alt.endswith(".")
-    assert len(picture.table)
-    assert picture.figure.to_json()
-    return picture
 
 
 def test_decompose_query_matches_paper() -> None:
