@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.errors import SchemaError, WorkloadError
 from engine.mechanisms import plan
@@ -109,6 +111,38 @@ def test_repeated_labels_of_areas_get_codes() -> None:
 def test_codes_keep_zeros_and_blanks() -> None:
     rows = [("01", "", ""), ("1", "", ""), (" 010", "", "01"), ("0010 ", "", "1")]
     assert CodeList.from_rows(rows).codes == (" 010", "0010 ")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[tuple[str, str, str]]:
+    """Rows of a random tree with at least two codes below the total, in any order."""
+    parents = [0, 0, *(draw(st.integers(0, i)) for i in range(2, draw(st.integers(3, 20))))]
+    rows = [(f"c{i}", f"label {i % 3}", f"c{p}" if p else "") for i, p in enumerate(parents, 1)]
+    return draw(st.permutations(rows))
+
+
+@given(tables())
+@settings(max_examples=50, deadline=None)
+def test_areas_are_ancestors_of_cells(rows: list[tuple[str, str, str]]) -> None:
+    parent = {code: above for code, _, above in rows}
+    cells = [code for code in parent if code not in parent.values()]
+    paths = [[cell] for cell in cells]
+    for path in paths:
+        while parent[path[0]]:
+            path.insert(0, parent[path[0]])
+    deepest = max(map(len, paths)) - 1
+    # the area of a cell at a depth is its ancestor there, or the cell itself above that depth
+    expected = [[path[min(depth, len(path) - 1)] for path in paths] for depth in range(deepest)]
+    if not expected:
+        check_refused(SchemaError, ["no level"], CodeList.from_rows, rows)
+        return
+    code_list = CodeList.from_rows(rows)
+    assert code_list.codes == tuple(cells)
+    assert len(code_list.hierarchy.levels) == len(expected)
+    for level, areas in zip(code_list.hierarchy.levels, expected, strict=True):
+        assert len(set(zip(level.area_of_cell, areas, strict=True))) == len(set(areas))
+        assert level.areas == len(set(areas))
+    assert Hierarchy.from_dict(code_list.hierarchy.to_dict()) == code_list.hierarchy
 
 
 # ---- refusals
