@@ -26,9 +26,10 @@ import numpy as np
 
 import demo_data
 from benchmarks import options, table
+from benchmarks.tuned import cube
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Schema, Workload
 from engine.workload.families import Random
 
 SEED = 8
@@ -51,11 +52,6 @@ PRINTED = {
     (20, "abs"): 66.89,
     (20, "random"): 386.32,
 }
-
-
-def cube(n: int, d: int) -> Schema:
-    """Schema of d numeric attributes of n cells."""
-    return Schema([Attribute.of_size(f"x{i}", n) for i in range(d)])
 
 
 def workloads(quick: bool) -> Iterator[tuple[str, Workload]]:
