@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from engine.cli.arguments import file_bytes, schema_of
@@ -88,15 +87,7 @@ def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
     code_list = read(file_bytes(path, SchemaError), name=path.stem)
     if schema is None:
         return Schema([Attribute.hierarchy(name, code_list)])
-    if name not in schema:
-        return replace(
-            schema, attributes=(*schema.attributes, Attribute.hierarchy(name, code_list))
-        )
-    attributes = [
-        attribute.with_hierarchy(code_list) if attribute.name == name else attribute
-        for attribute in schema.attributes
-    ]
-    return replace(schema, attributes=tuple(attributes))
+    return schema.with_code_list(name, code_list)
 
 
 def _is_schema(path: Path) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array, Index
-from engine._format import MAX_NAME, csv_start, near_matches, quote_public
+from engine._format import MAX_NAME, csv_start, near_matches, pluralize, quote_public
 from engine._values import FrozenValue
 from engine.errors import SchemaError
 from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_text
@@ -161,6 +161,13 @@ class Hierarchy(FrozenValue):
     def cells(self) -> int:
         """Number of cells."""
         return len(self.levels[0].area_of_cell)
+
+    @property
+    def levels_text(self) -> str:
+        """Names and numbers of areas of the levels, such as "region (4 areas), state (51 areas)"."""
+        return ", ".join(
+            f"{level.name} ({pluralize(level.areas, 'area')})" for level in self.levels
+        )
 
     def headline(self) -> dict[str, str]:
         """Return name, levels and numbers of areas and cells as texts for display."""
@@ -401,6 +408,21 @@ class CodeList(FrozenValue):
             [positions[parent] if parent else -1 for parent in parents], dtype=np.int64
         )
         return _code_list(codes, labels, numbers, level_names, name, levels)
+
+    @classmethod
+    def from_text(
+        cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
+    ) -> CodeList:
+        r"""Read a code list in a format that its text shows: hrc if a line starts with @, or CSV.
+
+        Parameters and errors are those of `from_csv` and `from_hrc`.
+
+        >>> CodeList.from_text("Ohio\n@Adams\n@Allen\nIowa\n@Adair\n").codes
+        ('Adams', 'Allen', 'Adair')
+        """
+        content = decoded_text(text, limit=MAX_CODE_LIST)
+        read = cls.from_hrc if re.search(r'^"?@', content, re.MULTILINE) else cls.from_csv
+        return read(content, name=name, levels=levels)
 
     @classmethod
     def from_csv(

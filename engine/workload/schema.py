@@ -33,6 +33,7 @@ from engine.workload.constraints import (
     promise_with_invariants,
     read_rules,
 )
+from engine.workload.hierarchy import CodeList
 from engine.workload.schema_io import (
     EXACT_KIND,
     MAX_ATTRIBUTES,
@@ -222,6 +223,30 @@ class Schema:
         return replace(
             self, attributes=tuple(_with_missing(attribute, added) for attribute in self.attributes)
         )
+
+    def with_code_list(self, name: str, code_list: CodeList) -> Schema:
+        """Return the schema with a code list for one attribute, which is added if it is new.
+
+        Raises
+        ------
+        SchemaError : if the attribute has other labels than the cells of the code list.
+        """
+        attributes = [
+            attribute.with_hierarchy(code_list) if attribute.name == name else attribute
+            for attribute in self.attributes
+        ]
+        if name not in self:
+            attributes.append(Attribute.hierarchy(name, code_list))
+        return replace(self, attributes=tuple(attributes))
+
+    def without_hierarchy(self, name: str, hierarchy: str) -> Schema:
+        """Return the schema without one hierarchy of an attribute, whose cells remain."""
+        remaining = tuple(h for h in self[name].hierarchies if h.name != hierarchy)
+        attributes = (
+            replace(attribute, hierarchies=remaining) if attribute.name == name else attribute
+            for attribute in self.attributes
+        )
+        return replace(self, attributes=tuple(attributes))
 
     def with_facts(
         self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None

@@ -1,0 +1,183 @@
+"""Queries of a group on the areas of one level of a code list.
+
+The areas of a level are one part of a group, so the queries on them are not consecutive unless this
+part varies slowest. `LevelQueries` numbers them from 0 and converts the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from engine._arrays import Index
+from engine.errors import WorkloadError
+from engine.workload.attribute import Attribute
+from engine.workload.families import Areas, Family, Level, Marginal
+from engine.workload.schema import Schema
+from engine.workload.workload import Group, make_group
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelQueries:
+    """Queries of a group on the areas of one level.
+
+    Attributes
+    ----------
+    title : name of the level; with the attribute, if two attributes of the group have levels.
+    labels : label of each area.
+    part : number of the part of the group that has the areas.
+    start : number of the query of this part on the first area.
+    counts : number of queries of each part of the group.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    part: int
+    start: int
+    counts: tuple[int, ...]
+
+    @cached_property
+    def per_area(self) -> int:
+        """Number of queries of the group per area."""
+        return math.prod(self.counts[: self.part] + self.counts[self.part + 1 :])
+
+    def find(self, text: str) -> Sequence[int]:
+        """Return the numbers of the areas whose label contains a text, ignoring case.
+
+        Without a text these are all areas; areas with exactly this label are first.
+        """
+        needle = text.strip().casefold()
+        if not needle:
+            return range(len(self.labels))
+        labels = [label.casefold() for label in self.labels]
+        matches = [area for area, label in enumerate(labels) if needle in label]
+        return sorted(matches, key=lambda area: labels[area] != needle)
+
+    def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
+        """Return the numbers in the group of queries ``start:stop`` on some areas, shape (queries,).
+
+        The queries on the areas are in the order of the group, with the areas in the given order.
+        """
+        shape = list(self.counts)
+        shape[self.part] = len(areas)
+        first, last, _ = slice(start, stop).indices(len(areas) * self.per_area)
+        places = list(np.unravel_index(np.arange(first, max(first, last)), shape))
+        places[self.part] = self.start + np.asarray(areas, dtype=np.int64)[places[self.part]]
+        return np.asarray(np.ravel_multi_index(tuple(places), self.counts), dtype=np.int64)
+
+    def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+        """Return queries ``start:stop`` on some areas as ranges (first, end) of the group."""
+        numbers = self.numbers(areas, start, stop)
+        if not len(numbers):
+            return []
+        pieces = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
+
+
+def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:
+    """Return the levels whose areas are queries of a group, from coarse to fine.
+
+    The cells of an attribute with a hierarchy are a level with the name of the attribute.
+
+    >>> from engine.workload import Attribute, CodeList, Levels, Workload
+    >>> codes = CodeList.from_labels({"Ohio": ["39001"], "Iowa": ["19001", "19003"]}, levels=["state"])
+    >>> schema = Schema([Attribute.hierarchy("county", codes)])
+    >>> group = Workload(schema).add("county", Levels(["state", "county"])).groups[0]
+    >>> [(level.title, level.labels) for level in levels_of_group(schema, group)]
+    [('state', ('Ohio', 'Iowa')), ('county', ('39001', '19001', '19003'))]
+    """
+    counts = tuple(part.count for part in group.parts)
+    levels, names = [], []
+    for number, part in enumerate(group.parts):
+        attribute = schema[group.attributes[part.axes[0]]]
+        if len(part.axes) > 1 or not attribute.hierarchies:
+            continue
+        for level, labels, start in _levels_of_family(attribute, part.family):
+            names.append(attribute.name)
+            levels.append(
+                LevelQueries(title=level, labels=labels, part=number, start=start, counts=counts)
+            )
+    if len(set(names)) < 2:
+        return tuple(levels)
+    return tuple(
+        LevelQueries(
+            title=level.title if level.title == name else f"{level.title} of {name}",
+            labels=level.labels,
+            part=level.part,
+            start=level.start,
+            counts=counts,
+        )
+        for level, name in zip(levels, names, strict=True)
+    )
+
+
+def _levels_of_family(
+    attribute: Attribute, family: Family
+) -> list[tuple[str, tuple[str, ...], int]]:
+    """Return name, labels and first query of each level whose areas are queries of a family."""
+    cells = tuple(map(attribute.label, range(attribute.size)))
+    if isinstance(family, Marginal):
+        return [(attribute.name, cells, 0)]
+    if not isinstance(family, Areas) or family.selection is None:
+        return []
+    selection, out = family.selection, []
+    for position, start in sorted(zip(selection.positions, selection.starts, strict=False)):
+        if position == len(selection.hierarchy.levels):
+            out.append((attribute.name, cells, start))
+        else:
+            level = selection.hierarchy.levels[position]
+            out.append((level.name, level.labels, start))
+    return out
+
+
+def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
+    """Return the sums of a group along the hierarchies of its attributes: title -> group.
+
+    A group has the areas of one level in place of the queries on one attribute, and the queries of
+    ``group`` on the other attributes. Levels that are queries of ``group`` are left out. A group with
+    a joint family has no such sums.
+    """
+    if any(len(part.axes) > 1 for part in group.parts):
+        return {}
+    present = {level.title for level in levels_of_group(schema, group)}
+    attributes = [schema[name] for name in group.attributes if schema[name].hierarchies]
+    entries = [
+        (attribute.name, hierarchy.name, level)
+        for attribute in attributes
+        for hierarchy in attribute.hierarchies
+        for level in hierarchy.level_names
+    ]
+    repeated = Counter((name, level) for name, _, level in entries)
+    out = {}
+    for name, hierarchy, level in entries:
+        title = level if len(attributes) == 1 else f"{level} of {name}"
+        if title not in present:
+            if repeated[name, level] > 1:
+                title = f"{title} ({hierarchy})"
+            out[title] = at_level(schema, group, name, level, hierarchy)
+    return out
+
+
+def at_level(
+    schema: Schema, group: Group, attribute: str, level: str, hierarchy: str | None = None
+) -> Group:
+    """Return a group with the areas of a level in place of its queries on an attribute.
+
+    Raises
+    ------
+    WorkloadError : the attribute is not in the group or in a joint family, or has no such level.
+    """
+    families = {
+        group.attributes[part.axes[0]]: part.family for part in group.parts if len(part.axes) == 1
+    }
+    if attribute not in families or len(families) < len(group.attributes):
+        raise WorkloadError(
+            f"The group on {', '.join(group.attributes) or 'no attribute'} has no family of its own"
+            f" for '{attribute}'. Choose a group with one family per attribute."
+        )
+    return make_group(schema, group.attributes, families | {attribute: Level(level, hierarchy)})
