@@ -46,7 +46,7 @@ from engine.progress import Progress, check_callback, progress_reporter
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
 from engine.residuals import Axes
-from engine.workload import subsets
+from engine.workload import Group, subsets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,9 +174,21 @@ class Published:
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of a group, in counts."""
-        queries = self.measurement.plan.workload.groups[group]
-        first, last, _ = slice(start, stop).indices(queries.count)
-        return apply_group(queries, self.table(queries.attributes), first, max(first, last))
+        return self.sums(self.measurement.plan.workload.groups[group], start, stop)
+
+    def sums(self, group: Group, start: int = 0, stop: int | None = None) -> Array:
+        """Return the published answers to queries ``start:stop`` of any group, in counts.
+
+        The group is on attributes that a group of the workload contains, for example the areas of a
+        level of a code list, see `engine.workload.level_queries.at_level`. Answers to its queries
+        are sums of the cells of `table`.
+
+        Raises
+        ------
+        NotAnswerable : no group of the workload contains these attributes.
+        """
+        first, last, _ = slice(start, stop).indices(group.count)
+        return apply_group(group, self.table(group.attributes), first, max(first, last))
 
     def answers(
         self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95

@@ -31,7 +31,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,9 @@ from engine.progress import Progress
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
+from engine.release.measurement import group_texts
 from engine.residuals import Axes, Space
+from engine.workload import Group
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -418,37 +420,67 @@ class Uncertainty:
         answer, std, low, high.  A suppressed number and its interval are NaN; sums still include
         it.
         """
-        answers = self.published.answers(group, start, stop, confidence)
-        values = answers["published"].to_numpy()
         queries = self.published.measurement.plan.workload.groups[group]
-        first, last, _ = slice(start, stop).indices(queries.count)
-        names, last = queries.attributes, max(first, last)
+        unbiased = self.published.measurement.answers(group, start, stop, confidence)
+        columns = self._published_columns(queries, start, stop, confidence, rule)
+        for place, (name, column) in enumerate(columns.items(), start=1):
+            unbiased.insert(place, name, column)
+        return unbiased
+
+    def sums(
+        self,
+        group: Group,
+        start: int = 0,
+        stop: int | None = None,
+        confidence: float = 0.95,
+        rule: QualityRule | None = None,
+    ) -> pd.DataFrame:
+        """Return published answers to queries ``start:stop`` of any group, see `Published.sums`.
+
+        The columns are those of `answers` without the unbiased answers.
+        """
+        import pandas as pd
+
+        schema = self.published.measurement.plan.schema
+        first, last, _ = slice(start, stop).indices(group.count)
+        texts = group_texts(schema, group, first, max(first, last)).to_pylist()
+        columns = self._published_columns(group, start, stop, confidence, rule)
+        return pd.DataFrame({"query": texts} | columns)
+
+    def _published_columns(
+        self,
+        group: Group,
+        start: int,
+        stop: int | None,
+        confidence: float,
+        rule: QualityRule | None,
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of published numbers for queries ``start:stop``; see `answers`."""
+        values = self.published.sums(group, start, stop)
+        first, last, _ = slice(start, stop).indices(group.count)
+        names, last = group.attributes, max(first, last)
         squares = np.mean(
-            [
-                apply_group(queries, self._assembled(e, names), first, last) ** 2
-                for e in self.errors
-            ],
+            [apply_group(group, self._assembled(e, names), first, last) ** 2 for e in self.errors],
             axis=0,
         )
-        squares += apply_group(queries, self._rounding(names), first, last) ** 2
+        squares += apply_group(group, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
         low = values - half if self.published.fit == "none" else np.maximum(values - half, 0.0)
         measured = self._measured_shares(group, first, last, values)
         flags, reasons = (rule or QualityRule()).flags(values, error, measured)
-        shown = flags != SUPPRESSED
-        columns = {
+        numbers = {
+            "published": values,
             "error": error,
             "published_low": low,
             "published_high": values + half,
         }
-        answers["published"] = np.where(shown, values, np.nan)
-        for place, (name, column) in enumerate(columns.items(), start=2):
-            answers.insert(place, name, np.where(shown, column, np.nan))
-        answers.insert(5, "flag", flags)
-        answers.insert(6, "reason", reasons)
-        answers.insert(7, "measured", measured)
-        return answers
+        shown = flags != SUPPRESSED
+        return {name: np.where(shown, column, np.nan) for name, column in numbers.items()} | {
+            "flag": flags,
+            "reason": reasons,
+            "measured": measured,
+        }
 
     def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
         """Summarize the effect of publishing, one row per group, from released numbers only.
@@ -478,12 +510,11 @@ class Uncertainty:
             rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
 
-    def _measured_shares(self, group: int, first: int, last: int, values: Array) -> Array:
+    def _measured_shares(self, queries: Group, first: int, last: int, values: Array) -> Array:
         """Return the measured share of queries, the mean over their cells weighted by counts.
 
         ``values`` are the published answers to queries ``first:last``; shape (queries,).
         """
-        queries = self.published.measurement.plan.workload.groups[group]
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
             return np.ones(last - first)

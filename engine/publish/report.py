@@ -24,6 +24,7 @@ from engine.publish.output_path import added_columns, new_file
 from engine.release import Measurement, quantile
 from engine.release.measurement import query_texts
 from engine.workload import Group
+from engine.workload.level_queries import level_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -296,6 +297,49 @@ def read_published(
         table = file.read_row_groups(row_groups, columns=[f.name for f in TABLE_SCHEMA][2:])
     skipped = int(ends[row_groups[0]] - sizes[row_groups[0]]) if row_groups else 0
     frame: pd.DataFrame = table.slice(first - skipped, last - first).to_pandas()
+    return frame
+
+
+# columns of the published numbers in `TABLE_SCHEMA`, and the table and level that they belong to
+LEVEL_SCHEMA = pa.schema(
+    [("group", pa.int64()), ("level", pa.string()), *[TABLE_SCHEMA.field(i) for i in range(2, 10)]]
+)
+
+
+def write_level_sums(
+    uncertainty: Uncertainty,
+    path: str | os.PathLike[str],
+    *,
+    rule: QualityRule | None = None,
+    confidence: float = 0.95,
+    overwrite: bool = False,
+) -> Path:
+    """Write the sums of published tables along code lists to a Parquet file, for `read_level_sums`.
+
+    Columns: group (its number), level (a title of `level_groups`), then those of
+    `Uncertainty.sums`. The file is written atomically.
+    """
+    plan = uncertainty.published.measurement.plan
+    with (
+        new_file(path, overwrite=overwrite) as partial,
+        file_writer(partial, "parquet", LEVEL_SCHEMA, {"plan_hash": plan.hash}) as writer,
+    ):
+        for number, group in enumerate(plan.workload.groups):
+            for level, sums in level_groups(plan.schema, group).items():
+                for start in range(0, sums.count, ANSWERS_PER_ROW_GROUP):
+                    rows = uncertainty.sums(
+                        sums, start, start + ANSWERS_PER_ROW_GROUP, confidence, rule
+                    ).assign(group=number, level=level)
+                    writer.write(pa.Table.from_pandas(rows, LEVEL_SCHEMA, preserve_index=False))
+    return Path(path)
+
+
+def read_level_sums(path: str | os.PathLike[str], group: int, level: str) -> pd.DataFrame:
+    """Read the sums of a group on a level from a file of `write_level_sums`."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, filters=[("group", "==", group), ("level", "==", level)])
+    frame: pd.DataFrame = table.drop_columns(["group", "level"]).to_pandas()
     return frame
 
 

@@ -46,7 +46,7 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
 from engine.plans.reconstruction import Answers
 from engine.residuals import Space
-from engine.workload import Group, Part
+from engine.workload import Group, Part, Schema
 from engine.workload.families import Intervals
 
 if TYPE_CHECKING:
@@ -350,16 +350,20 @@ def _part_answers(part: Part, table: Array) -> Array:
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
     """Return the texts of queries ``start:stop`` of a group, as in `Workload.describe`."""
+    return group_texts(plan.schema, plan.workload.groups[group], start, stop)
+
+
+def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa.Array:
+    """Return the texts of queries ``start:stop`` of any group on a schema; see `query_texts`."""
     import pyarrow.compute as pc
 
-    query_group = plan.workload.groups[group]
     if not query_group.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())
     columns: list[pa.Array] = []
     index, has_empty_text = np.arange(start, stop), False
     for part in reversed(query_group.parts):
         index, row = np.divmod(index, part.count)
-        attributes = tuple(plan.schema[query_group.attributes[a]] for a in part.axes)
+        attributes = tuple(schema[query_group.attributes[a]] for a in part.axes)
         texts, some_empty = _part_texts(part.family, attributes, part.count)
         columns.insert(0, texts.take(pa.array(row)))
         has_empty_text |= some_empty
