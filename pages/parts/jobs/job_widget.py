@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
+from weakref import WeakValueDictionary
 
 import streamlit as st
 
@@ -16,6 +18,19 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
 ROWS = "rows_read"
+
+
+@dataclass(eq=False)
+class _RowReport:
+    """Private report on the rows that a paid job reads; ``rows`` is None until the job is done."""
+
+    key: str
+    rows: Mapping[str, Any] | None = None
+
+
+# random token of a browser tab -> its report, in the memory of this process only; an entry ends
+# with the page state that holds the report
+_REPORTS: WeakValueDictionary[str, _RowReport] = WeakValueDictionary()
 
 
 @st.cache_resource(scope="session", on_release=job_queue.leave, show_spinner=False)
@@ -50,7 +65,8 @@ def replace_job(session_key: str, key: str, *, needed: str = "") -> None:
 
 def claim(key: str) -> None:
     """Record that this session started a release; only it sees the report on the rows read."""
-    history.page_state()[ROWS] = (key, None)
+    token = st.session_state[history.REPORT_TOKEN] = secrets.token_hex(16)
+    history.page_state()[ROWS] = _REPORTS[token] = _RowReport(key)
 
 
 def receipt(key: str, text: str, *, icon: str) -> None:
@@ -71,22 +87,28 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
     """Return the private report on the rows that a release read; None for jobs of other sessions.
 
     The report moves from the queue, which all sessions share, to the state of this page, where it
-    stays until another page is opened.
+    stays until another page is opened. After a reload, the new session of the same browser finds
+    it by the token, which `session_restore` stores; Streamlit keeps the state of the former
+    session for two minutes.
     """
-    cached_rows = history.page_state().get(ROWS)
-    if cached_rows is None or cached_rows[0] != key:
+    token = st.session_state.get(history.REPORT_TOKEN, "")
+    report: _RowReport | None = history.page_state().get(ROWS) or _REPORTS.get(token)
+    if report is None or report.key != key:
         return None
+    history.page_state()[ROWS] = report
     job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
-        cached_rows = history.page_state()[ROWS] = (key, job_state.result["rows"])
+        report.rows = job_state.result["rows"]
         job_queue.forget(key)
-    report: Mapping[str, Any] | None = cached_rows[1]
-    return report
+    return report.rows
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:
     """Draw how many rows were read and dropped, and why; as a warning if many were dropped."""
-    lines = [f"{rows['text']} Private: only you see these numbers, in this session."]
+    lines = [
+        f"{rows['text']} Private: only this browser tab shows these numbers, until you open"
+        " another page."
+    ]
     for column, reasons in rows["reasons"].items():
         counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
         lines.append(f"{column}: {counts}")

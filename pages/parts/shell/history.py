@@ -24,6 +24,8 @@ KEY = "history"
 # option of the mechanism with error targets of single tables; session state key, whether the last
 # removal of these targets was caused by a change of the workload
 TARGETS, DROPPED = "targets", "targets_dropped"
+# session state key of the token with which a reloaded page finds its private report
+REPORT_TOKEN = "report_token"
 CARRIED = "carried"  # session state key of values of the page state for the next page
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
@@ -180,6 +182,7 @@ def enter(page: str) -> None:
     if st.session_state.get("page", page) != page:
         page_state().clear()
         page_state().update(st.session_state.pop(CARRIED, {}))
+        st.session_state[REPORT_TOKEN] = ""
         streamlit_internals.remove_uploads()
     st.session_state["page"] = page
 

@@ -1,4 +1,4 @@
-"""Session state that is restored after a reload: ledger, dataset, file, open step and result.
+"""Session state restored after a reload: ledger, dataset, file, step, result, incomplete columns.
 
 The state is stored in the settings folder of the user, readable by its owner only, and not in the
 address, which people share. An address contains a random name of the stored state, which only the
@@ -21,7 +21,9 @@ import platformdirs
 import streamlit as st
 
 from engine._atomic_io import atomic_file
+from engine.workload.schema_rows import ROW_KEYS
 from pages.parts.shell.auth_middleware import BROWSER
+from pages.parts.shell.history import REPORT_TOKEN
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
 # keys of the session state with texts
@@ -40,9 +42,14 @@ SESSION_TEXTS = (
     "coarse_step",
     "coarse_kind",
     "coarse_chain",
+    REPORT_TOKEN,
 )
 # keys of the session state with lists of integers
 SESSION_LISTS = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))
+# keys of the session state with lists of rows of the schema that have a name and no values
+SESSION_ROWS = ("schema_incomplete",)
+KEYS = (*SESSION_TEXTS, *SESSION_LISTS, *SESSION_ROWS)
+MAX_ROWS = 2_000
 MAX_BROWSERS, MAX_PAGES, MAX_LEDGERS = 50, 100, 10  # pages and ledgers per browser
 _LOCK = threading.Lock()
 
@@ -68,7 +75,7 @@ def restore() -> None:
         page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-    for name in (*SESSION_TEXTS, *SESSION_LISTS):
+    for name in KEYS:
         if page.get(name) and _fits(name, page[name]):
             st.session_state.setdefault(name, page[name])
 
@@ -77,11 +84,14 @@ def keep() -> None:
     """Store the state of this session if it changed, under a random name in the address."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    values = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *SESSION_LISTS)}
+    values = {name: st.session_state.get(name) for name in KEYS}
     values = {name: value for name, value in values.items() if _fits(name, value)}
     # a widget that is not on this page has lost its value, but the stored one is still valid
     values = st.session_state.get("place", {}) | values
-    if not browser() or not values.get("ledger_path") or values == st.session_state.get("place"):
+    is_empty = not any(values.get(name) for name in ("ledger_path", *SESSION_ROWS))
+    if not browser() or (is_empty and "place" not in st.session_state):
+        return
+    if values == st.session_state.get("place"):
         return
     st.session_state["place"] = values
     name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
@@ -99,6 +109,13 @@ def _fits(name: str, value: object) -> bool:
     """Return whether a value has the type of this key of the session state."""
     if name in SESSION_LISTS:
         return isinstance(value, list) and all(ways in (1, 2, 3) for ways in value)
+    if name in SESSION_ROWS:
+        return (
+            isinstance(value, list)
+            and len(value) <= MAX_ROWS
+            and all(isinstance(row, dict) and set(row) == set(ROW_KEYS) for row in value)
+            and all(isinstance(text, str) for row in value for text in row.values())
+        )
     return isinstance(value, str)
 
 

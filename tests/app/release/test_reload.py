@@ -16,6 +16,7 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release import measure
 from pages.parts.jobs import plan_cache, plans
+from pages.parts.schema import grid
 from pages.parts.shell import session_restore
 from tests.app.release.sessions import (
     CONFIRM,
@@ -25,7 +26,7 @@ from tests.app.release.sessions import (
     open_release,
     row_kinds,
 )
-from tests.app.session import Session, demo_plan, wait
+from tests.app.session import Session, demo_plan, upload, wait
 
 
 @pytest.fixture
@@ -85,6 +86,45 @@ def test_other_browser_sees_no_release_at_address(
             shown = str(other.app.main) + str(other.app.sidebar)
             for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
                 assert word not in shown
+
+
+def test_report_on_rows_survives_reload_only(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
+    session = open_release(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    again = reload_page(reload_page(session))
+    assert "Rows read 944 = counted 944 + dropped 0" in again.text()
+    places = (ledger.path.parent / "settings" / "places.json").read_text()
+    assert "944" not in places + str(again.app.query_params)
+    browser("theirs")
+    assert "Rows read" not in reload_page(session).text()
+    browser("mine")
+    again.go("preview").go("release")
+    assert "Released for survey" in again.text()
+    for shown in (again, reload_page(again)):
+        assert "Rows read" not in shown.text()
+
+
+def test_report_survives_reload_during_release(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
+    session = open_release(ledger).set(confirmation="survey").press("release")
+    assert "Rows read 944" in wait(reload_page(session)).text()
+
+
+def test_names_without_values_survive_reload(browser: Callable[[str], None]) -> None:
+    browser("mine")
+    session = upload(Session(), "records.csv", b"age,sex\n31,F\n")
+    again = reload_page(session, "schema")
+    assert [row["name"] for row in again.app.session_state[grid.BASE]] == ["age", "sex"]
+    assert "sex" not in str(again.app.query_params)
+    upload(again, "schema.json", b'{"age": 9}')
+    assert reload_page(again, "schema").app.session_state[grid.BASE][-1]["name"] == "age"
+    browser("theirs")
+    assert not reload_page(session, "schema").app.session_state[grid.BASE][0]["name"]
 
 
 def test_ledger_lists_releases_without_a_plan(
