@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Frame = pd.DataFrame  # for annotations in modules that do not import pandas
 
 
+SMALLEST_COST = 1e-7  # smaller privacy parameters are written as "less than 0.0000001"
 MAX_NAME = 200  # characters of a name that the search for similar names compares
 DELIMITERS = ",;\t|"
 MAX_HEADER = 2**16  # characters of a CSV text that are searched for the header
@@ -208,12 +209,15 @@ def format_number(value: float) -> str:
 def cost(value: float) -> str:
     """Return the text of a privacy parameter (pcost, rho, mu, epsilon), rounded up to 4 digits.
 
-    Values below 1e-7 are rounding errors of sums and give "0".
+    Values are written without exponents down to `SMALLEST_COST`. Negative values above
+    -`SMALLEST_COST` are rounding errors of sums and give "0".
 
-    >>> cost(0.9999999984), cost(1.6e-9), cost(4.1721)
-    ('1', '0', '4.173')
+    >>> cost(0.9999999984), cost(4.1721), cost(0.00002), cost(1.6e-9), cost(0.0)
+    ('1', '4.173', '0.00002', 'less than 0.0000001', '0')
     """
-    return "0" if abs(value) < 1e-7 else rounded_up(value)
+    if abs(value) < SMALLEST_COST:
+        return f"less than {_positional(SMALLEST_COST)}" if value > 0.0 else "0"
+    return _positional(float(rounded_up(value)))
 
 
 def duration_text(seconds: float) -> str:
@@ -241,7 +245,12 @@ def remaining_text(value: float) -> str:
     >>> remaining_text(0.33339), remaining_text(0.7), remaining_text(1.6e-9)
     ('0.3333', '0.7', '0')
     """
-    return "0" if abs(value) < 1e-7 else _digits(value, ROUND_FLOOR)
+    return "0" if abs(value) < SMALLEST_COST else _positional(float(_digits(value, ROUND_FLOOR)))
+
+
+def _positional(value: float) -> str:
+    """Return a number without an exponent if its absolute value is below 1."""
+    return format(Decimal(repr(value)), "f") if abs(value) < 1.0 else f"{value:g}"
 
 
 def rounded_up(value: float) -> str:

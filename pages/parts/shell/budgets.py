@@ -39,7 +39,6 @@ UNITS = {
 AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
 ROWS_LABEL = "Maximum rows per person"
 AGAINST_LABEL = "Protect"
-SMALLEST_SHOWN = 1e-7  # smaller numbers of a budget are shown as "under 1e-07"
 UNIT = "budget_unit"  # session state key of the chosen unit
 
 
@@ -62,7 +61,7 @@ def headline(budget: Budget, unit: str) -> str:
     >>> headline(Budget(pcost=1.0), RISK)
     'success rate 69.2%'
     >>> headline(Budget(pcost=1e-15), APPROX), headline(Budget(pcost=1e-15), RHO)
-    ('ε under 1e-07', 'rho under 1e-07')
+    ('ε less than 0.0000001', 'rho less than 0.0000001')
     """
     if unit == RISK:
         return f"success rate {budget.guess:g}%"
@@ -73,8 +72,8 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def _number_text(value: float) -> str:
-    """Return epsilon, pcost, rho or mu as text; below `SMALLEST_SHOWN` as "under 1e-07"."""
-    return cost(value) if value >= SMALLEST_SHOWN else f"under {SMALLEST_SHOWN:g}"
+    """Return epsilon, pcost, rho or mu as text; an epsilon of 0 at some delta is not written as 0."""
+    return cost(value or 5e-324)
 
 
 @lru_cache(maxsize=256)

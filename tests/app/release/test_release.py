@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,19 @@ def test_huge_epsilon_shows_a_warning(ledger: Ledger) -> None:
     wait(session.go("release", step=PAYER, ledger_path=str(ledger.path)))
     session.set(dataset="survey").set(step=CONFIRM)
     assert "almost no protection" in session.text()
+
+
+def test_tiny_cost_is_shown_without_exponent(ledger: Ledger) -> None:
+    workload = demo_plan("survey", (1,)).workload
+    studio = RequestState(workload=workload, budget=Budget(pcost=5e-8), options=UNIFORM)
+    session = Session(plan=permalink.packed(studio))
+    wait(session.go("release", step=PAYER, ledger_path=str(ledger.path)))
+    wait(session.set(dataset="survey").set(step=CONFIRM))
+    button = next(b for b in session.app.button if b.key == "release")
+    assert button.label == "Release: spend less than 0.0000001 pcost"
+    (metric,) = (m for m in session.app.sidebar.metric)
+    shown = metric.value + metric.help + session.text()
+    assert not re.search(r"(pcost|rho|mu|ε|spend) \d*\.?\d*e-\d", shown)
 
 
 def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
