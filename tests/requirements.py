@@ -18,6 +18,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "R": ("Rscript", ("r-base-core",)),
     "LaTeX": ("pdflatex", ("texlive-latex-base", "texlive-latex-recommended")),
     "git": ("git", ("git",)),
+    "bash": ("bash", ("bash",)),
 }
 # name of an imported module -> package of the extra "dev" that is not in the extra "test"
 PACKAGES = {

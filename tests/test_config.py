@@ -176,6 +176,7 @@ def test_ci_script_runs_documented_test_command() -> None:
     assert "missing=$(python3 -m tests.requirements)" in lines
 
 
+@pytest.mark.needs("bash")
 @pytest.mark.parametrize(("lowest", "newest"), [(0, 0), (3, 0), (0, 4), (3, 4)])
 def test_ci_script_fails_if_any_version_fails(lowest: int, newest: int, tmp_path: Path) -> None:
     programs, venv = tmp_path / "programs", tmp_path / ".venv" / "bin"

@@ -75,6 +75,7 @@ def test_readme_blocks_print_shown_output(
 
 
 @pytest.mark.full
+@pytest.mark.needs("bash")
 def test_readme_blocks_run_in_shell(tmp_path: Path) -> None:
     place = link_demo_data(tmp_path) / ".venv" / "bin"
     place.mkdir(parents=True)
