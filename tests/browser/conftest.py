@@ -246,7 +246,8 @@ class Visit:
             box.click()
             box.fill(option)
             self.page.get_by_role("option", name=option).first.click()
-        self.page.keyboard.press("Escape")
+        if self.page.get_by_role("listbox").count():  # without a list, Escape clears the choice
+            self.page.keyboard.press("Escape")
         self.settle()
 
     def upload(self, file: Path) -> None:

@@ -31,7 +31,7 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
                 f"These attributes have {texts.number(schema.cells(ranges))} cells. Choose one."
             )
             return None
-        return analysis.run_query(schema, ranges) if ranges else None
+        return analysis.run_query(schema, ranges)
     names = st.multiselect(
         "Attributes",
         schema.names,

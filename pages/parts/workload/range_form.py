@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine import _format as texts
 from engine import figures
@@ -33,23 +36,11 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
 
 def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     """Draw the cells of one or two attributes and return the chosen range of each."""
-    default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][
-        :1
-    ] or [schema.names[0]]
-    names = st.multiselect(
-        "Attributes",
-        schema.names,
-        default=default_names,
-        max_selections=2,
-        key=f"range_names_{len(schema)}",
-    )
-    if not names:
-        st.caption("Choose one attribute for a range, two for a rectangle.")
-        return {}
-    ranges = {}
-    for column, name in zip(st.columns(len(names)), names, strict=True):
+    columns, ranges = st.columns(2), {}
+    for column, name in zip(columns, _attributes(schema, columns), strict=False):
         with column:
             ranges[name] = _ends(schema[name])
+    names = tuple(ranges)
     st.caption("Drag over the chart, or move the sliders.")
     figure_view.picture(
         figures.range_picture(schema, ranges),
@@ -58,16 +49,38 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
             "modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"],
             "doubleClick": False,
         },
-        on_select=lambda: take_box(schema, tuple(names)),
+        on_select=lambda: take_box(schema, names),
     )
     return ranges
+
+
+def _attributes(schema: Schema, columns: Sequence[DeltaGenerator]) -> list[str]:
+    """Draw the choice of one or two attributes, one per column, and return their names.
+
+    The height of these lists does not depend on the names, unlike that of a list with several
+    choices: its change would move the button below while a person presses it.
+    """
+    numeric = [i for i, a in enumerate(schema.attributes) if a.kind == "numeric" and a.size > 1]
+    first = columns[0].selectbox(
+        "Attribute",
+        schema.names,
+        index=numeric[0] if numeric else 0,
+        key=f"range_first_{len(schema)}",
+    )
+    others = [name for name in schema.names if name != first]
+    second = columns[1].selectbox(
+        "Second attribute (optional)",
+        others,
+        index=None,
+        key=f"range_second_{len(schema)}",
+        placeholder="None: a range of one attribute",
+    )
+    return [first] if second is None else [first, second]
 
 
 def drag_range(schema: Schema) -> tuple[Group, ...]:
     """Draw the form for a range, its description, and the button that adds it."""
     ranges = choose(schema)
-    if not ranges:
-        return ()
     with show_errors():
         addition = box_workload(schema, ranges)
         cells = pluralize(schema.cells(ranges), "cell")

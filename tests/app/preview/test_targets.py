@@ -75,7 +75,7 @@ def test_unreachable_target_shows_error() -> None:
 def test_drawn_query_sets_budget_for_its_interval() -> None:
     session, reference = open_demo("survey"), demo_plan("survey")
     session.set(
-        fold_target=True, target_goal="One query", probe_how="Draw a range", range_names_10=["age"]
+        fold_target=True, target_goal="One query", probe_how="Draw a range", range_first_10="age"
     )
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]

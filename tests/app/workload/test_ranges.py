@@ -22,10 +22,18 @@ def test_range_is_set_with_sliders() -> None:
     session.press("add_range")
     (group,) = session.studio.workload.groups
     assert group.to_dict() == box_workload(SURVEY, {"age": (2, 21)}).groups[0].to_dict()
-    session.set(**{f"range_names_{len(SURVEY)}": ["age", "education"]}).press("add_range")
+    session.set(range_second_10="education").press("add_range")
     assert session.studio.workload.groups[-1].attributes == ("age", "education")
-    session.set(**{f"range_names_{len(SURVEY)}": []})
-    assert "Choose one attribute for a range" in session.text()
+
+
+def test_range_attributes_can_be_exchanged() -> None:
+    session = open_workload(add_how="Pick a range").set(range_second_10="education")
+    session.set(range_first_10="education")
+    assert not session.errors()
+    session.set(range_second_10="age").press("add_range")
+    assert session.studio.workload.groups[-1].attributes == ("education", "age")
+    session.set(range_second_10=None)
+    assert "Range: education" in session.text()
 
 
 def test_range_form_supports_all_attribute_sizes() -> None:
@@ -38,11 +46,11 @@ def test_range_form_supports_all_attribute_sizes() -> None:
     )
     session.press("next").set(add_how="Pick a range")
     for name in names:
-        session.set(range_names_4=[name])
+        session.set(range_first_4=name)
         assert not session.errors()
     session.set(range_huge_1000000_0_first=999_999, range_huge_1000000_0_last=7).press("add_range")
     assert session.studio.workload.describe(0) == "huge >= 7"
-    session.set(range_names_4=["two", "one"])
+    session.set(range_first_4="two", range_second_4="one")
     session.run(
         next(s for s in session.app.select_slider if s.key == "range_two_2_0").set_value((0, 1))
     )
