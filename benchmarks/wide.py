@@ -8,19 +8,24 @@ of the complete attribute in rows named "whole". "exponent" is the slope of log 
 from 1,000 cells on.
 
 Below them are complete plans, of all marginals up to 3-way of an attribute of 30,000 cells with two
-of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds.
+of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds, and
+"release" the memory of a rehearsal and all its answers, divided by that of the answers.
 """
 
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks import one_thread, options, peak_megabytes, run_in_new_process, table
 from engine.mechanisms import plan
+from engine.plans import Plan
 from engine.privacy import Budget
+from engine.release import measure
 from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
 from engine.workload import Attribute, Schema, Workload
 
@@ -64,8 +69,11 @@ PLANS = (
 
 def _measure_plan(
     mechanism: str, family: str | None, options: dict[str, Any]
-) -> tuple[float, float, float]:
-    """Return the CPU seconds and megabytes of a plan with its preview, and its weighted RMSE."""
+) -> tuple[float, float, float, float | None]:
+    """Return the CPU seconds and megabytes of a plan with its preview, and its weighted RMSE.
+
+    The last number is `_release_memory`; None for strategies that are too large for a release.
+    """
     attributes = [Attribute.of_size(name, n) for name, n in (("a", 30_000), ("b", 2), ("c", 18))]
     plan(Workload(Schema(attributes[1:])).add("b").add("c", "prefix"), BUDGET, cache=False)
     workload = Workload.all_ways(Schema(attributes), (1, 2, 3), "marginal")
@@ -74,7 +82,24 @@ def _measure_plan(
     before, started = peak_megabytes(), time.process_time()
     result = plan(workload, BUDGET, mechanism, cache=False, **options)
     result.by_group()
-    return time.process_time() - started, peak_megabytes() - before, result.weighted_rmse
+    seconds, megabytes = time.process_time() - started, peak_megabytes() - before
+    release = None if family else _release_memory(result)
+    return seconds, megabytes, result.weighted_rmse, release
+
+
+def _release_memory(result: Plan) -> float:
+    """Return the peak memory of a rehearsal and all its answers, over that of the answers."""
+    workload = result.workload
+    records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
+    # the first release loads modules and fills caches
+    measure(result, records.iloc[:0], rehearsal=True, seed=1)
+    tracemalloc.start()
+    release = measure(result, records, rehearsal=True, seed=1)
+    for number in range(len(workload.groups)):
+        release.values(number)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / (8 * sum(group.count for group in workload.groups))
 
 
 def main() -> None:
@@ -101,11 +126,14 @@ def main() -> None:
             wide = np.array(WIDTHS) >= 1_000
             slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]
             show(f"{family:22} exponent {slope:.2f}")
-        show(f"{'plan of 30,000 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9}")
+        show(f"{'plan of 30,000 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9} {'release':>7}")
         for mechanism, kind, extra in PLANS:
-            seconds, megabytes, rmse = run_in_new_process(_measure_plan, mechanism, kind, extra)
+            seconds, megabytes, rmse, release = run_in_new_process(
+                _measure_plan, mechanism, kind, extra
+            )
+            ratio = "" if release is None else f"{release:.2f}"
             name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
-            show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f}")
+            show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {ratio:>7}")
 
 
 if __name__ == "__main__":

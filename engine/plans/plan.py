@@ -222,7 +222,7 @@ class Plan(FrozenValue):
         """Return the estimates for `answers_from`, computed from those of the measured blocks.
 
         The keys are those of `estimate_blocks`.  Here the estimates are returned unchanged; a plan
-        that measures a residual space several times averages them.
+        that measures a residual space several times averages them, and may overwrite the arrays.
         """
         return estimates
 

@@ -45,8 +45,9 @@ from engine.plans.replace_one import row_pcosts
 from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
+from engine.residuals.basis import part_of, pieces
 from engine.residuals.marginals import IdentityStrategy, marginal_strategy
-from engine.residuals.operators import CosineMatrix, is_wide
+from engine.residuals.operators import is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
@@ -765,25 +766,28 @@ class MarginalsPlan(Plan):
         return out
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        out = {s: np.zeros([n - 1 for n in self.schema.sizes(s)]) for s in self._precisions}
-        totals = {s: math.fsum(p for _, p in sources) for s, sources in self._precisions.items()}
+        out: dict[Space, Array] = {}
         # each estimate is read once, because it may be computed on access
-        for key in self.blocks:
-            table = estimates[key]
-            for space, sources in self._precisions.items():
-                for precision in (p for source, p in sources if source == key):
-                    share = precision / totals[space]
-                    out[space] += share * self._coordinates_in(key, table, space)
+        for key, block in self.blocks.items():
+            sizes = self.schema.sizes(block.attributes)
+            table = np.require(estimates[key], float, ["C", "W"])
+            centers = [None] * len(sizes)  # uniform
+            row = pieces(table.reshape(1, -1), sizes, centers, {}, overwrite=True)
+            coordinates = row.reshape(1, *sizes)
+            for axes in subsets(range(len(sizes))):
+                space = tuple(block.attributes[a] for a in axes)
+                precisions = dict(self._precisions.get(space, ()))
+                if key not in precisions:
+                    continue
+                part = coordinates[part_of(len(sizes), axes)][0]
+                # a coordinate of the sums is that of the means times the number of summed cells
+                cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
+                part *= cells * precisions[key] / math.fsum(precisions.values())
+                if space in out:
+                    out[space] += part
+                else:
+                    out[space] = part.copy()
         return out
-
-    def _coordinates_in(self, key: Space, table: Array, space: Sequence[str]) -> Array:
-        """Return the residual coordinates of ``space`` from the measured table of block ``key``."""
-        names = self.blocks[key].attributes
-        summed = tuple(a for a, name in enumerate(names) if name not in space)
-        value = table.sum(axis=summed) if summed else table
-        sizes = [self.schema[name].size for name in names if name in space]
-        bases = [cast(Array, CosineMatrix(cells=n)) if is_wide(n) else basis(n) for n in sizes]
-        return contract(value, bases)
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
@@ -49,6 +49,7 @@ from engine.release.noise import Entropy, fresh_seed
 from engine.release.noisy_answers import check_blocks, draw
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.residuals import Space
+from engine.residuals.marginals import IdentityStrategy
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 # The longest possible receipt: a result file with it shows how much disk space to reserve.
@@ -576,18 +577,36 @@ def measurement_of(
         utc=utc,
         rehearsal=rehearsal,
         answers_on_grid=answers,
-        estimates=dict(estimates) if estimates is by_block else estimates,
+        estimates=by_block.stored() if estimates is by_block else estimates,
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlockEstimates(Mapping[Space, Array]):
-    """Mapping from residual space to the estimate from its released answers, computed on access."""
+    """Mapping from residual space to the estimate from its released answers, computed on access.
+
+    ``arrays`` holds estimates that are not computed again.
+    """
 
     blocks: Mapping[Space, Block]
     answers: Mapping[Space, npt.NDArray[np.int64]]
+    arrays: Mapping[Space, Array] = field(default_factory=dict)
+
+    def stored(self) -> BlockEstimates:
+        """Return the mapping with all estimates stored, except those of wide tables of cells.
+
+        These are multiples of the answers, so that storing them would only take memory.
+        """
+        arrays = {
+            key: self[key]
+            for key in self
+            if not any(isinstance(s, IdentityStrategy) for _, s in self.blocks[key].factors)
+        }
+        return replace(self, arrays=arrays)
 
     def __getitem__(self, key: Space) -> Array:
+        if key in self.arrays:
+            return self.arrays[key]
         return estimate(self.blocks[key], self.answers[key])
 
     def __iter__(self) -> Iterator[Space]:

@@ -34,6 +34,8 @@ MOST_NOISE_BITS = 36
 # If the tables on all residual spaces have at most this many cells in total, all of them are held
 # in memory; otherwise one at a time.
 MAX_TABLE_CELLS = 1 << 20
+# Number of answers that are rounded at once.
+ROUNDING_SLAB_ENTRIES = 1 << 18
 
 
 def check_blocks(part: Measurable) -> None:
@@ -99,7 +101,8 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
     try:
         finite = all(s.is_finite for _, s in block.factors)
         finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
-        answers = _on_grid(block, np.zeros(sizes, np.int64), within_max_records=True)
+        zeros = np.broadcast_to(np.int64(0), sizes)  # takes no memory
+        answers = _on_grid(block, zeros, within_max_records=True)
         is_valid = (
             finite
             and block.sizes == sizes
@@ -107,13 +110,15 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
             and not answers.any()
         )
         if is_valid and estimated:
+            answers = np.broadcast_to(np.int64(0), answers.shape)
             # coordinates with weight 0 are not measured, and their estimate is nan
             with np.errstate(invalid="ignore"):
                 estimates = estimate(block, answers)
             is_valid = (
                 estimates.shape == block.coordinates
                 and estimates.dtype == np.float64
-                and np.fmax.reduce(np.abs(estimates), axis=None, initial=0.0) == 0.0
+                and np.fmin.reduce(estimates, axis=None, initial=0.0) == 0.0
+                and np.fmax.reduce(estimates, axis=None, initial=0.0) == 0.0
             )
     except LimitExceeded:
         raise
@@ -190,7 +195,12 @@ def _on_grid(
     if within_max_records:
         exact = strategy_answers(block, table).ravel()
         exact /= block.grid
-        return np.rint(exact, out=exact).astype(np.int64)
+        # the integers replace the numbers in their memory, slab by slab
+        integers = exact.view(np.int64)
+        for start in range(0, len(exact), ROUNDING_SLAB_ENTRIES):
+            slab = slice(start, start + ROUNDING_SLAB_ENTRIES)
+            integers[slab] = np.rint(exact[slab])
+        return integers
     # the grid is 2^-grid_bits
     answers, grid_bits = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
     bits = [_fraction_bits(s.rows) for _, s in block.factors]

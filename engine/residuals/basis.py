@@ -186,7 +186,7 @@ def center(n: int, weights: Array | None) -> Array:
 
 # a tensor with at least so many entries is multiplied slab by slab, to save memory; entries of a
 # slab
-MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 20, 1 << 18
+MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 18, 1 << 16
 
 
 def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
@@ -359,17 +359,23 @@ def pieces(
     sizes: Sequence[int],
     centers: Sequence[Array | None],
     complements: Mapping[Axes, Complement],
+    overwrite: bool = False,
 ) -> Array:
     """Return the coefficients of k queries on all residual spaces inside their attributes.
 
     Queries ``rows`` and coefficients have shape (k, cells); the module describes the order of the
     coefficients.  ``centers`` are None for uniform ones, and ``complements`` maps the positions of
-    a pair's attributes to its complement.
+    a pair's attributes to its complement.  With ``overwrite`` the array of queries may be
+    overwritten.
 
     >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
     array([[0.5  , 0.707]])
     """
-    tensor = _by_rows(rows, sizes, _columns(sizes, centers)).reshape(len(rows), *sizes)
+    tensor = rows.reshape(len(rows), *sizes)
+    if overwrite and tensor.size >= MIN_SLAB_TENSOR:
+        _multiply_in_place(tensor, _columns(sizes, centers))
+    else:
+        tensor = contract(tensor, _columns(sizes, centers), 1)
     _pass_down(tensor, complements, 1.0)
     return _flat(tensor)
 
