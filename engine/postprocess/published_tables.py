@@ -224,7 +224,12 @@ class Published:
         are simulated: no row is a person, and counts on attributes that were not published together
         are not estimates.
 
-        Raises: PlanError if cells may be negative.
+        Raises
+        ------
+        PlanError : cells may be negative, ``n`` is not allowed, or no integer counts have all
+            public totals.
+        LimitExceeded : more than `MEMORY_LIMIT` bytes would be needed, or several public totals
+            share attributes of too many cells.
         """
         import pandas as pd
 
@@ -241,6 +246,8 @@ class Published:
         if self.people is not None and len(self.people) == people:
             codes = self.people
         else:
+            advice = "Give a smaller number of records n."
+            _check_records_memory(self, people, MEMORY_LIMIT, advice)
             checkpoints = _checkpoints(self.measurement, self.fit, resume)
             codes = self._generate_records(people, progress, checkpoints)
         schema = self.measurement.plan.schema
@@ -258,15 +265,7 @@ class Published:
         self, people: int, progress: Progress | None, checkpoints: Checkpoints
     ) -> Index:
         """Return ``people`` synthetic records near the tables, shape (people, attributes)."""
-        sets = [axes for axes in maximal_sets(self.contrasts) if axes]
-        cells = sum(self.contrasts[axes].size for axes in sets)
-        if (
-            needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)
-        ) > MEMORY_LIMIT:
-            raise LimitExceeded(
-                f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of"
-                f" {MEMORY_LIMIT / 1e9:,.1f} GB. Give a smaller number of records n."
-            )
+        sets = self._largest_sets
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._raw_table(axes) for axes in sets}
         tell = progress_share(progress)
@@ -295,6 +294,11 @@ class Published:
         return uncertainty(self, **options)
 
     @cached_property
+    def _largest_sets(self) -> list[Axes]:
+        """Attribute sets of the tables that no other table contains, without the empty set."""
+        return [axes for axes in maximal_sets(self.contrasts) if axes]
+
+    @cached_property
     def _sizes(self) -> tuple[int, ...]:
         return self.measurement.plan.schema.sizes(self.names)
 
@@ -316,16 +320,16 @@ def publish(
 
     Parameters
     ----------
-    fit : "shrunk" shrinks every table towards the maximum-entropy table of its margins, as far as
-        the noise justifies, and pools larger tables into smaller ones; "nonnegative" projects the
+    fit : "shrunk" shrinks every table towards its prediction from smaller tables, as far as the
+        noise justifies, and pools larger tables into smaller ones; "nonnegative" projects the
         unbiased tables on non-negative ones; "none" returns unbiased tables, which may have
         negative cells, and only sets impossible cells to 0.
     integer : whether to return integer tables, the counts of synthetic records; see
         `Published.records`.
     progress : called with the share of the work done and a message; False cancels.
-    memory_limit : in bytes.
-    resume : folder for checkpoints, readable by its owner only.  The same call continues from them
-        after it was cancelled or killed, with bit-identical results.  The caller removes the
+    memory_limit : in bytes, for the tables and for the records of ``integer=True`` each.
+    resume : folder for checkpoints, which only their owner can read.  The same call continues from
+        them after it was cancelled or killed, with bit-identical results.  The caller removes the
         folder.
 
     Guarantee: a deterministic function of the measurement and the options, so that it costs no
@@ -333,11 +337,14 @@ def publish(
 
     Raises
     ------
-    PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, or the
-        folder of ``resume`` is not writable.
+    PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, the
+        folder of ``resume`` is not writable, or no integer counts have all public totals.
     NotApplicable : the plan has no residual spaces.
     NotAnswerable : the number of records was not measured.
-    LimitExceeded : more than ``memory_limit`` bytes would be needed.
+    LimitExceeded : more than ``memory_limit`` bytes would be needed, the groups have too many
+        subsets of attributes, or several public totals of ``integer=True`` share attributes of too
+        many cells.
+    Cancelled : ``progress`` returned False.
 
     >>> from engine import Attribute, Budget, measure, plan, Schema, Workload
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
@@ -371,12 +378,11 @@ def publish(
         contrasts=contrasts,
     )
     if integer:
-        published = replace(
-            published,
-            people=published._generate_records(
-                round(published.total), progress_share(progress, fit_share, 1.0), checkpoints
-            ),
-        )
+        people, report = round(published.total), progress_share(progress, fit_share, 1.0)
+        advice = "Publish without integer=True, or raise memory_limit."
+        _check_records_memory(published, people, memory_limit, advice)
+        records = published._generate_records(people, report, checkpoints)
+        published = replace(published, people=records)
     progress_share(progress)(1.0, "Published")
     return published
 
@@ -519,7 +525,8 @@ class PublishForecast:
     Attributes
     ----------
     cells : number of cells of all published tables and their margins.
-    bytes_needed : main memory in bytes, not counting `Published.uncertainty`.
+    bytes_needed : main memory in bytes, without that of `Published.uncertainty` and of synthetic
+        records.
     """
 
     cells: int
@@ -569,6 +576,17 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     return PublishForecast(
         cells=sum(cells), bytes_needed=8 * (CELL_COPIES * sum(cells) + TABLE_COPIES * max(cells))
     )
+
+
+def _check_records_memory(published: Published, people: int, limit: int, advice: str) -> None:
+    """Raise LimitExceeded, with this advice, if ``people`` records need more than ``limit`` bytes."""
+    cells = sum(published.contrasts[axes].size for axes in published._largest_sets)
+    needed = 8 * (RECORD_COPIES * people * len(published.names) + TABLE_COPIES * cells)
+    if needed > limit:
+        raise LimitExceeded(
+            f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of"
+            f" {limit / 1e9:,.1f} GB. {advice}"
+        )
 
 
 def _check_memory(measurement: Measurement, limit: int) -> None:

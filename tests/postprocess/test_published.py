@@ -10,6 +10,7 @@ import pytest
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, NotApplicable, PlanError
 from engine.mechanisms import plan
 from engine.postprocess import publish
+from engine.postprocess.published_tables import publish_forecast
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.pairs import pairwise
@@ -170,6 +171,16 @@ def test_publish_with_invalid_request_is_refused():
         measurement.publish(progress=lambda share, words: False)
     with pytest.raises(NotAnswerable, match="a × b × c"):
         measurement.publish().table(["a", "b", "c"])
+
+
+def test_publish_integer_memory_limit_includes_records():
+    measurement, _ = measured_on(
+        Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=5_000
+    )
+    limit = publish_forecast(measurement.plan).bytes_needed
+    measurement.publish(memory_limit=limit)
+    with pytest.raises(LimitExceeded, match=r"integer=True.*memory_limit"):
+        measurement.publish(integer=True, memory_limit=limit)
 
 
 def test_publish_progress_increases_to_one():
