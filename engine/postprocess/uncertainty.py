@@ -319,7 +319,7 @@ class QualityRule:
         the shape (queries,).  If several thresholds are violated, the reason is that of the most
         severe flag.
         """
-        # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is not
+        # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is suppressed
         above_suppressed = errors > self.suppressed_cv * values
         above_doubtful = errors > self.doubtful_cv * values
         small, unmeasured = values < self.least_count, signal < self.least_signal
@@ -447,15 +447,14 @@ class Uncertainty:
         columns = self._published_columns(group, start, stop, confidence, rule)
         return pd.DataFrame({"query": texts} | columns)
 
-    def _published_columns(
-        self,
-        group: Group,
-        start: int,
-        stop: int | None,
-        confidence: float,
-        rule: QualityRule | None,
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of published numbers for queries ``start:stop``; see `answers`."""
+    def numbers(
+        self, group: Group, start: int = 0, stop: int | None = None, confidence: float = 0.95
+    ) -> dict[str, Array]:
+        """Return published answers to queries ``start:stop`` of any group, also suppressed ones.
+
+        Keys: published, error, published_low and published_high, as in `answers`; arrays in counts,
+        shape (queries,).
+        """
         values = self.published.sums(group, start, stop)
         first, last, _ = slice(start, stop).indices(group.count)
         names, last = group.attributes, max(first, last)
@@ -467,14 +466,27 @@ class Uncertainty:
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
         low = values - half if self.published.fit == "none" else np.maximum(values - half, 0.0)
-        measured = self._measured_shares(group, first, last, values)
-        flags, reasons = (rule or QualityRule()).flags(values, error, measured)
-        numbers = {
+        return {
             "published": values,
             "error": error,
             "published_low": low,
             "published_high": values + half,
         }
+
+    def _published_columns(
+        self,
+        group: Group,
+        start: int,
+        stop: int | None,
+        confidence: float,
+        rule: QualityRule | None,
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of published numbers for queries ``start:stop``; see `answers`."""
+        numbers = self.numbers(group, start, stop, confidence)
+        values = numbers["published"]
+        first, last, _ = slice(start, stop).indices(group.count)
+        measured = self._measured_shares(group, first, max(first, last), values)
+        flags, reasons = (rule or QualityRule()).flags(values, numbers["error"], measured)
         shown = flags != SUPPRESSED
         return {name: np.where(shown, column, np.nan) for name, column in numbers.items()} | {
             "flag": flags,

@@ -12,7 +12,7 @@ from engine._format import set_name
 from engine._validation import check_positive
 from engine.errors import PlanError
 from engine.postprocess.synthetic_records import table_of
-from engine.postprocess.uncertainty import QualityRule, Uncertainty
+from engine.postprocess.uncertainty import Uncertainty
 from engine.release import apply_group
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ CRITERIA_TEXTS = {
         "typical distance from the unbiased answers of a group, in standard errors, at most"
     ),
 }
-# rule that suppresses no number
-SHOW_ALL = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +73,8 @@ def acceptance(
     Returns
     -------
     One row per criterion.  Columns: criterion (text), limit (threshold), found (observed value),
-    worst (attributes of the group with the worst value), met (whether the limit is met) and cost
-    (pcost, always 0).
+    worst (attributes of the group with the worst value, empty for the share of answers), met
+    (whether the limit is met) and cost (pcost, always 0).
 
     Guarantee: reads only released numbers and synthetic records, so that it costs no privacy.
     """
@@ -134,11 +132,10 @@ def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) ->
     axes = published.positions(group.attributes)
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
     record_table = published.laid_out(table, group.attributes)
-    answers = errors.answers(number, confidence=INTERVAL_CONFIDENCE, rule=SHOW_ALL)
+    answers = published.measurement.answers(number)
+    numbers = errors.numbers(group, confidence=INTERVAL_CONFIDENCE)
     counts = apply_group(group, record_table, 0, group.count)
-    within = (counts >= answers["published_low"].to_numpy()) & (
-        counts <= answers["published_high"].to_numpy()
-    )
+    within = (counts >= numbers["published_low"]) & (counts <= numbers["published_high"])
     return {
         "distance": (
             0.5
