@@ -44,7 +44,7 @@ class Checkpoints:
 
     folder: Path | None = None
     part: str = ""
-    # time of the last checkpoint, in a list because the class is frozen
+    # time of the last checkpoint, at first of creation, in a list because the class is frozen
     _last_write: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
     def of_part(self, part: str) -> Checkpoints:

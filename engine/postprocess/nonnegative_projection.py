@@ -178,7 +178,7 @@ class _Multipliers:
     def extrapolate(self, momentum: float) -> None:
         """Replace ``values`` by ``new`` and extrapolate ``point`` from their difference.
 
-        Cells whose multiplier is 0 are dropped.
+        Possible cells whose multiplier is 0 after this step and the one before are dropped.
         """
         retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
@@ -210,12 +210,13 @@ def project_nonnegative(
     contrasts : mapping from attribute sets to contrasts, in the shapes of their tables.
     tables : the maximal sets of attributes.
     sizes : number of cells of every attribute.
-    tolerance : share of uniform tables that may be mixed in at the end.  The search ends when no
-        cell is below ``-tolerance * total / cells``.
+    tolerance : intended limit of the share of uniform tables that are mixed in at the end.  The
+        search ends when no cell is below ``-tolerance * total / cells`` and cells with multipliers
+        are near 0, or after `MAX_ROUNDS` steps; then the share can be larger.
     possible, uniform, exact : see `Evidence`.
 
     Guarantee: every table is at least 0 and impossible cells are 0, up to the rounding of sums.
-    The total does not change unless it contradicts the tables.  Contrasts of ``exact`` sets do not
+    The total hardly changes unless it contradicts the tables.  Contrasts of ``exact`` sets do not
     change.
     """
     if done := checkpoints.read("all"):
@@ -479,9 +480,9 @@ def mix_with_uniform(
     uniform: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Mix uniform tables of the same total into all tables, so that no cell is negative.
+    """Mix uniform tables of the same total into the tables, so that no cell is negative.
 
-    All tables get the same share of uniform tables, the smallest that suffices.  Returns
+    All tables except ``exact`` ones get the same share of uniform tables, the smallest that suffices.  Returns
     ``contrasts``, whose arrays, in the shapes of their tables, change in place.  ``possible``,
     ``uniform`` and ``exact`` are those of `Evidence`.
     """

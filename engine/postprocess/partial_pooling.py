@@ -21,8 +21,9 @@ from engine._arrays import Array
 from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, spread_along
 from engine.residuals import Axes
 
-# discrepancy, in standard errors, from which an estimate from larger tables counts as biased
-BIAS_THRESHOLD_SE = 1.0
+# an estimate from larger tables counts as biased if its squared distance from the measured one
+# exceeds its expectation by more than this number of standard deviations
+BIAS_THRESHOLD_SD = 1.0
 # rounds that pool pairs into single attributes, and triples into pairs; each round uses the fitted
 # tables of the round before
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
@@ -106,7 +107,8 @@ def single_tables(
     """Return fitted one-way tables, from the residuals of single attributes and of pairs.
 
     ``pairs`` maps pairs to their residuals, shape (n_i, n_j), which are used as additional
-    measurements of both attributes.  The result maps sets of one attribute to tables in counts,
+    measurements of those attributes that have neither a public table nor noise with a precision
+    matrix.  The result maps sets of one attribute to tables in counts,
     shape (n_i,), without negative cells.
     """
     singles: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
@@ -180,7 +182,7 @@ def _precision_factor(
 
     The residual ``value / precision``, which follows from larger tables, is compared with the
     measured one, ``estimate``.  The factor is below 1 if they differ by more than their noise
-    explains, because the residual from larger tables then seems to be biased.
+    explains, see `BIAS_THRESHOLD_SD`, because the residual from larger tables then seems to be biased.
     """
     if estimate is None or not np.min(precision) > 0.0:
         return 1.0
@@ -189,7 +191,7 @@ def _precision_factor(
         / estimate.rank
     )
     expected = 1.0 + float(np.mean(precision)) * estimate.variance
-    if observed - expected <= BIAS_THRESHOLD_SE * expected * np.sqrt(2.0 / estimate.rank):
+    if observed - expected <= BIAS_THRESHOLD_SD * expected * np.sqrt(2.0 / estimate.rank):
         return 1.0
     return 1.0 / (1.0 + observed - expected)
 
@@ -284,7 +286,7 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     ``DEPENDENCE_ERROR``.
 
     Guarantee: returns the measured total if its relative standard error is at most
-    ``PRECISE_TOTAL``.
+    ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.
     """
     measured_total = evidence.total, evidence.total_variance
     usable = {
@@ -334,7 +336,7 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
     discrepancy = (total - measured_total[0]) ** 2 / (variance + measured_total[1])
-    share = 1.0 if discrepancy <= 1.0 + BIAS_THRESHOLD_SE * math.sqrt(2.0) else 1.0 / discrepancy
+    share = 1.0 if discrepancy <= 1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0) else 1.0 / discrepancy
     precision = 1.0 / measured_total[1] + share / variance
     pooled = (measured_total[0] / measured_total[1] + share * total / variance) / precision
     return pooled, 1.0 / precision

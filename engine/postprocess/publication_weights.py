@@ -78,8 +78,8 @@ def publication_weights(
 
     Raises
     ------
-    PlanError : the number of records is not positive, or the reference has another schema, negative
-        cells or no records.
+    PlanError : the workload is not a Workload, the number of records is not positive, or the
+        reference has another schema, may have negative cells, or has no records.
     LimitExceeded : the groups have too many subsets of attributes.
 
     >>> from engine import Attribute, Budget, Schema, Workload

@@ -168,8 +168,8 @@ class Metric:
 def metric_of(block: Block, space: Space) -> Metric | None:
     """Return the precision matrix of the noise of one residual space that a block measures.
 
-    None if all directions have the same variance, or if the matrix is not a Kronecker product with
-    one factor per attribute.
+    None if all directions have the same variance, if the block does not measure the complete space,
+    or if the matrix is not a Kronecker product with one factor per attribute.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None

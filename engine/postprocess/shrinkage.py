@@ -18,12 +18,12 @@ iterative proportional fitting.
 A better reference m of a pair is predicted through third attributes (`mediators`), from a first fit
 of all pairs towards independence, and scaled to the margins.
 
-tau of pairs is estimated jointly: the squared distance of a pair from its reference is an unbiased
-estimate of its deviation, and the deviations of all pairs have one prior, estimated by
-nonparametric maximum likelihood (empirical Bayes).  A pair without signal therefore keeps its
-reference.  Stein's unbiased risk estimate chooses multiples of tau, so that a table with a few large
-deviations from the reference follows its noisy cells.  If few pairs have signal, it chooses only for
-those of large deviation.
+tau of pairs is estimated jointly: the squared distance of a pair from its reference, less that of
+the noise, is an unbiased estimate of its squared deviation, and the deviations of all pairs have
+one prior, estimated by nonparametric maximum likelihood (empirical Bayes).  A pair without signal
+therefore keeps its reference.  Stein's unbiased risk estimate chooses multiples of tau, so that a
+table with a few large deviations from the reference follows its noisy cells.  If few pairs have
+signal, it chooses only for those of large deviation.
 
 If the noise of a table has a precision matrix (`metric_of`), |That - T|^2 / v is replaced by
 the squared distance in standard errors, and the problem is solved by accelerated proximal gradient
@@ -95,13 +95,14 @@ TAU_FACTORS = (1.4, 4.0, 12.0)
 # the same, for tables whose noise has a precision matrix
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
 UNDERFLOW = 1e-250  # sums of derivatives below this are 0 up to underflow
-# a table equals its reference if its noisy residual deviates from it by fewer standard errors than
-# this: by number of attributes, and for all other numbers
-MIN_SIGNAL_SE = {2: 1.0}
-MIN_SIGNAL_SE_DEFAULT = 2.0
-# if fewer pairs than MIN_SIGNAL_SHARE deviate from their references by SIGNIFICANT_SE standard errors,
-# the risk estimate chooses tau only for pairs that deviate by MIN_CHOICE_SE
-MIN_SIGNAL_SHARE, SIGNIFICANT_SE, MIN_CHOICE_SE = 0.25, 2.0, 6.0
+# a table equals its reference if the squared distance of its noisy residual from it exceeds that of
+# the noise by fewer standard deviations than this: by number of attributes, and for all other numbers
+MIN_SIGNAL_SD = {2: 1.0}
+MIN_SIGNAL_SD_DEFAULT = 2.0
+# if less than the share MIN_SIGNAL_SHARE of the pairs have a squared distance that exceeds that of
+# the noise by SIGNIFICANT_SD standard deviations, the risk estimate chooses tau only for pairs that
+# exceed it by MIN_CHOICE_SD
+MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
 # values that the prior of a squared deviation is concentrated on, as shares of its upper bound
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
 PRIOR_STEPS = 20  # EM steps that estimate the prior
@@ -199,7 +200,8 @@ def shrink_table(
         and `MARGIN_TOLERANCE` for larger sets.
 
     Returns the reference itself if the noisy residual does not deviate from it significantly, or was
-    not measured.  Shape (n_1, ..., n_k).
+    not measured.  Shape (n_1, ..., n_k).  If the noise has a precision matrix, tau follows from this
+    table alone, and ``chooses_tau`` and ``tolerance`` have no effect.
     """
     table = max_entropy_table(axes, margins, possible) if reference is None else reference
     if estimate is None or estimate.rank == 0:
@@ -207,7 +209,7 @@ def shrink_table(
     gap = estimate.cells - estimate.projection.of(table)
     excess, errors = estimate.surplus(gap)
     if expected_excess is None:
-        if errors < MIN_SIGNAL_SE.get(len(axes), MIN_SIGNAL_SE_DEFAULT):
+        if errors < MIN_SIGNAL_SD.get(len(axes), MIN_SIGNAL_SD_DEFAULT):
             return table
     elif expected_excess <= NEGLIGIBLE_EXCESS * estimate.variance:
         return table
@@ -642,8 +644,8 @@ def _two_way(
         a: pooled[a].surplus(pooled[a].cells - pooled[a].projection.of(m))[1]
         for a, m in plain.items()
     }
-    significant = sum(e >= SIGNIFICANT_SE for e in errors.values())
-    choice_threshold = MIN_CHOICE_SE
+    significant = sum(e >= SIGNIFICANT_SD for e in errors.values())
+    choice_threshold = MIN_CHOICE_SD
     if significant >= MIN_SIGNAL_SHARE * len(errors):
         choice_threshold = -math.inf
     for axes in fitted:

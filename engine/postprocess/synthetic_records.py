@@ -1,9 +1,9 @@
 """Synthetic records near published tables, by coordinate descent.
 
 The start is a tree of attributes of largest mutual information (Chow and Liu): each attribute is
-drawn given its parent, by systematic sampling, so that counts differ from the published pair by
-less than one.  Then the values of one attribute after the other change, record by record, to those
-that most reduce
+drawn given its parent, by systematic sampling, so that the counts of its cells among records of
+equal parent value differ by less than one from the published shares.  Then the values of one
+attribute after the other change, record by record, to those that most reduce
 
     sum over tables and cells of (n - T)^2 / sqrt(T + 1)
 
@@ -329,7 +329,8 @@ def _tree_of_people(
     """Return ``people`` random records, shape (people, attributes), that fit some of the tables.
 
     These are the tables of pairs of attributes that are connected in the tree of largest mutual
-    information; the counts of the records differ from them by less than one.
+    information.  Among the records of one parent value, the counts of the child's cells differ by
+    less than one from the shares of the table.
     """
     singles: dict[int, Array] = {}
     pairs: dict[tuple[int, int], Array] = {}
@@ -427,6 +428,7 @@ def meet_facts(
     Raises
     ------
     LimitExceeded : several exact totals share attributes of too many cells.
+    PlanError : no integer counts have all exact totals.
     """
     out = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
     people = len(next(iter(out.values()))) if out else 0
@@ -442,7 +444,7 @@ def meet_facts(
         margins = []
         for invariant in schema.invariants:
             shared = [name for name in invariant.attributes if name in names]
-            if shared and not set(invariant.attributes).isdisjoint(fact.names):
+            if shared:
                 margins.append(
                     (
                         tuple(a for a, n in enumerate(names) if n not in shared),
