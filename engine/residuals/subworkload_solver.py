@@ -472,15 +472,20 @@ class SubworkloadSolver:
         for axes, numbers in factors_on:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
-            grams = [self._structured_gram(self.factors[k], centers) for k in numbers]
-            if len(axes) == 1 and _has_structured_sum(grams):
-                # factors of terms that differ on these axes only are added up
-                merged = {k for t in sub.terms for a, k in t.factors if a == axes}
-                wide = [
-                    structured_cost(gram)
-                    for k in merged
-                    if (gram := self._structured_gram(self.factors[k], centers))
-                ]
+            # factors of terms that differ on these axes only are added up
+            merged = {k for t in sub.terms for a, k in t.factors if a == axes}
+            grams = [self._structured_gram(self.factors[k], centers) for k in merged]
+            has_structured_sum = _has_structured_sum(grams)
+            has_areas = any(isinstance(gram, LevelGram) for gram in grams)
+            if has_areas and not has_structured_sum and sizes[0] > MAX_MIXED_AREA_CELLS:
+                raise LimitExceeded(
+                    f"An attribute has {sizes[0]:,} cells. With more than {MAX_MIXED_AREA_CELLS:,},"
+                    " areas of a hierarchy are planned with its other areas and the marginal only. Leave out the"
+                    " areas of a second hierarchy and the other queries on this attribute, which"
+                    " follow from its cells; or choose 'residualplanner'."
+                )
+            if len(axes) == 1 and has_structured_sum:
+                wide = [structured_cost(gram) for gram in grams if gram is not None]
                 costs.append(max(wide, key=lambda cost: (cost.peak, cost.seconds)))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
@@ -856,14 +861,21 @@ class SubworkloadSolver:
 
 
 def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
-    """Return whether a sum of Grams on one wide attribute is solved without a matrix."""
-    has_areas = any(isinstance(gram, LevelGram) for gram in grams)
-    return all(
-        gram is not None and (not has_areas or isinstance(gram, LevelGram) or gram.is_marginal)
-        for gram in grams
-    )
+    """Return whether a sum of Grams on one wide attribute is solved without a matrix.
+
+    Areas of one hierarchy can be added up with each other and with marginals.
+    """
+    trees = {gram.tree.key for gram in grams if isinstance(gram, LevelGram)}
+    if not trees:
+        return all(gram is not None for gram in grams)
+    is_area_sum = [
+        isinstance(gram, LevelGram) or (gram is not None and gram.is_marginal) for gram in grams
+    ]
+    return len(trees) == 1 and all(is_area_sum)
 
 
+# largest number of cells on which a dense search combines areas of a hierarchy with other queries
+MAX_MIXED_AREA_CELLS = 2_000
 # expected steps of the search for the precisions of areas, and seconds per area of each
 LEVEL_STEPS, SECONDS_PER_AREA = 350, 5e-7
 

@@ -7,9 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Levels, Schema, Workload, load_plan, measure, plan
+from engine import (
+    Attribute,
+    Budget,
+    Custom,
+    Level,
+    Levels,
+    Schema,
+    Workload,
+    load_plan,
+    measure,
+    plan,
+)
 from engine.bounds.lower_bounds import independent_bound
-from engine.errors import PlanError
+from engine.errors import LimitExceeded, PlanError
 from engine.plans.replace_one import worst_pair
 from engine.publish.release_package import read_measurements, write_measurements
 from engine.release.noisy_answers import _on_grid
@@ -262,3 +273,20 @@ def test_three_thousand_counties_are_planned_with_small_gap():
         workload = workload.add(("county", *others), families)
     result = plan(workload, Budget(pcost=1.0), cache=False, workers=1)
     assert result.certificate.gap < 0.01
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+@pytest.mark.parametrize("other", [Level("kind"), "custom"])
+def test_areas_beside_other_queries_are_refused_with_a_remedy(other, monkeypatch):
+    monkeypatch.setattr("engine.residuals.subworkload_solver.MAX_MIXED_AREA_CELLS", 10)
+    codes = code_list().codes
+    areas = {"urban": codes[:7], "rural": codes[7:]}
+    kinds = CodeList.from_labels(areas, name="kinds", levels=["kind"])
+    county = Attribute.hierarchy("county", code_list()).with_hierarchy(kinds)
+    if other == "custom":
+        other = Custom(np.random.default_rng(0).random((3, CELLS)))
+    workload = Workload(Schema([county])).add("county", Levels(["state", "county"]))
+    workload = workload.add("county", other)
+    with pytest.raises(LimitExceeded, match="residualplanner"):
+        plan_of(workload, "querysmasher")
+    assert plan_of(workload, "residualplanner").rmse > 0.0
