@@ -37,7 +37,7 @@ class Batch:
     columns : the requested columns, in the requested order.
     rows : number of rows of each column.
     fraction : fraction of the source that has been read once this batch is processed; None if the
-        number of rows of the source is unknown.
+        size of the source is unknown.
     float_limits : mapping from a column to the smallest number from which its floats cannot
         represent all integers; only for columns where that is below 2^53.
     clocks : mapping from a column whose numbers are dates to their unit and epoch.
@@ -53,7 +53,9 @@ class Batch:
 def without_values(
     action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: ""
 ) -> _T:
-    """Return the result of an action; replace its exceptions by a DataError without record values.
+    """Return the result of an action; replace exceptions by errors without record values.
+
+    Errors of the engine and StopIteration are raised unchanged.
 
     Parameters
     ----------
@@ -61,6 +63,13 @@ def without_values(
     what : name of the source in messages, such as "the file 'a.csv'".
     explain : function from the original exception to the text of the new one; if it returns an
         empty text, the message names only `what` and the type of the exception.
+
+    Raises
+    ------
+    LimitExceeded
+        The action raised MemoryError.
+    DataError
+        The action raised another exception.
     """
     try:
         return action()
@@ -92,7 +101,7 @@ def import_optional(library: str, what: str) -> Any:
 
 
 def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
-    """Yield batches; replace an exception of their reader by a DataError without record values."""
+    """Yield batches; replace exceptions of their reader as `without_values` does."""
     source = without_values(lambda: iter(batches), what)
     while True:
         try:
@@ -160,7 +169,10 @@ def batches(
 
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
-    """Return a pandas column as an Arrow array, or as a list if its values have no common type."""
+    """Return a pandas column as an Arrow array, or as a list if its values have no scalar type.
+
+    Objects have a scalar type if Arrow converts all of them to one type of `is_scalar`.
+    """
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     # Arrow would convert values of several types to one type, such as integers to dates and
     # booleans to numbers; texts and floats are not mixed if the floats are NaN, else Arrow raises

@@ -6,8 +6,9 @@ counted, and one person changes at most k counted rows, as the privacy guarantee
 depends on every column of the schema, including columns in no requested table, so two releases from
 the same records count the same rows. The order is deterministic and need not be secret.
 
-While rows are read, memory holds the hashes and cell codes of the first k + 1 rows of each person,
-and no identifier.
+While rows are read, memory holds the hashes and cell codes of the first k + 1 rows of each person
+and of the rows that were added since the last selection. Instead of an identifier it holds the
+identity described below, which contains the identifier if that is an integer of 64 bits.
 
 Every person identifier is mapped to an identity of 128 bits that does not depend on the data type
 of the column. A person with two identities would have twice as many counted rows, and if two
@@ -19,8 +20,8 @@ more privacy than is charged.
     floats     refused from the size on at which they cannot represent all integers: 2^53, 2^24 for
                float32, 2^11 for float16, and 10^15 for workbooks, which store 15 digits
     texts      equal texts are the same person, so "07" and "7" are two persons; but "7.0", as
-               programs write a float, is the person "7". Texts with a positive exponent, such as
-               "1.2E+11", are refused, because digits may have been dropped
+               programs write a float, is the person "7". Numbers with an exponent after a plus
+               sign, such as "1.2E+11", are refused, because digits may have been dropped
     mixed      a source with numbers and texts is refused: the text "07" and the number 7 may or may
                not be the same person
     missing    a row with None, NaN or an empty text has no person
@@ -77,7 +78,8 @@ def identities(
     Raises
     ------
     DataError
-        Identifiers are neither integers nor texts, or may have lost digits.
+        Identifiers are neither integers nor texts, are both, have more than 76 digits, or may have
+        lost digits.
     """
     array = _of_objects(values, column, limit) if isinstance(values, list) else _decoded(values)
     types = pa.types
@@ -85,12 +87,16 @@ def identities(
         empty = np.zeros(len(array), dtype=np.uint64)
         return empty, empty, np.zeros(len(array), dtype=bool), ""
     if types.is_large_string(array.type):
-        return *_of_texts(array, column), "texts"
-    if types.is_floating(array.type):
-        return *_of_floats(array, column, limit), "numbers"
-    if types.is_integer(array.type) or types.is_decimal(array.type):
-        return *_of_exact_numbers(array, column), "numbers"
-    raise DataError(f"{column} must hold whole numbers or texts; give identifiers as text")
+        kind, people = "texts", _of_texts(array, column)
+    elif types.is_floating(array.type):
+        kind, people = "numbers", _of_floats(array, column, limit)
+    elif types.is_integer(array.type) or types.is_decimal(array.type):
+        kind, people = "numbers", _of_exact_numbers(array, column)
+    else:
+        raise DataError(f"{column} must hold whole numbers or texts; give identifiers as text")
+    # a column without any identifier may have another type in one of several files
+    first_word, second_word, is_present = people
+    return first_word, second_word, is_present, kind if is_present.any() else ""
 
 
 def _decoded(values: pa.Array) -> pa.Array:
@@ -116,8 +122,8 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     Raises
     ------
     DataError
-        The values are both texts and numbers, or of other types; or a number has a fraction, more
-        than 76 digits, or is a float of at least `limit`.
+        The values are both texts and numbers, or of other types; or a number has a fraction or more
+        than 76 digits, or is a float of at least `limit` or the limit of its type of float.
     """
     import pandas as pd
 
@@ -149,7 +155,14 @@ def _kind(value: Any) -> str:
 
 
 def _digits(value: Any, column: str, limit: int) -> str:
-    """Return the decimal digits of a number; raise DataError unless it is an exact integer."""
+    """Return the decimal digits of a number.
+
+    Raises
+    ------
+    DataError
+        The number has a fraction or more than 76 digits, or is a float of at least `limit` or the
+        limit of its type of float.
+    """
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
         limit = min(limit, FLOAT_LIMITS.get(width, FLOAT64_INTEGER_LIMIT))
@@ -241,8 +254,8 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     Raises
     ------
     DataError
-        A text such as "1.2E+11" was written from a float and may have lost digits; or "7.0" is a
-        number of 2^53 or more.
+        A text such as "1.2E+11" was written from a float and may have lost digits; or a text such
+        as "7.0" is a number of 2^53 or more.
     """
     import pyarrow.compute as pc
 
@@ -298,7 +311,8 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# after so many added rows, rows that cannot be among the first k of a person are dropped from memory
+# When more rows than this plus those retained by the last selection were added since, rows that are
+# not among the first k + 1 of their person are dropped from memory.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
@@ -310,7 +324,7 @@ class PersonCap:
     ----------
     column : name of the person column.
     rows : k, the maximum number of counted rows per person.
-    memory_limit : maximum number of bytes for the cell codes and hashes of rows.
+    memory_limit : maximum number of bytes for sorting the cell codes and hashes of retained rows.
     """
 
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
@@ -339,6 +353,13 @@ class PersonCap:
         persons : identifier of the person of each row.
         codes : cell codes of every attribute of the schema, one array of shape (rows,) each.
         limit : smallest number from which floats of the source cannot represent all integers.
+
+        Raises
+        ------
+        DataError
+            The identifiers are refused, see `identities`, or of another kind than in other batches.
+        LimitExceeded
+            Sorting the retained rows needs more than the memory limit.
         """
         first_word, second_word, has_person, kind = identities(
             persons, f"the person column {quote_public(self.column)}", limit
@@ -363,7 +384,7 @@ class PersonCap:
     def retained_codes(self) -> list[np.ndarray]:
         """Return the cell codes of the first k rows of each person in the order of their hashes.
 
-        One array of shape (retained rows,) per attribute; an empty list if no row was added.
+        One array of shape (retained rows,) per attribute; an empty list if `take` was not called.
         """
         self._sort_and_cut()
         return [column[self._ranks < self.rows] for codes in self._codes for column in codes]

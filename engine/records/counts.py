@@ -1,9 +1,9 @@
 """Exact counts: a value type with addition, and its file format.
 
 `Counts` holds exact marginal tables. Tables of disjoint parts of the records can be added, wherever
-each part was counted. Counts that were saved, loaded or named have an id, so that no part is added
-twice. An id is a keyed digest of the name of the part or, without a name, of all its numbers: two
-unnamed parts with equal numbers count as the same part.
+each part was counted. Counts of at least one row that were saved, loaded or named have an id, so
+that no part is added twice. An id is a keyed digest of the name of the part or, without a name, of
+all its numbers: two unnamed parts with equal numbers count as the same part.
 
 A .counts file transfers the counts of a part to another machine. It is a zip archive of
 `counts.json` and one array per table. `counts.json` is an object with the keys
@@ -25,7 +25,7 @@ schema, in C order.
 All contents, including the ids, are private and exact. Only the owner of the file may read it, and
 an existing file is never replaced.
 
-Lattice of attribute sets: tables that are margins of other tables.
+`larger_tables` and `complete_tables` compute tables that are margins of larger tables.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
     Raises
     ------
     SchemaError
-        A set is not a sequence, repeats a name or has a name that the schema does not contain.
+        A set is not an ordered sequence, repeats a name or has a name that the schema does not
+        contain.
     LimitExceeded
         A set has more than `MAX_AXES` attributes.
     """
@@ -96,7 +97,7 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
 def larger_tables(
     schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()
 ) -> dict[Names, Names | None]:
-    """Return for each requested table the smallest larger table of which it is a margin.
+    """Return for each requested table the smallest table from which it can be summed.
 
     Parameters
     ----------
@@ -105,9 +106,10 @@ def larger_tables(
 
     Returns
     -------
-    Mapping from each requested set to the set of an existing or requested table that contains it,
-    or to None if there is none. Sets with more attributes come first, so that a table is computed
-    before its margins.
+    Mapping from each requested set to the set of an existing or requested table that contains all
+    its attributes, which is the requested set itself if its table exists; or to None if there is no
+    such table or the requested set is empty. Sets with more attributes come first, so that a table
+    is computed before its margins.
     """
     holders: dict[str, set[Names]] = {name: set() for name in schema}
     sources: dict[Names, Names | None] = {}
@@ -232,9 +234,9 @@ class Counts(Mapping[Names, np.ndarray]):
         ------
         DataError
             There are no tables, or tables have different sums, or a table has the wrong shape or
-            type, a negative count, or a count in an impossible cell.
-        SchemaError
-            An attribute is not in the schema.
+            type, a negative count, a sum of more than 64 bits, or a count in an impossible cell.
+        SchemaError, LimitExceeded
+            Attributes are not in the schema, repeated or too many, see `checked_sets`.
         """
         attribute_sets = checked_sets(schema, tables)
         arrays = {}
@@ -307,8 +309,9 @@ class Counts(Mapping[Names, np.ndarray]):
         Raises
         ------
         DataError
-            There is no part; schemas, attribute sets or maximum rows per person differ; or a part
-            occurs twice.
+            There is no part, or a part is not `Counts`; schemas, attribute sets or maximum rows per
+            person differ; the rows per person are limited and `split_by_person` is False; two parts
+            have the same id; or the sum has more than 2^62 records.
         """
         total: Counts | None = None
         for part in parts:
@@ -381,9 +384,9 @@ class Counts(Mapping[Names, np.ndarray]):
     def as_shard(self, name: str = "") -> Counts:
         """Return these counts with an id, so that the same part is not added twice.
 
-        The id is a digest of the name or, without a name, of all numbers. Counts that have an id
-        are returned unchanged. Counts of no rows get no id, because adding them twice changes
-        nothing.
+        The id is a digest of the name or, without a name, of all numbers. Without a name, counts
+        that have an id are returned unchanged, and so are counts of no rows, because adding them
+        twice changes nothing.
 
         Raises
         ------
@@ -422,7 +425,15 @@ class Counts(Mapping[Names, np.ndarray]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Counts:
-        """Return the counts in a file that `save` wrote; raise DataError if it is damaged."""
+        """Return the counts in a file that `save` wrote.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, is damaged, or has a format of a later version.
+        LimitExceeded
+            The file has too many or too large tables.
+        """
         return load_counts(path)
 
 

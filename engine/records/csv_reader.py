@@ -56,7 +56,7 @@ def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
     Raises
     ------
     DataError
-        An archive contains several files, or the content is a binary format and not text.
+        An archive does not contain exactly one file, or the content is a binary format, not text.
     """
     with path.open("rb") as raw:
         first_bytes = _decompressed(path, raw).read(MAX_SIGNATURE_BYTES)
@@ -97,7 +97,14 @@ def _decompressed(path: Path, raw: BinaryIO) -> Any:
 
 
 def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
-    """Yield the lines of a file; raise DataError for a line of more than `most` bytes."""
+    """Yield the lines of a file without their line ends.
+
+    Raises
+    ------
+    DataError
+        A line has at least `most` + `BLOCK` bytes. A line of more than `most` bytes may also raise
+        it, depending on its position in the file.
+    """
     rest = b""
     while block := file.read(BLOCK):
         *complete, rest = (rest + block).split(b"\n")
@@ -385,7 +392,7 @@ class _CsvFile:
         Raises
         ------
         DataError
-            The fields of the header line are separated by blanks.
+            The fields of the header line are separated by blanks, and no delimiter was given.
         """
         text = self.pending.decode("utf-8", "replace")
         is_tsv = ".tsv" in (suffix.lower() for suffix in self.path.suffixes[-2:])
@@ -446,7 +453,7 @@ class _CsvFile:
             self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
-        """Check the quotes in the last byte of the previous block, and in this one but its last.
+        """Check the quotes up to the byte before the last of all bytes read.
 
         A quote can only be checked with the bytes on both of its sides.
         """
@@ -468,9 +475,9 @@ class _CsvFile:
         return min(1.0, self.raw.tell() / self.size)
 
     def open(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Open the named columns, or all columns if `names` is empty, and read all values as texts.
+        """Open the named columns and read their values as texts; "01" and "NA" stay unchanged.
 
-        Texts such as "01" and "NA" stay unchanged.
+        If `names` is empty, open all columns, with the types that Arrow infers.
         """
         return pa.csv.open_csv(
             self,

@@ -39,12 +39,13 @@ def count_partitions(
     ----------
     names : columns that `count` needs.
     count : function that counts one partition, a pandas DataFrame.
-    progress : called after each task; on a cluster also at regular intervals.
+    progress : called after each task; on a cluster after tasks that finish together, and at regular
+        intervals.
 
     Raises
     ------
     DataError
-        A partition cannot be read, or workers were lost or lack this library.
+        A column is missing, a partition cannot be read, or workers were lost or lack this library.
     """
     dask = import_optional("dask", DASK_FRAME)
     check_columns(list(data.columns), names)

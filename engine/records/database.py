@@ -10,7 +10,8 @@ and counted locally.
 
 Counting. All queries of one count must read the same rows; otherwise a row that changes between two
 queries would be in contradictory cells of two tables. They therefore read a temporary table of cell
-codes. If the database cannot create one, a single statement computes all counts.
+codes, or a cached one on Spark. If the database cannot create one, a single statement computes all
+counts; the rows are fetched if that would have more than `MAX_SELECTS` SELECTs.
 
 Contribution bounding. Rows of persons with more rows than the cap are fetched as codes, and
 `contribution_bounding` selects the rows that are counted. All other rows are aggregated in the
@@ -39,7 +40,7 @@ instead.
 SQLite. A column may contain values of another type than the declared one: a column of dates or
 integers may contain any text. Ibis converts complete columns and fails at the first such value.
 This module converts each value separately; a value that does not have the declared type stays
-unchanged, and the encoder refuses it.
+unchanged, and the encoder gives it a code or refuses it.
 """
 
 from __future__ import annotations
@@ -144,7 +145,10 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Convert a value of SQLite to the declared type, or return it unchanged if that fails."""
+    """Convert a value of SQLite to the declared type, or return it unchanged if that fails.
+
+    A number of a decimal column with more decimal places than declared is not rounded to them.
+    """
     if kind.is_date() or kind.is_timestamp():
         period = read_period(value) if isinstance(value, str) else None
         return value if period is None or period.unit != "day" else period.day
@@ -560,9 +564,14 @@ def _default_code(column: Any, encoder: Encoder) -> Any:
 
 
 def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
-    """Return the ceiling of every edge and the floor of the last one.
+    """Return the ceiling of every edge and the floor of the last one, None without edges.
 
     For integers n, n < edge is equivalent to n < ceil(edge).
+
+    Raises
+    ------
+    NotComputableError
+        An edge does not fit in 64 bits.
     """
     if any(abs(edge) >= _INT64_LIMIT for edge in edges):
         raise NotComputableError
@@ -650,7 +659,13 @@ def _is_integer_label(label: str) -> bool:
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return (number, code) pairs for the labels, and texts that mean missing, that are numbers."""
+    """Return (number, code) pairs for the labels, and texts that mean missing, that are numbers.
+
+    Raises
+    ------
+    NotComputableError
+        A label is an infinite number.
+    """
     pairs = []
     for label, code in encoder.texts.items():
         try:
@@ -680,8 +695,9 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
     """Report progress while a database computes; cancel its queries if the listener raises.
 
     Yields the `ProgressMonitor` to which the block reports its progress, or None without a
-    listener. The monitor calls the listener from a separate thread until the block ends, and then
-    once from the calling thread. An exception of the listener is raised at the end of the block.
+    listener. The monitor calls the listener from a separate thread until the block ends and, if the
+    block raised no exception, then once from the calling thread. An exception of the listener is
+    raised when the monitor is called next, and at the end of the block.
     """
     if listener is None:
         yield None
@@ -706,7 +722,8 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
 class ProgressMonitor:
     """Repeat the last progress report to a listener from a separate thread.
 
-    Calling the monitor sets the fraction and text of the next reports.
+    Calling the monitor sets the fraction and text of the next reports. The call raises the
+    exception of the listener, if there was one.
 
     Attributes
     ----------
@@ -743,9 +760,10 @@ class ProgressMonitor:
 
 @contextmanager
 def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
-    """Yield a function that cancels the running queries of this thread.
+    """Yield a function that cancels the running queries of the connection.
 
-    The function has no effect if the backend does not support cancellation.
+    On Spark, it cancels only those of this thread. It has no effect if the backend does not support
+    cancellation.
     """
     if backend.name == "pyspark":
         context, tag = backend._session.sparkContext, f"counted-{threading.get_ident()}"
@@ -1014,7 +1032,7 @@ def _count_tables(
     Parameters
     ----------
     table : table of cell codes that does not change.
-    columns : its columns, one per attribute of the tally.
+    columns : columns of the table, one per name of the tally.
     answer_sets : function that runs one query for several tables: `_one_by_one` for a temporary
         table, `_grouping_sets` for a cached one.
     """
@@ -1048,7 +1066,7 @@ def _count_tables(
 
 
 def _next_batch_size(batch_size: int, n_reports: int) -> int:
-    """Return how many tables the next query counts, so that progress is reported after each.
+    """Return how many tables the next query counts, so that each takes a few progress reports.
 
     Parameters
     ----------
@@ -1063,7 +1081,7 @@ def _next_batch_size(batch_size: int, n_reports: int) -> int:
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
-    """Add the numbers of counted and of refused records to the tally; return the counted ones.
+    """Add the numbers of counted and of refused records to the tally; return the first number.
 
     A row with an invalid value in the count column is one refused record.
     """
@@ -1212,7 +1230,8 @@ def _flat_cells(
 def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     """Return the rows of persons with at most k rows; fetch the rows of all other persons.
 
-    The fetched rows are added to the `PersonCap` of the tally, which selects k rows per person.
+    The fetched rows are added to the `PersonCap` of the tally, which selects k rows per person, and
+    the selected rows to its tables. Rows without a person are added to its refused rows.
     """
     import ibis
 
@@ -1249,6 +1268,13 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
     """Return two columns as Ibis expressions: the person identifier, and its key for GROUP BY.
 
     The key of a text is its bytes, because a collation may treat different texts as equal.
+
+    Raises
+    ------
+    NotComputableError
+        The identifiers are floats or decimals, or the backend cannot return the bytes of a text.
+    DataError
+        The column has another type than integer or text.
     """
     kind = column.type()
     if kind.is_string():
@@ -1417,7 +1443,8 @@ def named_table(name: str) -> Any:
     Raises
     ------
     DataError
-        The settings do not contain the name, or the database or table is not reachable.
+        The settings are malformed or do not contain the name, an environment variable of the
+        address is not set, or the database or table is not reachable.
     """
     sources = _settings()
     if name not in sources:

@@ -98,7 +98,9 @@ class Clock:
             )
 
     def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
-        """Convert the numbers of a column to dates; other values are unchanged.
+        """Convert the numbers of a column to dates, or to texts of periods such as "2024-05".
+
+        Numbers that are years, and values that are not numbers, are unchanged.
 
         >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
         datetime.date(1960, 1, 1)
@@ -320,6 +322,11 @@ class Encoder:
         Parameters
         ----------
         clock : unit and epoch of the numbers of an attribute of dates, if the file has one.
+
+        Raises
+        ------
+        DataError
+            The numbers are no periods inside one cell of the attribute, see `Clock.check`.
         """
         if clock is not None and self.attribute.is_dated:
             clock.check(self.attribute)
@@ -547,7 +554,7 @@ class Encoder:
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
     def _codes_by_distinct_value(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column by encoding each distinct value once with `one`."""
+        """Return the codes of a column by encoding each distinct value once with `encode`."""
         import pyarrow.compute as pc
 
         try:
@@ -600,7 +607,7 @@ class Encoder:
     def _with_nulls(
         self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """Return the codes of a column: of its values by `encode`, of nulls that of a gap."""
+        """Return the codes of a column: `encode` of its values, `missing` for nulls."""
         import pyarrow.compute as pc
 
         if values.null_count == 0:
@@ -955,8 +962,8 @@ def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
     """Return some distinct values of the first rows of a column that `among` selects.
 
     `among` is a boolean array of shape (rows,). To limit the time, at most 10 * MAX_VALUES rows of
-    a list, or 100 * MAX_VALUES rows of an Arrow array, are examined. Empty for a column of a type
-    that cannot be encoded.
+    a list, or 100 * MAX_VALUES rows of an Arrow array, are examined. Empty for an Arrow array of a
+    type that cannot be encoded.
     """
     if isinstance(values, list):
         return list(

@@ -6,16 +6,16 @@
 
 Only tables that are no margin of another requested table are counted from the records; their
 margins are sums, which is exact. Parts of the records can be counted separately and added with +.
-Ibis tables and DataFrames of Spark and Dask are counted where they are stored (modules `database`
-and `dask`).
+Ibis tables and DataFrames of Spark and Dask are counted where they are stored, if possible (modules
+`database` and `dask`).
 
 Aggregated data has a count column, the number of records of each row. Counting each of its rows
 once would be wrong without any error, so the user must declare the role of every numeric column: it
 is in the schema, the count column, or ignored. Names and types of columns are public, so an error
 about them reveals nothing about records. The columns of a text file have names but no types. Such a
 column is refused if its name is usual for counts, such as "n" or "freq". For other columns, the
-values at the start of the file are checked; the result is shown to the curator only, or raised as
-an error if `on_refused` is "error".
+values at the start of the file are checked: if they are numbers, the curator gets a warning, or an
+error is raised if `on_refused` is "error".
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ def count_column_doubts(
 
 
 def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
-    """Raise DataError if numeric columns are neither in the schema nor ignored; reads no record."""
+    """Raise DataError if numeric columns are neither in the schema nor ignored.
+
+    Depends on the names and types of columns only.
+    """
     unknown = [
         name
         for _, columns in _unnamed_columns(data, schema, ignore)
@@ -153,7 +156,8 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """Return a question to the curator about numeric columns of text files without a declared role.
 
-    A column is numeric if all values at the start of the first file that contains it are numbers.
+    A column is numeric if all values at the start of the first file that contains it are numbers or
+    missing, and not all are missing.
     The text depends on records, so only the curator may see it. Empty without such columns.
     """
     checked_names: set[str] = set()
@@ -270,7 +274,8 @@ def count_marginals(
     Parameters
     ----------
     data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, that
-        contains each requested table or one of which it is a margin.
+        contains each requested table or one of which it is a margin. `on_refused` and
+        `rows_per_person` have no effect on `Counts`, which were counted before.
     attribute_sets : one sequence of attribute names per table; the empty sequence requests the
         number of records.
     on_refused : "error" raises if a row has a value outside the domain in a needed column; "drop"
@@ -297,11 +302,13 @@ def count_marginals(
     ------
     DataError
         The data cannot be read; or it has refused rows and `on_refused` is "error"; or it has
-        a numeric column that is not in the schema, `count_column` or `ignore`.
+        a numeric column that is not in the schema, `count_column` or `ignore`; or an option is not
+        allowed.
     SchemaError
         An attribute is not in the schema.
     LimitExceeded
-        The tables need more than `memory_limit`; raised before they are allocated.
+        The tables need more than `memory_limit`, which is raised before they are allocated; or the
+        selection of rows per person does; or a batch of a file is too large.
 
     Notes
     -----
@@ -458,7 +465,7 @@ class _Tally:
         self.drop = drop
         self.records = 0
         self.rows_refused = 0
-        # rows whose value in the count column is less than LARGE_COUNT, and rows with a larger one
+        # rows whose value in the count column is less than LARGE_COUNT, and all other rows
         self.small_counts = 0
         self.large_counts = 0
         self.refused: dict[str, dict[str, int]] = {}

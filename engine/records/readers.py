@@ -125,7 +125,13 @@ def json_names(path: Path) -> list[str]:
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the values of the named keys of all objects of a JSON file.
 
-    An object without a key has a missing value. A key that no object has raises DataError.
+    An object without a key has a missing value.
+
+    Raises
+    ------
+    DataError
+        The file is not valid, an object has a named key twice, or no object has a named key in a
+        file that is not empty.
     """
     seen_keys: set[str] = set()
 
@@ -400,7 +406,13 @@ TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CS
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
     """Yield every file of a path, folder or pattern with its columns.
 
-    A folder name such as sex=F adds the column "sex". Files with other endings are left out.
+    A folder name such as sex=F adds the column "sex". If `path` is a single file with an ending
+    that is not in `FILE_KINDS`, nothing is yielded.
+
+    Raises
+    ------
+    DataError
+        A file in a folder, or of a pattern, has such an ending; or a file cannot be read.
     """
     for file in _matching_files(path):
         if (kind := _file_kind(file)) is not None:
@@ -416,6 +428,11 @@ def file_batches(
     ----------
     rows : maximum number of rows per batch.
     only : one of these files, if only that file is to be read.
+
+    Raises
+    ------
+    DataError
+        There is no file, or a file has an ending that is not in `FILE_KINDS`.
     """
     if (files := [only] if only else _matching_files(path)) == [path]:
         return _supported_file_kind(path).batches(path, names, rows)
@@ -603,7 +620,7 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
 def column_names(data: Any) -> ColumnKinds:
     """Return a mapping from each column to whether it is numeric, None if its type is unknown.
 
-    Of several files, the first one is used. No record is read.
+    Of several files, the first one is used. See `column_kinds`.
     """
     return next((columns for _, columns in column_kinds(data)), {})
 
@@ -612,7 +629,8 @@ def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
     """Yield each file of data, or None for data in memory, with its columns.
 
     The columns are a mapping from the name to whether the column is numeric, or None if its type is
-    unknown. The mapping is empty for data that does not list its columns. No record is read.
+    unknown. The mapping is empty for data that does not list its columns. It depends on no value of
+    a record; for JSON files, it has the keys of the first `LINES` objects.
     """
     if isinstance(data, (str, Path)):
         yield from file_columns(Path(data))
@@ -791,7 +809,13 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Return batches of an Arrow dataset; check that its files decompress to few enough bytes."""
+    """Return batches of an Arrow dataset.
+
+    Raises
+    ------
+    LimitExceeded
+        A row group or batch of a file decompresses to too many bytes.
+    """
     from pyarrow.dataset import FileFragment, IpcFileFormat, ParquetFileFragment
 
     check_columns(data.schema.names, names)

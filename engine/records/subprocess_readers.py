@@ -137,13 +137,13 @@ def draft_schema(path: str | Path) -> DraftSchema:
     """Draft a schema from the value labels of a Stata, SPSS or SAS file; reads no record.
 
     If exactly one labelled value of a column is declared as missing, its cell also collects missing
-    values. Columns whose labels do not cover all values are left out; `DraftSchema.reasons` has the
-    reasons.
+    values. Columns of dates, without labels, or whose labels are ambiguous or do not cover all
+    values are left out; `DraftSchema.reasons` has the reasons.
 
     Raises
     ------
     DataError
-        The file cannot be read.
+        The file has another format than Stata, SPSS or SAS, or cannot be read.
     SchemaError
         No column gives an attribute.
     """
@@ -249,8 +249,8 @@ def _attribute(meta: Any, name: str) -> Attribute:
     substantive = [value for value in present if not _looks_missing(value, present)]
     if not substantive:
         raise SchemaError(
-            "only its missing values have labels. Declare bins or codes for the other values by"
-            " hand"
+            "only values that mean missing, or that look like codes for missing values, have"
+            " labels. Declare bins or codes for the other values by hand"
         )
     if len(texts) < 2:
         raise SchemaError("only one of its values has a label. Declare the attribute by hand")
@@ -483,7 +483,7 @@ def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
 def sheet_batches(
     path: Path, names: Sequence[str], rows: int, sheet: str | None = None
 ) -> Iterator[Batch]:
-    """Yield the named columns of a sheet; without `sheet`, of the only visible non-empty one."""
+    """Yield the named columns of a sheet; without `sheet`, of the only one that `_rows` accepts."""
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
@@ -497,7 +497,10 @@ def sheet_batches(
 
 
 def visible_sheets(path: Path) -> list[str]:
-    """Return the names of the visible non-empty sheets of a workbook."""
+    """Return the names of the visible non-empty sheets of a workbook.
+
+    If there are none, return the first sheet; if the workbook has a single sheet, return that one.
+    """
     with closing(_sheet_messages(path, None)) as messages:
         chosen: list[str] = next(messages)[0]
     return chosen
@@ -516,7 +519,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
     Raises
     ------
     DataError
-        The workbook has several sheets and `sheet` is None.
+        The workbook has several sheets and `sheet` is None, or the sheet does not exist, has merged
+        cells or cannot be read.
     LimitExceeded
         The sheet has more than `MOST_TEXT` characters.
     """
@@ -557,7 +561,10 @@ def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
 def _rows(
     path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
 ) -> Iterator[list[Any]]:
-    """Yield the rows of a sheet, the header first; without a name, of the only non-empty sheet.
+    """Yield the rows of a sheet, the header first.
+
+    Without a name, it is the only sheet, the only visible non-empty one, or the first if all are
+    hidden or empty.
 
     Parameters
     ----------

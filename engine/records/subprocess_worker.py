@@ -5,10 +5,11 @@ Arguments: a path; "sheet" or the name of a reader of pyreadstat; and the option
 Output: messages, each a line of JSON, some followed by bytes. The parent only parses JSON and
 reads bytes, so the output of a failing worker cannot harm it.
 
-Messages about a workbook: the candidate sheets with all visible sheets; where cells are merged
-("header", "rows" or ""); and lists of rows. Messages about a labelled file, one of Stata, SPSS or
-SAS: its metadata and, if rows are requested, the values of every column. The last message is null.
-The exit code is `TOO_LARGE` if the memory is exhausted.
+Messages about a workbook: the candidate sheets with all visible sheets; and, if there is only one
+candidate, where its cells are merged ("header", "rows" or "") and lists of its rows. Messages about
+a labelled file, one of Stata, SPSS or SAS: its metadata and, if rows are requested, the values of
+the named columns, one message per chunk of rows. The last message is null. The exit code is
+`TOO_LARGE` if the memory is exhausted, and 1 after another error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _send(value: Any, *payloads: bytes) -> None:
 def _sheet(path: str, sheet: str | None) -> None:
     """Send the sheets of a workbook that may be meant and, if there is only one, its rows.
 
-    Without a name, those are the visible non-empty sheets, or else the first sheet.
+    With a name, this is the sheet of that name. Without one, it is the only sheet of the workbook;
+    of several sheets, those that are visible and not empty, or else the first.
 
     The messages are: the names of these sheets and of all visible ones; "header" if a range of
     merged cells starts in the first row, "rows" if all start below, "" without merged cells; lists

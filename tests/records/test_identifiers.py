@@ -194,6 +194,16 @@ def test_identifier_texts_that_differ_are_different_persons() -> None:
     assert len(set(equal[:3])) == len(set(equal[3:])) == 1
 
 
+def test_files_without_identifiers_fit_text_identifiers(tmp_path: Path) -> None:
+    for name, people in (("one", ["x", "y"]), ("two", [math.nan, math.nan])):
+        frame = pd.DataFrame({"a": [0, 1], "pid": people})
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    counts = count_marginals(
+        tmp_path, Schema([Attribute.of_size("a", 3)]), [()], person="pid", on_refused="drop"
+    )
+    assert (counts.people, counts.rows_refused) == (2, 2)
+
+
 def doubles(number: int) -> pd.DataFrame:
     return pd.DataFrame({"a": [0, 1, 2], "pid": [float(number), 1.0, math.nan]})
 
