@@ -56,7 +56,8 @@ class Losses:
         plan), better, worst ratio, worst query as text.
     worse, better : shares of all queries.
     worst, query : largest ratio of standard errors, first over second, and its query.
-    exact : whether every query was evaluated; otherwise a sample was used.
+    exact : whether the workload is small enough to evaluate every query; otherwise large groups are
+        sampled.
     """
 
     groups: pd.DataFrame
@@ -68,15 +69,15 @@ class Losses:
 
 
 def ratios(first: Array, second: Array) -> Array:
-    """Return elementwise ratios of standard errors; 1 where both are infinite.
+    """Return elementwise ratios of standard errors; 1 where both are 0 or infinite.
 
     All arrays have the same shape.
 
-    >>> ratios(np.array([2.0, np.inf, 1.0]), np.array([1.0, np.inf, np.inf])).tolist()
-    [2.0, 1.0, 0.0]
+    >>> ratios(np.array([2.0, 0.0, np.inf, 1.0]), np.array([1.0, 0.0, np.inf, np.inf])).tolist()
+    [2.0, 1.0, 1.0, 0.0]
     """
-    both = np.isinf(first) & np.isinf(second)
-    return np.where(both, 1.0, np.where(both, 1.0, first) / np.where(both, 1.0, second))
+    equal = first == second
+    return np.where(equal, 1.0, first) / np.where(equal, 1.0, second)
 
 
 def check_same_queries(first: Plan, second: Plan) -> None:
@@ -96,7 +97,7 @@ def check_same_queries(first: Plan, second: Plan) -> None:
 def losses(first: Plan, second: Plan) -> Losses:
     """Return the queries for which the first of two plans has larger standard errors.
 
-    Above a few million queries, an evenly spread sample of each group and its corners are
+    Above a few million queries, an evenly spread sample of each large group and its corners are
     evaluated; the worst ratio is then a lower bound.
 
     Raises
@@ -181,8 +182,8 @@ def _ratios_at(
 def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> str:
     """Return a sentence that compares a tuned plan with uniform centers, in total and by group.
 
-    The sentence is empty for plans that are not tuned.  ``uniform_plan`` is the plan with uniform
-    centers; by default it is computed here.
+    The sentence is empty for plans that are not tuned, or have another objective than the sum.
+    ``uniform_plan`` is the plan with uniform centers; by default it is computed here.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
@@ -235,8 +236,9 @@ class PlanDifference:
     ----------
     words : one sentence per kind of difference; empty if the requests are equal.
     request : one row per difference between the requests: what, first, second.
-    groups : one row per group of either plan: attributes, family, weights, RMSE of both plans in
-        counts, and the ratio second / first; NaN if one plan does not contain the group.
+    groups : one row per group of either plan: in (which plans contain the group), attributes,
+        family, queries, weights, RMSE of both plans in counts, and the ratio second / first; NaN if
+        one plan does not contain the group.
     """
 
     words: tuple[str, ...]
@@ -425,7 +427,7 @@ def _group_row(
 
 
 def _match_key(group: Group) -> str:
-    """Return a text that is equal for groups that differ only in their weights."""
+    """Return a text that is equal for groups that differ only in their weight."""
     content = {k: v for k, v in group.to_dict().items() if k != "weight"}
     return json.dumps(content, sort_keys=True)
 

@@ -66,6 +66,15 @@ def test_losses_match_enumeration(plans: dict[str, Plan]) -> None:
     assert (same.worse, same.better, same.worst) == (0.0, 0.0, 1.0)
 
 
+def test_losses_of_exact_answers_have_ratio_one() -> None:
+    schema = SCHEMA.with_facts(invariants=[([SCHEMA.names[0]], [1] * SCHEMA.attributes[0].size)])
+    workload = Workload(schema).add(schema.names[0], "marginal").add(schema.names[1], "marginal")
+    one, other = (plan(workload, Budget(pcost=pcost)) for pcost in (1.0, 4.0))
+    assert not one.variances(0).any()
+    by_group = losses(one, other).groups.set_index("group")
+    assert by_group["worst ratio"].to_dict() == pytest.approx({0: 1.0, 1: 2.0})
+
+
 def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size(c, 24) for c in "abc"])
     workload = Workload.all_ways(schema, (1, 2, 3))
