@@ -18,7 +18,7 @@ import numpy as np
 
 from engine._format import cost, format_number, number, pluralize
 from engine.analysis.variance_breakdown import errors_by_group
-from engine.errors import NotApplicable, WorkloadError
+from engine.errors import NotApplicable, SchemaError, WorkloadError
 from engine.mechanisms import forecast, mechanism_class
 from engine.mechanisms.base import Forecast
 from engine.plans import Plan
@@ -225,7 +225,7 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """Return a numeric attribute with every ``factor`` adjacent cells merged into one.
 
     The last cell also takes the remainder.  Integer codes become bins, so the codes in the records
-    do not change.
+    do not change.  Raises NotApplicable if `merge_obstacle` returns an obstacle.
 
     >>> coarser_attribute(Attribute.of_size("code", 7)).edges
     (0.0, 2.0, 4.0, 6.0)
@@ -258,18 +258,22 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
 
     Raises
     ------
-    NotApplicable : the cells of the attribute cannot be merged, or a group has no equivalent on the
-        merged cells.
+    NotApplicable : the cells of the attribute cannot be merged, or a group, a rule or an exact
+        table of the schema has no equivalent on the merged cells.
     """
     # Raises an error that lists the attribute names if there is no such attribute.
     workload.schema[attribute]
-    schema = replace(
-        workload.schema,
-        attributes=tuple(
-            coarser_attribute(a, factor) if a.name == attribute else a
-            for a in workload.schema.attributes
-        ),
+    attributes = tuple(
+        coarser_attribute(a, factor) if a.name == attribute else a
+        for a in workload.schema.attributes
     )
+    try:
+        schema = replace(workload.schema, attributes=attributes)
+    except SchemaError as error:
+        raise NotApplicable(
+            f"The schema has rules or exact totals that do not fit coarser cells of {attribute}:"
+            f" {error}."
+        ) from None
     groups = [
         _coarsened_group(schema, i, g, attribute, factor) for i, g in enumerate(workload.groups)
     ]
@@ -456,7 +460,9 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return the numbers of at most five groups without which planning is within its limits.
+    """Return the numbers of groups without which planning is within its limits, at most five.
+
+    If more groups would have to be removed, the first five are returned.
 
     Joint groups are removed before the product groups on the same attributes, because product
     groups also serve other queries.

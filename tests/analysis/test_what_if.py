@@ -32,6 +32,8 @@ WORKLOAD = (
     .add(("age", "sex"), Custom(predicates=["age >= 20 and sex == 'F'", "age < 60"]))
 )
 REQUEST = Request(workload=WORKLOAD, budget=Budget(pcost=0.5))
+EXACT = Workload(SCHEMA.with_facts(invariants=[("code", [1, 2, 3, 4, 5, 6, 7])])).add("age")
+RULED = Workload(SCHEMA.with_facts(impossible=["code == 3"])).add("age")
 BY_NAME = {change.name: change for change in CHANGES}
 
 
@@ -102,6 +104,8 @@ def test_coarser_halves_window_cells() -> None:
         (WORKLOAD.add("code", Custom(predicates=["code >= 3"])), "code", "cuts through the bin"),
         (WORKLOAD.add("code", "marginal", query_weights=np.ones(7)), "code", "a weight for each"),
         (Workload(Schema([Attribute.of_size("x", 3)])).add("x", "prefix"), "x", "too few"),
+        (EXACT, "code", "invariant on code"),
+        (RULED, "code", "cuts through the bin"),
     ],
 )
 def test_coarser_with_unmergeable_cells_is_refused(
