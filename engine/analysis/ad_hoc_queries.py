@@ -96,8 +96,9 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int]:
     """Return the cells of an attribute whose text contains a search text, ignoring case.
 
-    Cells with exactly this text are first; at most ``limit`` cells are returned. Of the codes of an
-    attribute without labels only those within `MAX_CELLS_SEARCHED` are searched.
+    Cells with exactly this text are first; at most ``limit`` cells are returned. Of an attribute
+    without labels only the first `MAX_CELLS_SEARCHED` cells are searched, and any code by its
+    complete number.
 
     >>> find_cells(Attribute.categorical("town", ["Ulm", "Neu-Ulm", "Bonn"]), "ulm")
     [0, 1]
@@ -279,7 +280,7 @@ def further_answers(
 
     Raises
     ------
-    WorkloadError : the queries are on a different schema.
+    WorkloadError : the queries are on a different schema, or there are none.
     NotAnswerable : the measurement does not determine one of the queries.
     """
     import pandas as pd

@@ -63,7 +63,8 @@ class Comparison(FrozenValue):
     frame : one row per mechanism, best first; see `compare`.
     plans : maps the label in the column ``mechanism`` to the plan as JSON text, for every
         mechanism that produced a plan.
-    bound : lower bound, in counts, on the weighted RMSE of every matrix mechanism.
+    bound : lower bound, in counts, on the weighted RMSE of every matrix mechanism; 0 if there is
+        none.
     statement : method that computed the bound, or the reason why there is none.
     groups : maps the label to the RMSE of every group, in counts, shape (groups,).
     spreads : maps the label to the distribution of standard errors, thinned for figures.
@@ -226,7 +227,9 @@ def partial_comparison(
     *,
     time_limit: float = 120.0,
 ) -> Comparison | None:
-    """Return the cached results of a `comparison` with this request, which may still be running.
+    """Return the cached results of a `comparison`, which may still be running.
+
+    It has these arguments, and the default memory limit.
 
     Returns None while no plan is cached.
     """

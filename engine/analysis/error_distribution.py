@@ -1,8 +1,8 @@
 """Distribution of standard errors over queries, and coverage of confidence intervals.
 
-`error_distribution` evaluates all queries if they have few distinct variances, and a sample
-otherwise.  `coverage_check` simulates releases with the code of a real release on simulated or
-public records, so it checks the implementation and not only the formulas.
+`error_distribution` evaluates all queries if they have few distinct variances; otherwise it samples
+the groups with many.  `coverage_check` simulates releases with the code of a real release on
+simulated or public records, so it checks the implementation and not only the formulas.
 """
 
 from __future__ import annotations
@@ -238,6 +238,8 @@ class ErrorDistribution:
 def error_distribution(plan: Plan) -> ErrorDistribution:
     """Return the distribution of the standard errors of all queries; cached for recent plans.
 
+    Above `MAX_UNSAMPLED_QUERIES` distinct variances, groups with many of them are sampled.
+
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
     >>> errors = error_distribution(plan(workload, Budget(pcost=1.0)))
@@ -248,7 +250,7 @@ def error_distribution(plan: Plan) -> ErrorDistribution:
 
 
 def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistribution:
-    """Return the distribution of standard errors divided by targets.
+    """Return the distribution of standard errors divided by targets, as `error_distribution`.
 
     ``targets`` are in counts, one per group.
     """

@@ -63,9 +63,9 @@ BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than t
 def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
-    All queries are evaluated if there are at most four million distinct variances; otherwise an
-    evenly spaced sample, see `error_distribution`.  A query that is not answerable exceeds every
-    tolerance.
+    All queries are evaluated if there are at most four million distinct variances; otherwise groups
+    with many of them are sampled, see `ErrorDistribution`.  A query that is not answerable exceeds
+    every tolerance.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def budget_for(
 
     Raises
     ------
-    PlanError : ``targets`` or ``share`` is invalid; or no budget meets the targets, because queries
-        of weight zero are not answerable; or every budget does, because the queries have no noise.
+    PlanError : an argument is invalid; or no budget meets the targets, because queries of weight
+        zero are not answerable; or as for `smallest_budget`.
     NotApplicable : the mechanism does not support this noise distribution.
 
     Notes
@@ -146,7 +146,7 @@ def budget_for(
     Guarantee: ``plan(workload, budget_for(...), mechanism, **options)`` meets the targets for the
     share, as computed by `share_within`.  With ``fit="shape"`` the options of this plan are
     completed by ``objective="max", targets=targets``.  At a pcost smaller by a relative 1e-7 the
-    plan does not meet the targets.
+    plan does not meet the targets, unless the share is that of a sample.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -177,13 +177,16 @@ def budget_for_error(
 ) -> Budget:
     """Return the smallest budget at which the strategy of a plan meets error targets.
 
-    The budget of the plan does not matter, except that the result is of the same kind.
+    The budget of the plan does not matter, except that the result is of the same kind and has the
+    same privacy unit.
 
     Parameters
     ----------
     targets, share : as for `budget_for`.
     nearly : assume that variances are proportional to 1 / pcost, which is faster and only
         approximately true; otherwise the result is verified by plans at other budgets.
+
+    Raises: PlanError as for `budget_for`.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -265,6 +268,11 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     ratio : function from a plan to the ratio of a standard error to its target.
     nearly : as for `budget_for_error`.
 
+    Raises
+    ------
+    PlanError : the ratio is 0, because the queries have no noise, or the target needs less noise
+        than the step to which answers are rounded.
+
     Notes
     -----
     A bracketing secant iteration in log pcost, to a relative `BUDGET_RELATIVE_PRECISION`.  The plan
@@ -337,7 +345,7 @@ def error_for(plan: Plan, half: float) -> float:
 
 
 def two_digits(error: float, plan: Plan) -> float:
-    """Return a standard error rounded to two digits, in counts.
+    """Return a standard error rounded to two digits, in counts, at least 0.001.
 
     If ``error`` is infinite, it is replaced by the standard error of a count that is measured alone
     at the budget of the plan.
@@ -384,7 +392,7 @@ class MechanismBound:
     how: str
 
     def rmse(self, plan: Plan) -> float:
-        """Lower bound on the weighted RMSE, in counts, at the budget of a plan."""
+        """Lower bound on the weighted RMSE, in counts, at the budget of a plan; 0 if none holds."""
         if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
             # The bound does not cover exact answers from the record count or from public tables.
             return 0.0
@@ -471,8 +479,8 @@ class FittedTargets:
     Attributes
     ----------
     request : request with the objective "max", the final targets and the budget.
-    plan : plan of the request.  The standard error of every query of positive weight is within the
-        target of its group.
+    plan : plan of the request.  The standard error of every query is within the target of its
+        group.
     factor : multiplier of the unlocked targets.
     """
 
@@ -498,8 +506,9 @@ def fit_targets(
 
     Raises
     ------
-    PlanError : the targets are invalid, no budget meets them, or the locked targets alone need a
-        larger budget.
+    PlanError : an argument is invalid, no budget meets the targets, or the locked targets alone
+        need a larger budget or take all of it.
+    Cancelled : ``progress`` returned False.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size(name, 3) for name in "ab"])).add("a").add("b")
@@ -562,7 +571,7 @@ def fit_targets(
 def errors_against_targets(
     plan: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
 ) -> pd.DataFrame:
-    """Return the largest standard errors of sets of groups together with their targets, in counts.
+    """Return the smallest target and the largest standard error of sets of groups, in counts.
 
     Parameters
     ----------
@@ -589,7 +598,8 @@ def options_after_change(
 ) -> Mapping[str, Any] | None:
     """Return the options after a change of groups, with the targets of the retained groups.
 
-    Returns None if a group is new, because it has no target.
+    Options without one target per group are returned unchanged.  Returns None if a group is new,
+    because it has no target, or if no group remains.
     """
     targets = options.get("targets")
     if not isinstance(targets, (list, tuple)) or len(targets) != len(before):

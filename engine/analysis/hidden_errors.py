@@ -89,9 +89,10 @@ def propose_weights(
 ) -> WeightProposal | None:
     """Search for larger weights of hidden groups, all multiplied by one factor.
 
-    Returns the smallest of `FACTORS` for which their RMSE is at most `GOAL_RATIO` times that of all
-    queries, or else the largest one for which the RMSE of all queries is at most `MAX_RISE` times
-    its value with the original weights.  Returns None if every factor raises it more.
+    A factor of `FACTORS` is allowed if it raises the RMSE of all queries to at most `MAX_RISE`
+    times its value with the original weights.  The proposal has the smallest allowed factor for
+    which the RMSE of every hidden group is at most `GOAL_RATIO` times that of all queries, or else
+    the largest allowed factor.  Returns None if no factor is allowed.
     """
     report = progress_reporter(progress, "The search for weights was cancelled.")
     proposal: WeightProposal | None = None

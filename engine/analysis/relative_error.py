@@ -71,10 +71,10 @@ class NoiseScale:
 def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
     """Return one row per group: its errors and the shares of its answers in each quality class.
 
-    The group with the fewest publishable answers comes first.  The first columns are those of
-    `group_table`.  The column "publishable from" is the smallest count whose answer is publishable
-    at the typical error of the group; it does not depend on the records.  The shares assume that
-    the records are spread uniformly.
+    The group with the smallest share of publishable answers comes first.  The first columns are
+    those of `group_table`.  The column "publishable from" is the smallest count whose answer is
+    publishable at the typical error of the group; it does not depend on the records.  The shares
+    assume that the records are spread uniformly.
 
     >>> from engine import Attribute, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -176,7 +176,7 @@ def budget_for_quality(
     Raises
     ------
     PlanError : ``share`` is invalid, or too many queries have an expected answer of 0, such as
-        differences of cells, or are not answerable.
+        differences of cells, or are not answerable; or as for `smallest_budget`.
     """
     if not 0.0 < share <= 1.0:
         raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")

@@ -108,9 +108,10 @@ def worst_query(plan: Plan, group: int) -> int | None:
 
 
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
-    """Return a sentence with the three residual spaces that contribute most to the variance.
+    """Return a sentence with the residual spaces that contribute most to the variance.
 
-    The variance is of a query, or the mean over a group.
+    The variance is of a query, or the mean over a group.  The sentence names at most three spaces,
+    each with a share of at least 0.5%.
     """
     table = breakdown(plan, group, query)
     if plan.full_tables:
