@@ -276,7 +276,10 @@ class DatasetStatus:
 
         Raises
         ------
-        LedgerError : the total is pure epsilon, and the release has Gaussian noise.
+        LedgerError
+            The total is pure epsilon, and the release has Gaussian noise.
+        BudgetError
+            A cost is not a finite positive number.
         """
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
@@ -285,7 +288,8 @@ class DatasetStatus:
 
         The parameters and errors are those of `takes`.
         """
-        return int(Fraction(self.left) // exact(self.definition.charge(pcost, pure_epsilon)))
+        # the decimal number that `repr` shows is at most the remaining budget
+        return int(exact(repr(self.left)) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -352,7 +352,8 @@ def changed_total(
 ) -> dict[str, str]:
     """Return the content of a ledger row that sets the total of a dataset to ``total``.
 
-    Raises LedgerError for another unit, for an amount below the amount spent, and for no change.
+    Raises LedgerError for another unit, for an amount below the amount spent, for no change, and
+    for a missing author or reason.
     """
     check_type(
         "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
@@ -642,7 +643,10 @@ class Ledger:
         return sign_with(self.secret("signature"), content)
 
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
-        """Return rows about the same records: spends of other datasets, and all rehearsals."""
+        """Return rows about the same records: spends of other datasets, and notes on rehearsals.
+
+        Of several rows of one kind about one dataset, only the last is returned.
+        """
         with self._transaction(write=False) as (book, _):
             rehearsals = [
                 row
@@ -706,7 +710,8 @@ class Ledger:
         BudgetExceeded
             The remaining budget is smaller.
         LedgerError
-            The key was spent for another dataset, plan or cost.
+            The ledger has no such dataset, the unit of its total does not allow the release, a text
+            is not allowed, or the key was spent for another dataset, plan or cost.
         BudgetError
             `pcost` is not a finite positive number.
 
@@ -847,7 +852,7 @@ class Ledger:
         Raises
         ------
         ResultLost
-            The budget was spent, but there is no complete result.
+            The budget was spent, but no result was saved, or its file is missing or was changed.
         LedgerError
             The key was never spent.
         """

@@ -3,12 +3,13 @@
 After a crash, the journal and the same records reproduce the same noise, so finishing an interrupted
 release is not a second draw. Anyone with both the seed and the result can subtract the noise. The
 journal is therefore readable only by its owner, is stored in the folder of results next to the
-ledger, where the exact counts are accessible anyway, and is deleted when the result is saved; after
-a crash before that, when the ledger is next opened. A copy of the folder made in the meantime
-contains the seed and must not be published.
+ledger, where the exact counts are accessible anyway, and is deleted when the result is saved. If a
+crash prevents this deletion, the next opening of the ledger deletes it. A copy of the folder made
+in the meantime contains the seed and must not be published.
 
 A run locks the journal before it spends and until its result is saved, and only the holder of the
-lock uses the seed. A journal without a spend has produced no noise and is deleted.
+lock uses the seed. A journal without a spend has produced no noise and is deleted. On a system
+without file locks no journal is stored, and an interrupted release cannot be finished.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def journal(
     Raises
     ------
     LedgerError
-        Another run has locked the journal, or it cannot be read or created.
+        Another run has locked the journal, or it cannot be opened or created.
     """
     path = _journal_path(ledger, key)
     with ExitStack() as locks:
@@ -173,13 +174,18 @@ def _journal_path(ledger: Path, key: str) -> Path:
 def _open_locked(path: Path, locks: ExitStack) -> BinaryIO | None:
     """Open a file and lock it until ``locks`` is closed; return None if it does not exist.
 
-    Raises LedgerError if another run holds the lock.
+    Raises LedgerError if the file cannot be opened or another run holds the lock.
     """
     while True:
         try:
             handle = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise LedgerError(
+                f"The file {path.name} of this release cannot be opened: {error.strerror}. Nothing"
+                " was spent now. Make the file readable and writable."
+            ) from None
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
             raise _locked_error(path)

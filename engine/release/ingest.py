@@ -67,8 +67,9 @@ class ColumnFit:
     missing : number of rows without a value.
     unknown : number of rows with a value outside the domain.
     refused : number of missing and unknown rows that a release drops, because the attribute has no
-        cell for missing or unlisted values.
-    values : mapping from the most frequent unknown values to their numbers of rows.
+        cell for missing, unlisted or out-of-range values.
+    values : mapping from the most frequent unknown values, cut to `MAX_SHOWN_CHARACTERS`, to their
+        numbers of rows; at most `MAX_SHOWN_VALUES`.
     """
 
     column: str
@@ -88,8 +89,9 @@ def records_fit(
 ) -> tuple[ColumnFit, ...]:
     """Return for each attribute how its column of the records fits the domain; spends nothing.
 
-    Ibis tables are counted in their database; all other records are read once.  The report is for
-    the curator only: it contains exact numbers of rows and values of records.
+    Ibis tables are counted in their database if it can compare the values exactly; all other
+    records are read once.  The report is for the curator only: it contains exact numbers of rows
+    and values of records.
 
     Raises
     ------
@@ -239,9 +241,11 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 
 
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
-    """Return one keyed digest of the exact one-way table per counted attribute with two cells or more.
+    """Return the start of a keyed digest of the one-way table of each counted attribute.
 
-    The keys are the first 8 hexadecimal digits of the digests of the domains.
+    Attributes with one cell are left out, and so are those after the first `MAX_DIGEST_COLUMNS` by
+    name.  The keys of the mapping are the first 8 hexadecimal digits of the digests of the domains,
+    its values the first 12 of the digests of domain and table.
     """
     names = sorted({name for names in counts for name in names if counts.schema[name].size > 1})[
         :MAX_DIGEST_COLUMNS
@@ -294,7 +298,8 @@ class Intake:
     ----------
     rows_in, counted, refused : number of rows read, of rows counted, and of rows dropped because
         they do not fit the schema.
-    reasons : mapping from attribute to reason of dropping to number of rows.
+    reasons : mapping from column to reason of dropping to number of rows; the names of several
+        columns are joined by commas.
     warnings : sentences for the curator, for example that the same records were released under
         another dataset name.
     people : number of persons; None without a person column.
@@ -399,7 +404,8 @@ def fingerprint_of(
 ) -> Fingerprint:
     """Return the fingerprint of counted records, after `intake` received the curator's report.
 
-    The report has a warning for every release of the same records under another dataset name.
+    The report has a warning for each other dataset name under which the same records were released,
+    and for each under which they were rehearsed.
     """
     records = fingerprint(counts, sets, book.secret("records"))
     warnings = [_same_records_warning(row) for row in book.same_records(records, dataset=dataset)]
@@ -460,12 +466,12 @@ def check_records(
 
     The report depends on single records.  It is for the curator only: do not publish it, and do not
     publish a decision that depends on it.  With a ledger it contains a warning if the same records
-    were released under another name than ``dataset``.
+    were released under another name than ``dataset``, or rehearsed.
 
     Raises
     ------
-    DataError
-        The data cannot be read, or lack a column.
+    DataError, LimitExceeded
+        As for `count`: the data cannot be read, lack a column, or a table is too large.
     """
     counts = counts_for(plan, data, **keywords)
     warnings = [text] if (text := disagreements(counts, plan.schema)) else []
@@ -536,7 +542,7 @@ def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Cou
     Guarantee: the sum over disjoint parts of the records equals the counts of all records, and has
     the same digest.  If rows per person are limited, no person may have rows in two parts.
 
-    Raises the errors of `count_marginals`.
+    Raises the errors of `count` and `count_marginals`.
     """
     return count_for(plan, data, RecordOptions(on_refused="drop", **keywords))
 
@@ -573,7 +579,8 @@ def count(
     ------
     DataError
         The records cannot be read; or the schema allows more rows per person than the budget
-        protects, and the rows of each person are not limited.
+        protects, and the rows of each person are not limited; or ``data`` are counts of more rows
+        per person than the budget protects, or without the person column of the schema.
     LimitExceeded
         A table is larger than a release can hold.
     """

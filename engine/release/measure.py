@@ -1,10 +1,10 @@
 """Measure the strategy of a plan on records: count, spend, draw noise and save, in this order.
 
-A release counts the records (which reveals nothing), writes the random bits of its noise to the
-noise journal, spends on the ledger, draws, saves the result under the key of the spend, and deletes
-the journal.  A second call with the same key returns the saved result.  After a crash between spend
-and save, the same call on the same records draws the same noise from the journal and saves it
-without a second spend.
+A release counts the records (which reveals nothing), writes the seed of its noise to the noise
+journal, spends on the ledger, draws, saves the result under the key of the spend, and deletes the
+journal.  A second call with the same key returns the saved result.  After a crash between spend and
+save, the same call on the same records draws the same noise from the journal and saves it without a
+second spend; this needs an operating system with file locks, see `engine.ledger.noise_journal`.
 """
 
 from __future__ import annotations
@@ -126,11 +126,16 @@ def measure(
     DataError
         The records cannot be read, lack a column, or contradict an invariant; nothing was spent.
         Or an interrupted release is continued with other records; then no noise is drawn.
+    PlanError
+        An argument is not allowed, or a block of the plan cannot be measured; nothing was spent.
+    LimitExceeded
+        The tables are too large; nothing was spent.
     LedgerError, BudgetExceeded
         The ledger refuses, or another run is working on this release; nothing was spent.
     ResultLost
-        Budget was spent for this release, but its result was not saved, and its noise cannot be
-        drawn again, because the journal is missing or in use by another run.
+        Budget was spent for this release, but its result was not saved, or its file is missing or
+        was changed; and its noise cannot be drawn again, because the journal is missing or in use
+        by another run.
     """
     check_type(
         "plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError
@@ -396,10 +401,11 @@ def spend_draw_save(
 
     Returns
     -------
-    True if this call saved the result; False if an earlier call with the same key did.
+    True if this call saved the result; False if an earlier call with the same key spent, and either
+    saved the result or left no journal from which its noise could be drawn again.
 
-    Guarantee: of all calls with one key exactly one draws noise; if it crashes, the next one draws
-    the same noise.  Disk space for the result is reserved before the spend.
+    Guarantee: of all calls with one key at most one draws noise; if it crashes, the next one draws
+    the same noise from its journal.  Disk space for the result is reserved before the spend.
     """
 
     def digest(seed: bytes) -> str:
@@ -445,7 +451,7 @@ def spend_draw_save(
 
 
 def is_unfinished(ledger: Ledger, key: str) -> bool:
-    """Return whether the spend under ``key`` has no saved result and no running process.
+    """Return whether the spend under ``key`` has no saved result but a journal that is not locked.
 
     A call with the same arguments and records then completes the release without a second spend.
     """
@@ -481,9 +487,10 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
     Raises
     ------
     ResultLost
-        Budget was spent under this key, but its result was not saved.
+        Budget was spent under this key, but its result was not saved, or its file is missing or was
+        changed.
     LedgerError
-        Nothing was spent under this key, or the stored file is damaged.
+        Nothing was spent under this key, or the stored file is not that of a release of one stage.
     """
     return _stored(Ledger.at(ledger), key)
 

@@ -198,7 +198,7 @@ class Measurement(FrozenValue):
         return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)
 
     def publish(self, fit: str = "shrunk", **options: Any) -> Any:
-        """Return consistent tables of nonnegative numbers; costs no budget.
+        """Return consistent tables, nonnegative unless ``fit`` is "none"; costs no budget.
 
         `engine.postprocess.publish` has the options.  The tables are biased, and the intervals of
         the measurement do not apply to them.  For sums, tests and further analysis use `answers`.
@@ -230,6 +230,8 @@ class Measurement(FrozenValue):
         ------
         LedgerError
             The file is missing, damaged, or not a measurement.
+        PlanError
+            ``path`` is not a path, or the plan in the file is refused.
         """
         return cls(**saved_measurement(path))
 
@@ -290,7 +292,7 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
 
     Shape (rows_1, ..., rows_k), one axis per Kronecker factor of the strategy B.
     """
-    # products convert the integers to floats, which are released after the first product
+    # the first product converts the integers to floats
     exact: Array = apply_factors(block, table, lambda s: s.rows).astype(float, copy=False)
     return exact if block.weights is None else exact * block.weights
 

@@ -1,4 +1,4 @@
-"""Exact discrete Gaussian and discrete Laplace noise; the only module that draws randomness.
+"""Samplers of exact discrete Gaussian and discrete Laplace noise.
 
 The samplers draw k with probability proportional to f(|k|), f(m) = exp(-gamma(m)), with gamma(m)
 rational: m^2 / (2 variance) or m / scale.  They reject proposals from a histogram above f, with one
@@ -29,8 +29,8 @@ The output distribution is exact:
       OverflowError; it never wraps.
 
 The random bits come from the operating system in every call: there is no seed, and no state that a
-fork could copy.  Only a release passes another source: a stream with a key of 256 bits from the
-operating system, which is used for one spend.
+fork could copy.  Two callers pass another source: a release, a stream with a key of 256 bits from
+the operating system, which is used for one spend; and a rehearsal with a seed.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def fresh_seed() -> bytes:
 
 
 def _rational(value: object, *, name: str, largest: int) -> Fraction:
-    """Return ``value`` as a Fraction; raise PlanError unless it is from 1/``largest`` to it."""
+    """Return ``value`` as a Fraction; raise PlanError unless 1 / largest <= value <= largest."""
     allowed = (
         f"an int or fractions.Fraction from 2**-{largest.bit_length() - 1} to"
         f" 2**{largest.bit_length() - 1}"

@@ -47,6 +47,8 @@ def check_blocks(part: Measurable) -> None:
     ------
     PlanError
         A block cannot be measured, or the estimates cannot be combined.
+    LimitExceeded
+        A block is too large to be measured.
     """
     checked_classes = set[tuple[object, ...]]()
     for block in part.blocks.values():
@@ -152,7 +154,9 @@ def draw(
     Parameters
     ----------
     part : the plan or residual to measure.
+    counts : exact tables, of which those on the attributes of all blocks are margins.
     report_progress : receives the share of the release that is done, and a text.
+    entropy : source of the random bits; None for the operating system.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     fit_together = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS

@@ -64,7 +64,8 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
     Raises
     ------
     DataError
-        There is not exactly one column besides attributes, or a value is outside the domain.
+        The data cannot be read, there is not exactly one column besides attributes, or a value is
+        outside the domain or no count.
 
     >>> import pandas as pd
     >>> schema = Schema([Attribute.categorical("region", ["north", "south"])])
@@ -303,7 +304,7 @@ class _Summary:
     ----------
     labels : mapping from text to its number, or None if it is not a number; at most
         ``MAX_LABELS + 1`` entries.
-    kinds : mapping from kind of text (see `_kind`) to its number of distinct values.
+    kinds : mapping whose keys are the kinds of the values (see `_kind`); the numbers are not used.
     examples : mapping from kind to a few of its texts.
     reason : why no attribute can have the values of the column; "" if none is known.
     low, high : smallest and largest number.
@@ -543,7 +544,7 @@ class _Summary:
 
 
 def _distinct_values(column: pa.Array | list[Any]) -> Iterable[Any]:
-    """Return the values of a column, each once if Arrow can compare them."""
+    """Return the values of a list unchanged, and those of an Arrow array once each if possible."""
     if isinstance(column, list):
         return column
     # Arrow has no `unique` for some types; then equal values occur repeatedly

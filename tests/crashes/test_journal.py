@@ -192,6 +192,16 @@ def test_spend_with_lost_journal_raises_result_lost(
         run_release(release_plan, ledger)
 
 
+def test_journal_that_cannot_be_opened_raises_ledger_error(ledger: Ledger) -> None:
+    path = noise_journal._journal_path(ledger.path, "key")
+    path.mkdir(parents=True)
+    with (
+        pytest.raises(LedgerError, match=path.name),
+        open_journal(ledger.path, "key", seed=bytes(32), digest=str, spent=lambda: False),
+    ):
+        pass
+
+
 def test_journal_after_spend_is_not_created(ledger: Ledger) -> None:
     opened = open_journal(
         ledger.path, "one|2|3", seed=bytes(32), digest=lambda _: "d", spent=lambda: True

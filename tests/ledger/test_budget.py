@@ -79,6 +79,12 @@ def test_ten_spends_of_one_tenth_exhaust_unit_total(ledger):
         spend(ledger, attempt=11, pcost=5e-324)
 
 
+@pytest.mark.parametrize(("cost", "releases"), [(0.3, 1), (0.1, 3), (0.11, 2)])
+def test_pays_for_counts_decimal_costs_exactly(ledger, cost, releases):
+    spend(ledger, pcost=0.7)
+    assert ledger.status("adult").pays_for(cost) == releases
+
+
 def test_overspend_below_float_resolution_is_refused(ledger):
     spend(ledger, pcost=1e-18)
     spend(ledger, attempt=2, pcost=0.9)
