@@ -49,7 +49,7 @@ class LevelQueries:
     def find(self, text: str) -> Sequence[int]:
         """Return the numbers of the areas whose label contains a text, ignoring case.
 
-        Without a text these are all areas; areas with exactly this label are first.
+        Without a text these are all areas. Areas with exactly this label are first.
         """
         needle = text.strip().casefold()
         if not needle:
@@ -144,7 +144,13 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
-    present = {level.title for level in levels_of_group(schema, group)}
+    present = {
+        (group.attributes[part.axes[0]], selection.hierarchy.name, level)
+        for part in group.parts
+        if isinstance(part.family, Areas) and (selection := part.family.selection)
+        for position, level in enumerate(selection.hierarchy.level_names)
+        if position in selection.positions
+    }
     attributes = [schema[name] for name in group.attributes if schema[name].hierarchies]
     entries = [
         (attribute.name, hierarchy.name, level)
@@ -155,8 +161,8 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
     repeated = Counter((name, level) for name, _, level in entries)
     out = {}
     for name, hierarchy, level in entries:
-        title = level if len(attributes) == 1 else f"{level} of {name}"
-        if title not in present:
+        if (name, hierarchy, level) not in present:
+            title = level if len(attributes) == 1 else f"{level} of {name}"
             if repeated[name, level] > 1:
                 title = f"{title} ({hierarchy})"
             out[title] = at_level(schema, group, name, level, hierarchy)

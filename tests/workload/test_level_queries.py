@@ -56,6 +56,12 @@ def test_sums_along_hierarchies_leave_out_queries() -> None:
     assert part.family.dot(part.sizes, table).tolist() == [0 + 1 + 2, 3 + 4 + 5]
 
 
+def test_sums_of_two_hierarchies_leave_out_queries() -> None:
+    group = Workload(SCHEMA).add(("place", "work"), {"place": Level("region"), "work": "total"})
+    titles = list(level_groups(SCHEMA, group.groups[0]))
+    assert titles == ["county of place", "kind of place", "region of work", "county of work"]
+
+
 def test_level_of_other_attribute_is_refused() -> None:
     with pytest.raises(WorkloadError, match="age"):
         at_level(SCHEMA, Workload(SCHEMA).add("sex").groups[0], "age", "region")
