@@ -504,7 +504,7 @@ class Attribute:
 
         Raises
         ------
-        SchemaError : if a label has no code, or a code is not a label.
+        SchemaError : if the attribute has no labels, a label has no code, or a code is not a label.
         """
         check_type("code_list", code_list, CodeList, error=SchemaError, give=_GIVE_CODE_LIST)
         subject = f"attribute {quote_public(self.name)}"
@@ -547,7 +547,7 @@ class Attribute:
 
     @property
     def date_cells(self) -> int:
-        """Number of cells that are calendar periods: `size` without the cell for missing values."""
+        """Number of cells that are calendar periods, without that for missing values."""
         return self.size - (self.missing is not None) if self.is_dated else 0
 
     def days(self, i: int) -> tuple[date, date]:
@@ -713,9 +713,10 @@ def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
-    """Return the values as a list; raise SchemaError for a text, a mapping, a set or a long list.
+    """Return the values as a list; raise SchemaError if they are not a list, or too many.
 
-    Messages name the values by ``what`` and the type to give by ``wanted``.
+    Texts, mappings and sets are refused, too. Messages name the values by ``what`` and the type to
+    give by ``wanted``.
     """
     # sets are refused because their order, and therefore the numbering of cells, varies between
     # runs

@@ -61,7 +61,7 @@ class Condition:
 
     @property
     def always(self) -> bool:
-        """Whether the condition is true in every cell."""
+        """Whether no factor excludes a cell; False if the condition has a text."""
         return not self.texts and all(cells.inside.all() for cells in self.cells.values())
 
     @property
@@ -100,8 +100,8 @@ def both(parts: Sequence[Condition]) -> Condition:
 def either(parts: Sequence[Condition]) -> Condition:
     """Return the disjunction of one or more conditions.
 
-    Conditions on the same single attribute become one set of cells. Other disjunctions become one
-    predicate text on all their attributes.
+    Conditions on the same single attribute become one set of cells. Conditions that are false in
+    every cell are left out. Other disjunctions become one predicate text on all their attributes.
     """
     cells: dict[str, Cells] = {}
     other_parts: list[Condition] = []
@@ -199,7 +199,7 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
-    """Return attribute name -> family with one query, for every attribute of a condition.
+    """Return attribute name -> family with one query, for the factors on single attributes.
 
     The family is "total" if the condition contains all cells of the attribute.
     """

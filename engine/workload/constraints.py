@@ -61,8 +61,9 @@ class JointConstraint:
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
-    """Return the rules for impossible cells as a tuple; raise SchemaError unless they are distinct
-    texts.
+    """Return the rules for impossible cells as a tuple of at most `MOST_RULES` distinct texts.
+
+    Raises SchemaError for anything else.
     """
     texts = tuple(
         sequence(

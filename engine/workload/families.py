@@ -513,7 +513,7 @@ class Areas(Family):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Texts of the queries on areas, without those on cells."""
+        """Texts of the queries on areas, without those on cells, from the coarsest level down."""
         selected = self._selected
         levels = [
             level for i, level in enumerate(selected.hierarchy.levels) if i in selected.positions

@@ -306,9 +306,10 @@ class LevelSelection:
         return digest.hexdigest()
 
     def area_weights(self, weights: Array | None = None) -> AreaWeights:
-        """Return weights of the queries, shape (queries,), as weights of the areas of all levels.
+        """Return the weights of the areas of all levels, given weights of the queries.
 
-        None is 1 for each query.
+        ``weights`` has shape (queries,); None is weight 1 for each query. Areas without a query
+        have weight 0.
         """
         by_level = [np.zeros(int(areas.max()) + 1) for areas in self.levels]
         for position, start, end in zip(self.positions, self.starts, self.starts[1:], strict=False):
@@ -379,8 +380,9 @@ class CodeList(FrozenValue):
 
         Raises
         ------
-        SchemaError : if a code occurs twice or has two parents, a parent is not among the codes or
-            the parents form a cycle.
+        SchemaError : if a code occurs twice or has two parents, a parent is not among the codes,
+            the parents form a cycle, there is no level or too many, or the names of levels do not
+            fit.
         """
         codes: list[str] = []
         labels: list[str] = []
@@ -716,7 +718,10 @@ def _code_list(
 
 
 def _depths(codes: Sequence[str], parents: Index) -> Index:
-    """Return the number of ancestors of each code; raise SchemaError for a cycle of parents."""
+    """Return the number of ancestors of each code.
+
+    Raises SchemaError if parents form a cycle, or there are too many levels.
+    """
     depth = np.where(parents < 0, 0, -1)
     # a root of its own and the cells are not counted as levels
     for at in range(1, MAX_LEVELS + 3):

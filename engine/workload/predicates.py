@@ -139,6 +139,10 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     A condition on a binned attribute must be constant on each bin. Names that are not Python
     identifiers, such as ``hours-per-week``, are written in backticks or in the form of `word`.
 
+    Raises
+    ------
+    WorkloadError : if the text is not a predicate on the attributes.
+
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
     >>> evaluate("`pay grade` >= 2", [Attribute.of_size("pay grade", 4)]).astype(int)

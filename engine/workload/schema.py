@@ -213,7 +213,8 @@ class Schema:
     def with_missing_values(self, texts: Iterable[str]) -> Schema:
         """Return the schema with further texts for missing values of all attributes.
 
-        An attribute that has such a text as a label does not get this text.
+        An attribute that has such a text as a label does not get it, unless this is the label of
+        its missing values.
 
         >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("answer", ["yes", "no", "NA"])])
         >>> [a.missing_values for a in schema.with_missing_values(["NA", "."]).attributes]

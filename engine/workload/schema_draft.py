@@ -31,7 +31,7 @@ from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, decoded_text
 # an integer range with more values is divided into bins
 _MAX_INTEGER_CELLS = 200
 _INTEGER_BINS = 50
-# approximate number of bins for a range of decimal numbers
+# a range of decimal numbers is divided by the smallest step for which it has at most so many steps
 _DECIMAL_BINS = 20
 _MAX_LISTED_REASONS = 5
 
@@ -78,7 +78,8 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
 def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
     """Return a numeric attribute for the integers ``low`` .. ``high``.
 
-    It has one cell per integer, or about 50 bins of equal width for more than 200 integers.
+    It has one cell per integer.  For more than 200 integers it has at most 50 bins of equal width,
+    of which the last can be narrower.
 
     Parameters
     ----------
@@ -98,9 +99,10 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
 
 
 def decimal_bins(name: str, low: float, high: float) -> Attribute:
-    """Return a numeric attribute with about 20 bins for a range of decimal numbers.
+    """Return a numeric attribute with 8 to 21 bins for a range of decimal numbers.
 
-    All edges are multiples of one step, which is 1, 2 or 5 times a power of ten.
+    All edges are multiples of one step, which is 1, 2 or 5 times a power of ten. Raises SchemaError
+    if ``low`` is not below ``high``.
 
     >>> decimal_bins("share", 0.03, 0.98).edges[:3], decimal_bins("temperature", 10.0, 60.0).size
     ((0.0, 0.05, 0.1), 10)

@@ -32,8 +32,8 @@ EXACT_KIND = "exact"
 DATE_KIND = "dates"
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 DATE_KEYS = ("start", "stop", "unit", "date_format")
-# CSV columns that are written only if an attribute uses them
 HIERARCHIES_KEY = "hierarchies"
+# CSV columns that are written only if an attribute uses them
 OPTIONAL_KEYS = (
     "integer",
     "missing_values",

@@ -242,7 +242,8 @@ def parse_edges(text: str) -> list[float]:
     Raises
     ------
     SchemaError
-        A part is not a number, or its steps do not end at the last edge.
+        A part is not a number, it contains no bin or too many, or its steps do not end at the last
+        edge.
     """
     edges: list[float] = []
     try:
@@ -275,7 +276,9 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
 
 
 def edges_text(edges: Sequence[float]) -> str:
-    """Return bin edges in the form of `parse_edges`, with first:last:step where steps are equal.
+    """Return bin edges in the form of `parse_edges`.
+
+    The form first:last:step is used if all steps are equal, or all except the last one.
 
     >>> edges_text([0, 18, 65]), edges_text([0, 1, 2, 3, 4, 9])
     ('0, 18, 65', '0:4:1, 9')

@@ -340,7 +340,8 @@ class Workload(FrozenValue):
 
         Raises
         ------
-        WorkloadError : for a repeated attribute, an unsuitable family or an invalid weight.
+        WorkloadError : for a repeated attribute, an unsuitable family, an invalid weight or too
+            many groups.
         SchemaError : for an unknown attribute.
         """
         if len(self.groups) >= MAX_GROUPS:
@@ -514,7 +515,12 @@ class Workload(FrozenValue):
 
     @classmethod
     def from_dict(cls, data: object) -> Workload:
-        """Rebuild a workload from `to_dict`; raise WorkloadError when the data is not one."""
+        """Rebuild a workload from `to_dict`.
+
+        Raises
+        ------
+        WorkloadError, SchemaError : if the data is not a workload, or its schema is not valid.
+        """
         if (
             not isinstance(data, dict)
             or data.get("format") != _FORMAT
@@ -534,7 +540,7 @@ class Workload(FrozenValue):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Workload:
-        """Rebuild a workload from `to_json`; raise WorkloadError when the text is not one."""
+        """Rebuild a workload from `to_json`; errors are those of `from_dict`."""
         try:
             return cls.from_dict(parse_json(text))
         except EngineError:
