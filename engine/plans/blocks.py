@@ -71,9 +71,9 @@ class Block:
     weights : multipliers of the rows of that product, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
-    union : residual spaces that the strategy measures jointly; the strategy's columns are the
-        residual coordinates of these spaces in this order.  Empty if the block measures only the
-        residual space on ``attributes``.
+    union : residual spaces that the strategy measures jointly; its estimates are the residual
+        coordinates of these spaces in this order.  Empty if the block measures only the residual
+        space on ``attributes``.
     law : "gaussian" or "laplace"; the scale of the noise is an integer multiple of ``grid``.
     """
 
@@ -373,8 +373,8 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     The joint cost is the maximum over cells of the summed costs of the blocks for a record in that
     cell, with the effects of rounding to the grid.
 
-    Guarantee: at most the sum of the costs of the single blocks, up to floating-point rounding;
-    exact if `joint_sensitivity` is exact for the strategies.
+    Guarantee: apart from these effects and from floating-point rounding, it is at most the sum of
+    the costs of the single blocks, and exact if `joint_sensitivity` is exact for the strategies.
     """
     block_list = list(blocks.values())
     if not block_list:
@@ -521,7 +521,7 @@ def calibrate(
 
     Raises
     ------
-    PlanError : a noise is not finite and positive, or the grid cannot meet the budget.
+    PlanError : a noise is not between 1e-100 and 1e100 counts, or the grid cannot meet the budget.
     """
     for space, noise in noises.items():
         if not 1e-100 < noise < 1e100:  # its square and the inverse of that must be finite

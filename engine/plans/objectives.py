@@ -107,10 +107,15 @@ def objective(
 
     Parameters
     ----------
-    name : one of `OBJECTIVES`.
+    name : one of `OBJECTIVES`; with targets the objective is "max" in any case.
     power : p of the objective "lp".
-    targets : target standard errors in counts, one for all groups or one per group; None for none.
-    workload : required with targets.
+    targets : target standard errors in counts, a float for all groups or one number per group; None
+        for none.
+    workload : the groups that have the targets; without it the targets are ignored.
+
+    Raises
+    ------
+    PlanError : the number of targets is not that of the groups.
 
     >>> objective("lp", power=4.0).power
     4.0
@@ -534,7 +539,10 @@ class Emphasis:
         return np.array([self.weights[k] if k >= 0 else 0.0 for k in self.class_of_group])
 
     def apply(self, workload: Workload) -> Workload:
-        """Return the workload with these query weights in place of its own."""
+        """Return the workload with these query weights in place of its own.
+
+        Groups without weighted queries are left out.
+        """
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             if group_class < 0:
@@ -569,7 +577,7 @@ class Emphasis:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Emphasis:
-        """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
+        """Rebuild from `to_dict`; raise ValueError if a number is out of range."""
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
@@ -645,8 +653,9 @@ class Shares:
     noises : squared noise of the spaces of each class, shape (space classes,), in counts^2.
     value : objective (norm of the variances) at these noises.
     bound : lower bound on the objective over all allocations for these strategies.
-    class_multipliers : sum over each class of groups of the query weights that prove the bound,
-        shape (classes,).
+    class_multipliers : importance of each class of groups at these noises, up to a common factor,
+        shape (classes,): for the largest variance the sum of the multipliers of its queries, for
+        finite powers its weighted sum of variances to the power.
     """
 
     noises: Array
@@ -669,7 +678,7 @@ def best_shares(
     queries : variances of the queries of every class of groups, for fixed strategies.
     counts : number of residual spaces in each class, shape (space classes,).
     start : initial squared noises, shape (space classes,).
-    gap : relative gap of the variance at which the search stops.
+    gap : relative gap of the objective, in counts^2, at which the search stops.
     """
     # scale the initial noises to privacy cost 1
     start = start * float(np.sum(counts / start))

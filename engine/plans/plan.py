@@ -88,7 +88,8 @@ class Plan(FrozenValue):
     max_records : largest public number of records for which the privacy cost includes rounding.
     tradeoff : noise and query weights for an objective other than the sum.
     joint : whether the privacy cost is the joint cost, the maximum over cells of the summed costs
-        of the blocks; otherwise it is the sum of the costs of the blocks, which is never less.
+        of the blocks; otherwise it is the sum of the costs of the blocks, which is at least as
+        large apart from the effects of rounding to the grid.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
         shape (blocks,); None if the noise at another budget needs a new search.
 
@@ -399,6 +400,8 @@ class Plan(FrozenValue):
 
         Raises
         ------
+        PlanError : an attribute does not exist, or ``query_tensor`` has another shape or entries
+            that are not finite numbers.
         NotAnswerable : the strategy does not measure a component of the query.
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
@@ -409,6 +412,10 @@ class Plan(FrozenValue):
         Parameters
         ----------
         queries : (attributes, query tensor) pairs, as the arguments of `variance_of`.
+
+        Raises
+        ------
+        PlanError, NotAnswerable : as for `variance_of`, or an entry of ``queries`` is not a pair.
         """
         pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
@@ -461,7 +468,7 @@ class Plan(FrozenValue):
     ) -> dict[Space, Array]:
         """Return a mapping from block to the coefficients of its noise in the answer to a query.
 
-        The noises of all blocks are independent with variance 1, so inner products of the
+        The coefficients are those of independent noises of variance 1, so the inner products of the
         coefficients of two queries are the covariance of their answers.
         """
         components = self.query_pieces(attributes, query_tensor)

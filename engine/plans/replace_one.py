@@ -9,8 +9,9 @@ A row may also be replaced by one that is not counted, because it is outside the
 This changes the answers of block B by B e_x, as adding the row does, and is the more costly case
 if most of the budget goes to the total.
 
-K is a Kronecker product.  Interval arithmetic over its factors, jointly for all blocks, gives an
-upper bound on the cost of the worst pair, and a local search over pairs gives a lower bound.
+The K of a block with one factor per attribute is a Kronecker product.  Interval arithmetic over the
+factors, jointly for all such blocks, gives an upper bound on the cost of the worst pair; other
+blocks have upper bounds of their own.  A local search over pairs gives a lower bound.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from engine.workload import Schema
 STARTS, MAX_PASSES = 6, 20
 # number of bins into which the pairs of different cells of one attribute are divided
 BINS = 6
-# largest number of bounds that the best-first search computes, and of array entries that it reads
+# the best-first search stops after about MAX_STEPS bounds, or after at least 20 bounds if they have
+# read MAX_ENTRIES array entries; a matrix of inner products has about MAX_ENTRIES entries at most
 MAX_STEPS = 2_000
 MAX_ENTRIES = 1 << 24
 

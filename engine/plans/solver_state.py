@@ -41,7 +41,7 @@ class LineWeights:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LineWeights:
-        """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
+        """Rebuild from `to_dict`; raise ValueError if a weight or an index is out of range."""
         lines = cls(
             weights=tuple(map(unpack, data["weights"])), indices=tuple(map(tuple, data["uses"]))
         )
@@ -127,7 +127,8 @@ class Certificate:
         class.  In counts: the weighted RMSE for the objective "sum", the largest standard error for
         "max", the root of a power mean of variances for "lp"; with targets, the largest ratio of
         standard error to target.
-    gap : `Plan.achieved` / lower_bound - 1.
+    gap : `Plan.achieved` / lower_bound - 1.  If the lower bound is 0, the gap is 0 for a plan
+        without a search, and infinite for other plans and for neighbours that replace a record.
     statement : description in words of the class and of how the searches ended.
     weighted_rmse : weighted RMSE of the plan, in counts.
     search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
@@ -198,7 +199,10 @@ class Certificate:
 
     @cached_property
     def global_gap(self) -> float:
-        """weighted_rmse / global_bound - 1, an upper bound on the gap to the optimum."""
+        """Upper bound on the gap to the optimum: weighted_rmse / global_bound - 1.
+
+        Infinite if the bound is 0.
+        """
         return self.weighted_rmse / self.global_bound - 1.0 if self.global_bound > 0.0 else math.inf
 
 

@@ -565,6 +565,7 @@ class ExplicitPlan(Plan):
 
         Raises
         ------
+        PlanError : ``query_tensor`` has another shape, or entries that are not finite numbers.
         NotAnswerable : no component measures the query.
         """
         query, best = self.essential(attributes, query_tensor), (math.inf, -1)
@@ -634,7 +635,10 @@ class TableAnswers:
     estimates: Mapping[Space, Array]
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        """Return the table that answers a group, in counts, one axis per attribute of the group.
+
+        It is 0 if no component answers the group.
+        """
         queries, number = self.plan.workload.groups[group], self.plan.answered_by[group]
         return self._table(number, queries.attributes) if number >= 0 else np.zeros(queries.sizes)
 
@@ -648,7 +652,12 @@ class TableAnswers:
         return self._table(self.plan.component_of_table(attributes), attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; the query has one axis per attribute."""
+        """Return the answer to one query, in counts; the query has one axis per attribute.
+
+        Raises
+        ------
+        NotAnswerable : no component measures the query.
+        """
         names, query = self.plan.essential(attributes, query_tensor)
         return float(
             np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names))

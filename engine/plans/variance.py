@@ -77,7 +77,8 @@ class Summand:
 
     Attributes
     ----------
-    coefficient : squared noise of the block, in counts^2.
+    coefficient : squared noise of the block, in counts^2, times factors that are equal for all
+        queries of the group; 1 in `GroupVariance.unmeasured`.
     arrays : pairs (numbers of parts, array over the queries of these parts).
     axes : positions of the residual space's attributes in the group, in schema order; for jointly
         measured spaces, the positions of all their attributes.
@@ -838,7 +839,7 @@ class VarianceBuilder:
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
         centers, complements = self.split.centers_of(names), self.split.inside(names)
         # positions of the coordinates of the spaces: among those of all spaces on the attributes of
-        # the parts, and among the columns of the strategy
+        # the parts, and among those of the spaces of the block
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
         columns_in_block = np.concatenate(
             self._windows(block, [group.named(axes) for axes in spaces])
@@ -914,9 +915,9 @@ class VarianceBuilder:
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return the columns of a block's strategy that belong to the coordinates of some spaces.
+        """Return the positions of the coordinates of some spaces among all that a block estimates.
 
-        One array of column numbers per space; an empty list if the block measures a single space.
+        One array per space; an empty list if the block measures a single space or is None.
         """
         if block is None or not block.union:
             return []
@@ -1311,10 +1312,10 @@ class Footprint:
         return {}
 
     def variance_chunks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield arrays of distinct variances with the total query weight of each variance.
+        """Yield arrays of variances, and of the total weight of the queries that have each of them.
 
-        Both arrays have the same shape.  Together the pairs cover all queries; each has at most a
-        few million entries.
+        Both arrays have the same shape.  Together the pairs cover all queries of positive weight;
+        each array has at most a few million entries.
         """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             yield (

@@ -112,7 +112,9 @@ _MIN_LOG_DOUBLE = -800.0
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Return an upper bound on log delta(epsilon) for mu-Gaussian DP.
 
-    The bound exceeds delta by a factor of at most 1 + 2e-11.
+    For mu up to 100 and a delta of at least 1e-300 the bound exceeds delta by a factor of at most
+    1 + 1e-10.  A delta below every positive double has a coarse bound, and for mu above 1e15 the
+    bound is 0, that is, delta = 1.
 
     Notes
     -----
@@ -192,7 +194,8 @@ def mu_of_guess(percent: float) -> float:
     records; see `Budget.guess`.  The result is rounded down.
 
     Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most ``percent``.
-    Raises: BudgetError unless ``percent`` is above 50, a coin flip, and below 100.
+    Raises: BudgetError unless ``percent`` is above 50, a coin flip, by more than about 1e-9, and
+    below 100.
 
     >>> round(mu_of_guess(69.2), 4), round(mu_of_guess(50.1), 4)
     (1.0031, 0.005)
@@ -328,7 +331,8 @@ class Budget:
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
-        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.
+        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1, or if they
+        allow only a pcost below every double.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
@@ -385,9 +389,9 @@ class Budget:
     def mu(self) -> float:
         """The mu of Gaussian DP: sqrt(pcost), rounded up.
 
-        A single query of sensitivity 1 gets noise with standard deviation 1 / mu.  For a budget of
-        pure epsilon it is the smallest mu that epsilon-DP implies, from
-        Phi(-mu/2) = 1 / (1 + e^epsilon).
+        A single query of sensitivity 1 gets Gaussian noise with standard deviation 1 / mu.  For a
+        budget of pure epsilon below 700 it is the smallest mu that epsilon-DP implies, from
+        Phi(-mu/2) = 1 / (1 + e^epsilon); from 700 on it is epsilon, which is larger.
         """
         if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
             return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (
@@ -448,7 +452,7 @@ class Budget:
         """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
         It is 0 only for a budget of pure epsilon; a smaller delta than every double is rounded up
-        to the smallest double.
+        to the smallest double.  It holds for the releases for which the curve of `epsilon` holds.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
@@ -629,7 +633,7 @@ def delta_text(delta: float) -> str:
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:
-    """Return the smallest double >= 0 for which a predicate holds.
+    """Return the smallest double >= 0 for which a predicate holds; the largest double if none.
 
     If the predicate holds for a number, it must also hold for all larger ones. Non-negative doubles
     are ordered like their bit patterns, so bisection takes 63 steps.
