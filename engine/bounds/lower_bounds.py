@@ -103,10 +103,10 @@ from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
 from engine.workload import Workload
 
-# largest number of steps of the search of `independent_bound`
-MAX_STEPS = 15
 # largest number of query coefficients of a part that `largest_entry_bound` includes
 MAX_BOUND_ENTRIES = 40_000_000
+# largest number of steps of the search of `independent_bound`
+MAX_STEPS = 15
 # limits of this search after its first step: evaluated nuclear norms, and floating-point operations
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 # largest number of residual coordinates for which a sum of Kronecker products becomes one matrix
@@ -137,7 +137,7 @@ class _Norm:
 
         ``weights`` has one array of weights of cells per axis, shape (n_i,).  The share of a cell
         is proportional to its weight times its privacy cost under the optimal strategy; shares are
-        summed to one array per axis, shape (n_i,), with sum 1.
+        summed to one array per axis, shape (n_i,), with sum 1, or all 0 if the norm is 0.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -347,7 +347,7 @@ MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 ORDER_GROWTH = 2.6
 # time to compute a bound with its gradient, relative to the bound alone
 GRADIENT_COST = 3.0
-# share of the time limit for the search with the smallest matrices
+# share of the time left after the starting points, for the search with the smallest matrices
 FIRST_LEVEL_SHARE = 0.4
 # share of the remaining time for the search over weights that are not products
 COMPOSITION_SHARE = 0.1
@@ -430,7 +430,7 @@ class Model:
 
 
 class FunctionCounts:
-    """Numbers of basis functions per attribute that a limit on the order of matrices allows."""
+    """Numbers of basis functions per attribute for a limit on the order of matrices."""
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
         self.sizes = [
@@ -454,7 +454,8 @@ class FunctionCounts:
     def counts(self, order: int) -> list[int]:
         """Return the largest number of basis functions per attribute, one number per link.
 
-        With it no matrix has more than ``order`` rows.
+        It is at least 1, and the largest number for which no matrix has more than about ``order``
+        rows.  For a permutation-symmetric link without products on pairs it is the number of cells.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
@@ -819,20 +820,20 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"
-    largest = max(
+    largest, name = max(
         (
-            n
+            (n, group.attributes[axis])
             for group in workload.groups
             for part in group.parts
             if not has_identity_gram(part, group.query_weights)
-            for n in part.sizes
+            for axis, n in zip(part.axes, part.sizes, strict=True)
         ),
-        default=1,
+        default=(1, ""),
     )
     if largest > MAX_BOUND_CELLS:
         raise LimitExceeded(
-            f"An attribute has {largest:,} cells; a lower bound for all mechanisms is computed for"
-            f" at most {MAX_BOUND_CELLS:,}. Merge cells of this attribute."
+            f"The attribute '{name}' has {largest:,} cells; a lower bound for all mechanisms is"
+            f" computed for at most {MAX_BOUND_CELLS:,}. Merge cells of '{name}'."
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"

@@ -59,8 +59,8 @@ from engine.residuals.decomposition import has_identity_gram, part_rows
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
-# eigenvalues are lowered by this factor times order * machine epsilon * largest eigenvalue; the
-# rounding errors of sums and of LAPACK have factors of about 1
+# eigenvalues are lowered by this factor times (order + 100) * machine epsilon * largest eigenvalue;
+# the rounding errors of sums and of LAPACK have factors of about 1
 EIGENVALUE_ERROR_FACTOR = 16.0
 # factor of every bound that covers the other rounding errors: those of sums, of products and of the
 # orthonormality of functions
@@ -74,9 +74,9 @@ def root_trace(
 ) -> tuple[float, Array | None]:
     """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
-    The derivative is with respect to M and has its shape; None without ``derivative``.  ``size``
-    bounds the spectral norm of the terms of which M is the sum.  Give it if terms are subtracted,
-    because their rounding errors may exceed those of M.
+    The derivative is with respect to M and has its shape; without ``derivative`` it is None, except
+    for a matrix of order 1.  ``size`` bounds the spectral norm of the terms of which M is the sum.
+    Give it if terms are subtracted, because their rounding errors may exceed those of M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -100,6 +100,8 @@ def root_trace(
 
 def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
     """Return a lower bound on the nuclear norm of a matrix, and its derivative of the same shape.
+
+    Without ``derivative`` the second result may be an empty array.
 
     >>> round(nuclear(np.array([[3.0, 4.0]]))[0], 9)
     5.0
@@ -147,7 +149,8 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
 
 # number of random tables that test whether a part is symmetric in two attributes
 PROBES = 3
-# largest number of entries of the rows of a part on several attributes; larger parts are omitted
+# largest number of entries of the rows of a part on several attributes; groups with a larger part
+# are omitted
 MAX_PART_ENTRIES = 4_000_000
 # number that identifies the query rows of a part; parts with equal rows have equal keys
 Key = int
@@ -214,7 +217,8 @@ class LinkedQueries:
 def reduce_workload(workload: Workload) -> LinkedQueries:
     """Return a workload reduced to its free attributes, those without uniform optimal weights.
 
-    Groups of weight 0 and joint parts with more than `MAX_PART_ENTRIES` entries are omitted.
+    Omitted are groups of weight 0, and groups that have a part on several attributes whose rows
+    have more than `MAX_PART_ENTRIES` entries.
     """
     rows: dict[Key, Array] = {}
     # number of cells of marginals on wide attributes, whose rows are the identity
@@ -335,9 +339,9 @@ class _UniformFactors:
     def of(self, key: Key) -> tuple[float, float] | None:
         """Return the factors (total, rest) of a part on one attribute, at uniform weights.
 
-        These are the eigenvalue of its Gram for the constant vector, and the sum of the square
-        roots of the other eigenvalues.  None if the Gram is not circulant, because uniform weights
-        may then not be optimal.
+        With n cells these are the eigenvalue of Gram / n for the constant vector, and the sum of
+        the square roots of its other eigenvalues.  None if the Gram is not circulant, because
+        uniform weights may then not be optimal.
         """
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]

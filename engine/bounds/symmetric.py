@@ -470,7 +470,8 @@ def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
 
     Each product must consist of queries of one family on all its attributes.  The result maps
     numbers of attributes to the weights of the products on every set of that size, by family.  None
-    if a product has several families, or sets of equal size have different weights.
+    if the attributes have different roles, a product has several families, sets of equal size have
+    different weights or some of them no product, or there is only the total.
 
     Parts on several attributes are omitted, which makes the Gram and the bound smaller.
     """
@@ -513,7 +514,7 @@ class Elements:
     def matrix(self, gram: Array) -> tuple[Array, list[Array]]:
         """Return the sector's matrix at the 2 x 2 Gram C = [[a, b], [b, c]], and its derivatives.
 
-        The list has its derivatives with respect to a, b and c.  Shapes (width, width).
+        The derivatives are with respect to a, b and c.  All matrices have shape (width, width).
         """
         (a, b), (_, c) = gram.tolist()
         values = np.array([a, b, c, max(a * c - b * b, 0.0)])
@@ -740,7 +741,10 @@ class SectorMoments:
         return np.asarray(out)
 
     def transformed(self, Z: Array) -> SectorMoments:
-        """Return the moments of Z M Z^T, where M are the matrices of these moments, Z of (s, r)."""
+        """Return the moments of Z M Z^T, where M are the matrices of these moments.
+
+        ``Z`` has shape (s, r).
+        """
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _vectors(self, counts: Array) -> tuple[Array, Array]:
@@ -900,9 +904,10 @@ class CompositionBound:
         )
 
     def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm for shares of m compositions, shape (m,).
+        """Return a lower bound on the nuclear norm, and its derivatives.
 
-        The list has the derivatives with respect to the mean matrix of every sector, shape (r, r).
+        ``shares``, shape (m,), holds the share of each of the m compositions.  The derivatives are
+        with respect to the mean matrix of every sector, one array of shape (r, r) per sector.
         """
         total, slopes = 0.0, list[Array]()
         for sector, matrices, sizes in zip(
@@ -916,7 +921,11 @@ class CompositionBound:
         return total, slopes
 
     def best(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
-        """Return shares that approximately maximize the norm, shape (m,), from a positive start."""
+        """Return shares that approximately maximize the norm, shape (m,).
+
+        The search starts at the positive ``shares`` and ends at ``deadline``, on the clock of
+        `planning_time`.
+        """
         import scipy.optimize
 
         def negative_log_value(roots: Array) -> tuple[float, Array]:
@@ -962,9 +971,10 @@ class CompositionBound:
         ]
 
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
-        """Return compositions of locally maximal cost, shape (m, n), and their costs, (m,).
+        """Return compositions of large cost, shape (m, n), and their costs, shape (m,).
 
-        The search starts at ``counts``, shape (m, n); a step changes the value of one attribute.
+        The search starts at ``counts``, shape (m, n).  A step changes the value of one attribute;
+        the search ends if none of the `CANDIDATE_MOVES` most promising changes raises the cost.
         """
         cost_moments = self.cost_moments(slopes)
         moves = np.array(
@@ -1007,7 +1017,9 @@ def shares_norm(
     """Search for cell weights with a large nuclear norm until a deadline; return the largest norm.
 
     The weight of a cell depends only on its composition: how many attributes have each value.
-    Returns 0 unless the workload is invariant under permutations of its free attributes.
+    Returns 0 unless the workload is invariant under permutations of its free attributes and has
+    queries on pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES`
+    entries.
 
     Parameters
     ----------

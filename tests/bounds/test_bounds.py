@@ -35,6 +35,7 @@ from engine.bounds.symmetric import (
     shares_norm,
     symmetric_terms,
 )
+from engine.errors import LimitExceeded
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Options
@@ -447,6 +448,12 @@ def test_largest_entry_bound_single_query_equals_optimum():
     square, method = best_bound(workload)
     assert square == pytest.approx(1.0)
     assert "coefficient" in method
+
+
+def test_best_bound_wide_attribute_is_named_in_error():
+    workload = Workload(Schema([Attribute.of_size("age", 3), Attribute.of_size("day", 2_001)]))
+    with pytest.raises(LimitExceeded, match="day"):
+        best_bound(workload.add(("age", "day"), "prefix"))
 
 
 def test_largest_entry_bound_with_weights_is_below_optimum():
