@@ -75,9 +75,9 @@ from engine.workload import Group, Part, Workload
 MAX_LINE_QUERIES = 8_000_000
 # Largest number of matrix entries in the query rows of all lines (strategies on one attribute).
 MAX_ROW_ENTRIES = 8_000_000
-# Every class of residual spaces has lines of its own if these are at most so many in total.
-# Otherwise, classes of spaces on more than `MAX_SEPARATE_AXES` attributes share lines if they have
-# equally many attributes.
+# Largest number of lines for which every class of residual spaces has lines of its own.  Above it,
+# spaces on more than `MAX_SEPARATE_AXES` attributes also share lines with other classes, see
+# `Layout._key`.
 MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
@@ -85,9 +85,10 @@ MAX_SEPARATE_AXES = 2
 def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     """Count the queries with separate weights in the minimax search; 0 if it does not apply.
 
-    The search applies to the objective "max" and queries that are products over attributes.  It is
-    needed only if some group has two or more lines: otherwise the factored weights of
-    `engine.mechanisms.reweighting` are as general as separate weights.
+    The search applies to the objective "max" and queries that are products over attributes, up to
+    `MAX_LINE_QUERIES` queries and `MAX_ROW_ENTRIES` entries of their rows, and to splits without
+    complements and unions.  It is needed only if some group has two or more lines: otherwise the
+    factored weights of `engine.mechanisms.reweighting` are as general as separate weights.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -310,6 +311,8 @@ class Layout:
         """Return a key that is equal for two spaces if they share the line of an attribute.
 
         With ``separate``, only spaces of one class share lines; see `MAX_SEPARATE_LINES`.
+        Otherwise spaces on more than `MAX_SEPARATE_AXES` attributes share them if they have equally
+        many attributes, and equivalent ones among those with a line.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -434,7 +437,7 @@ class Line:
         self.step()
 
     def step(self) -> float:
-        """Improve the cell weights once for the current query weights.
+        """Improve the cell weights once for the current query weights, and set ``variances``.
 
         Returns the gap before the step: largest cost of a cell over the mean cost, minus 1.
         """
@@ -453,14 +456,14 @@ class Line:
         return float(costs.max()) / total - 1.0
 
     def polish(self) -> None:
-        """Iterate with fixed weights until the strategy is optimal for them."""
+        """Iterate with fixed query weights to `POLISH_GAP`, at most `POLISH_ITERATIONS` times."""
         for _ in range(POLISH_ITERATIONS):
             if self.step() <= POLISH_GAP:
                 return
 
 
-# For the cell weights that prove the lower bound: number of iterations, and the power that
-# `CELL_WEIGHT_EXPONENT` is for the cell weights of lines.
+# In an iteration for the lower bound, a cell weight is multiplied by (cost of the cell / mean cost)
+# to this power; and number of these iterations.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
 # stored (dual weights, termination message) pairs, in the order of the searches
@@ -520,6 +523,11 @@ def strategies_of_weights(
         (cells,); None for uniform weights.
     recorded : cell weights of a plan file, one per class of equivalent cells, that replace
         ``cell_weights``.  They are removed from the list in the order of use.
+
+    Raises
+    ------
+    ValueError
+        If the recorded weights do not fit the workload.
     """
     parts, solved = parts_of(workload), dict[Any, Solution]()
     duals: list[Array] = []
@@ -584,6 +592,11 @@ def proof(
     recorded : cell weights of a plan file that replace the search.  They are removed from the list
         in the order of use.
     deadline : time after which the cell weights are not improved further.
+
+    Raises
+    ------
+    ValueError
+        If the recorded weights do not fit the workload.
     """
     parts = decompose(emphasis.apply(workload), split, labels)
     examples: dict[int, Space] = {}
@@ -829,7 +842,8 @@ class _SearchState:
     Notes
     -----
     ``weights`` has one array per class of groups, with one axis per part that has a line.  An entry
-    is the total weight of equivalent queries over all groups of the class; all entries sum to 1.
+    is the total weight of equivalent queries over all groups of the class; all entries sum to 1, or
+    to slightly more if some are raised to the smallest weight.
     """
 
     def __init__(self, layout: Layout, counts: Array) -> None:
@@ -976,7 +990,7 @@ def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     queries = line_queries(workload, goal, split)
     if queries > MAX_COMPARED_QUERIES:
         return 1
-    return min(queries, 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS)
+    return 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS if queries else 0
 
 
 def minimax_search(
@@ -991,6 +1005,11 @@ def minimax_search(
 
     The search ends when it has converged or at the deadline, but not before `MIN_ITERATIONS`
     iterations, without which there is no plan.
+
+    Raises
+    ------
+    Unanswered
+        If weights differ so much that rounding makes some of them 0.
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = SortedWorkload(workload, spaces, goal, labels, split)
@@ -1041,6 +1060,11 @@ def _plan_and_bound(
 
     The lines of ``state`` are polished for the plan and then restored, so that the search
     continues from the same state.
+
+    Raises
+    ------
+    Unanswered
+        If the strategies do not measure a query because its weight is rounded to 0.
     """
     line_states = [(line.cell_weights, line.variances) for line in state.lines]
     line_of, classes = state.layout.line_of, arranged.classes

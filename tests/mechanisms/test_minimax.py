@@ -228,6 +228,13 @@ def test_max_rounds_many_queries_is_one(monkeypatch):
     assert max_rounds(workload, goal, UNIFORM) == 1 < rounds_below_limit
 
 
+def test_max_rounds_few_queries_equal_more_queries():
+    goal = objective("max", 2.0, None)
+    few, more = (Workload(shapes.numeric(n, n)).add(("a", "b"), "prefix") for n in (2, 9))
+    assert line_queries(few, goal, UNIFORM) == 4
+    assert max_rounds(few, goal, UNIFORM) == max_rounds(more, goal, UNIFORM) > 4
+
+
 def test_arranged_group_classes_ignore_schema_order():
     sizes = {"c": 3, "n": 9, "d": 4, "m": 9, "e": 5, "k": 9}
     kinds = {name: "categorical" if n < 9 else "numeric" for name, n in sizes.items()}
