@@ -356,11 +356,12 @@ def marginals_error(
 ) -> float:
     """Return the sum of the variances of all cells of queried marginals, in counts^2.
 
-    The cells are estimated by least squares from the measured marginals, which have equal noise and
-    together spend epsilon 1 (Laplace) or pcost 1 (Gaussian).  Residual spaces B are eigenspaces of
-    the Gram matrices of workload and strategy, so the error is the sum over B of
-    dim(B) g_B / l_B.  The eigenvalue g_B (l_B) is the sum over queried (measured) sets that contain
-    B of the number of cells on the attributes outside the set.
+    For Laplace noise the result is half of this sum.  It is infinite if the measured marginals do
+    not determine a queried one.  The cells are estimated by least squares from the measured
+    marginals, which have equal noise and together spend epsilon 1 (Laplace) or pcost 1 (Gaussian).
+    Residual spaces B are eigenspaces of the Gram matrices of workload and strategy, so the error is
+    the sum over B of dim(B) g_B / l_B.  The eigenvalue g_B (l_B) is the sum over queried (measured)
+    sets that contain B of the number of cells on the attributes outside the set.
 
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
@@ -389,5 +390,5 @@ def marginals_error(
     total = float(
         np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
     )
-    # each of k tables has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and variance k
+    # each of k tables has epsilon 1/k and variance 2 k^2 (Laplace), or pcost 1/k and variance k
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -80,7 +80,8 @@ from engine.workload import Workload, subsets
 MAX_FULL_LATTICE_AXES = 14
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# Marginals with a smaller share of the budget, relative to the largest share, are not measured.
+# Marginals with a smaller share of the budget, relative to the largest share, are not measured
+# unless leaving them out would increase the error.
 MIN_SHARE = 1e-9
 
 
@@ -299,7 +300,8 @@ def marginal_objective(
 ) -> tuple[float, Array]:
     """Return the logarithm of the squared error at unit budget and its derivative by theta.
 
-    The squared error is sensitivity^2 times the sum of t_B / f_B; theta >= 0 has shape (sets,).
+    The squared error is sensitivity^2 times the sum of t_B / f_B, for Laplace noise without the
+    factor 2 of its variance; ``theta`` >= 0 has shape (sets,).
     """
     f = lattice.precision(theta**2)
     has_queries = traces > 0
@@ -529,6 +531,11 @@ def plus_strategy(
     clusters : group numbers of every cluster.
     operator : name and description of the operator, for the result.
 
+    Raises
+    ------
+    NotApplicable
+        If a unit is too large.
+
     Source: HDMM, definitions 18 and 19.
     """
     problems = [builder.build(c) for c in clusters]
@@ -569,7 +576,12 @@ def merge_clusters(
     """Merge pairs of clusters of groups while that lowers the squared error.
 
     At most `MAX_MERGE_TRIALS` pairs are tried, first those whose union has few cells compared with
-    the larger of the two clusters.
+    the larger of the two clusters, and none after the deadline of the solver.
+
+    Raises
+    ------
+    NotApplicable
+        If a unit of a merged cluster is too large.
     """
     trials_left = MAX_MERGE_TRIALS
     current = [tuple(sorted(c)) for c in clusters]
@@ -616,8 +628,8 @@ def _union_cells(
 def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
     """Return the product strategy problems that a search solves, for forecasts of its time.
 
-    ``operator`` is "best", "OPT_plus" or "OPT_kron".  The problems of OPT_plus include the merged
-    pairs that are tried first; OPT_kron has one problem.
+    ``operator`` is "best" or the name of an operator.  OPT_kron has one problem; for all others the
+    problems are those of OPT_plus, which include the merged pairs that are tried first.
 
     Raises
     ------

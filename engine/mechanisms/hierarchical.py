@@ -426,8 +426,8 @@ def search(
     boxes : boxes of the initial strategy, with their multiplicities.
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix G, shape (cells, cells); if present, R and M are recomputed every
-        `LEVELS_PER_INVERSE` levels, which limits rounding errors.
+    gram : Gram matrix G, shape (cells, cells), for a single part; if present, R and M are
+        recomputed every `LEVELS_PER_INVERSE` levels, which limits rounding errors.
 
     Returns
     -------

@@ -361,7 +361,8 @@ class PIdentity:
     rows : A, shape (measurements, cells); the largest L1 norm of a column is 1.
     inverse : (A^T A)^+, shape (cells, cells): covariance of the cells for noise of variance 1.
     error : tr((A^T A)^+ G) for the Gram of the search, in counts^2.
-    theta : parameters Theta for a theta start, shape (p, cells); p is 0 for a single query.
+    theta : parameters Theta, from which a similar search may start, shape (p, cells); p is 0 for a
+        single query.
     """
 
     rows: Array
@@ -440,7 +441,8 @@ def p_identity_strategy(
 ) -> PIdentity:
     """Return the p-Identity strategy with the smallest error of several random starts.
 
-    It has `default_p` additional rows.
+    It has `default_p` additional rows.  If the Gram is that of a single query, the strategy is this
+    query alone.
 
     Parameters
     ----------
@@ -448,7 +450,7 @@ def p_identity_strategy(
     restarts : number of random starts.
     seed : seed of the starts, which determines the result.  It is unrelated to the noise of a
         release.
-    start : parameters that replace the first random start.
+    start : parameters that replace the first random start, if they have the shape (p, n).
 
     Notes
     -----
@@ -542,7 +544,7 @@ def gaussian_strategy(
     ----------
     gram : W^T W, shape (cells, cells), in counts^2; W itself is not needed.
     options : stopping rules.
-    start : dual weights of an earlier solution for a theta start.
+    start : dual weights of a similar solution, from which the search starts; None for uniform.
 
     Notes
     -----
@@ -605,7 +607,8 @@ class KroneckerSolver:
     def solve(self, problem: ProductGrams) -> KroneckerStrategy:
         """Return the product strategy with the smallest squared error of several starts.
 
-        The result depends only on the problem and the seed, not on earlier calls.
+        Unless the deadline passes, the result depends only on the problem and the seed, not on
+        earlier calls.
         """
         if problem.key not in self._cache:
             rng = np.random.default_rng(self.seed)
@@ -817,8 +820,13 @@ def table_seconds(workload: Workload) -> float:
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     """Return the design that measures one product strategy on the table of all attributes.
 
-    The noise is Gaussian.  ``tell`` is called with a text before every search and may raise to
-    cancel.
+    These are the attributes of all weighted groups.  The noise is Gaussian.  ``tell`` is called
+    with a text before every search and may raise to cancel.
+
+    Raises
+    ------
+    NotApplicable
+        If a unit is too large.
     """
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))

@@ -202,8 +202,9 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # Skip tuned plans in which rounding drops queries of small weight.  If it also drops queries
-        # with uniform centers, assembling that plan raises the error.
+        # Skip tuned plans in which rounding drops queries of small weight.  If the plan with
+        # uniform centers drops some, too, it is chosen nevertheless, and assembling it raises
+        # `Unanswered`.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
             # the product search solves no residual space, so it needs no reserve of time
@@ -293,11 +294,12 @@ class QuerySmasher(ResidualMechanism):
         uniform: CandidatePlan,
         best: CandidatePlan,
     ) -> CandidatePlan:
-        """Return the best plan that satisfies the accuracy constraints of the option ``keep``.
+        """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        Groups are reweighted with the split of ``best``.  If no weights suffice, splits half way
-        and three quarters of the way to uniform centers are tried, and at last ``uniform``, which
-        always satisfies the constraints.
+        Groups are reweighted with the split of ``best``.  If no weights lead to a plan that
+        satisfies the constraints and is better than ``uniform``, splits half way and three quarters
+        of the way to uniform centers are tried, and at last ``uniform`` is returned, which always
+        satisfies the constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -503,10 +505,10 @@ def _plans_with_unions(
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return the plan with those unions that are better than measuring their spaces separately.
+    """Return in a list the plan with those unions that are better than separate measurements.
 
-    A union is worse if its search stopped early.  The list is empty if no union is better or the
-    plan fails.
+    A union may be worse than measuring its spaces separately if its search stopped early.  The list
+    is empty if no union is better or planning fails.
 
     Parameters
     ----------

@@ -255,7 +255,7 @@ def mechanism_class(name: str) -> type[Mechanism]:
 def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
     """Return the mechanism with the options of a plan; missing options have their ``unsaid`` value.
 
-    Raises PlanError for an unknown mechanism or option.
+    Raises PlanError for an unknown mechanism or option, or an invalid value of an option.
     """
     return _configure(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
 
@@ -270,7 +270,7 @@ def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechani
     Raises
     ------
     PlanError
-        If an option is unknown or has an invalid value.
+        If the mechanism or an option is unknown, or an option has an invalid value.
     """
     limit_options = {k: v for k, v in options.items() if k in LIMITS}
     limits = Limits(**limit_options | {"progress": check_callback(limit_options.get("progress"))})
@@ -319,7 +319,8 @@ def plan(
     Raises
     ------
     PlanError
-        For an unknown mechanism or option, or a workload without weighted queries.
+        For an unknown mechanism or option, an invalid value of an option, or a workload in which no
+        weighted query needs a measurement.
     NotApplicable, LimitExceeded, Cancelled
         See `engine.errors`.
 
@@ -340,7 +341,13 @@ def plan(
 def forecast(
     workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]
 ) -> Forecast:
-    """Predict the time and memory of `plan` with the same arguments, without planning."""
+    """Predict the time and memory of `plan` with the same arguments, without planning.
+
+    Raises
+    ------
+    PlanError, NotApplicable, LimitExceeded
+        If `plan` would raise the error before its search.
+    """
     check_type(
         "workload",
         workload,
@@ -389,6 +396,8 @@ def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     ------
     PlanError
         If the text is not a plan, is damaged, or contradicts the rebuilt plan.
+    EngineError
+        If the workload or the budget in the file is not valid, or exceeds a limit.
     """
     try:
         return _load(text, untrusted)
@@ -444,7 +453,7 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _is_equal(value: Any, other: Any) -> bool:
-    """Return whether two option values are equal; arrays are never equal, nor are True and 1."""
+    """Return whether two option values are equal; sequences are never equal, nor are True and 1."""
     if isinstance(value, bool) != isinstance(other, bool):
         return False
     return isinstance(value, (str, bool, int, float, Mapping, type(None))) and bool(value == other)
@@ -488,7 +497,8 @@ class DefaultOptions:
     Attributes
     ----------
     options : keyword arguments of `plan`, with the default of "centers" added.
-    reason : which centers are the default here, and why; empty if there was nothing to choose.
+    reason : which centers are the default here, and why; empty if there was nothing to choose, or
+        if planning with tuned centers would raise an error.
     expected : forecast of time and memory for these options; None if none was computed.
     """
 
@@ -503,9 +513,10 @@ def default_options(
     """Add the default of the option "centers", as the app and the command line do.
 
     `plan` itself has uniform centers by default, as in the paper.  This function chooses tuned
-    centers if the predicted planning time is at most one second, or at most three times that with
-    uniform centers.  It also chooses them if the option ``keep`` requires them.  With objectives
-    other than "sum" and solvers other than "optimal" it chooses uniform centers.
+    centers if the predicted memory is within the limit and the predicted planning time is at most
+    one second, or at most three times that with uniform centers.  It also chooses them if the
+    option ``keep`` requires them.  With objectives other than "sum" and solvers other than
+    "optimal" it chooses uniform centers.
 
     Raises
     ------

@@ -95,7 +95,8 @@ class CandidatePlan:
         objective itself.
     values : mapping from the key of a block to its weighted squared error at privacy cost 1, in
         counts^2; the sum of the roots is the error if the costs of blocks are summed.  Empty for
-        objectives other than the weighted sum.
+        objectives other than the weighted sum, under accuracy constraints, and for a product
+        strategy on the full table.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks over the sum of their separate costs; ``error``
         includes it.
@@ -261,6 +262,12 @@ class ResidualMechanism(Mechanism):
         """Return the forecast of planning with one split of the queries.
 
         ``parts`` is the decomposition of the workload by that split.
+
+        Raises
+        ------
+        NotApplicable, LimitExceeded
+            If the strategy search of a subworkload does not support the objective, or exceeds the
+            limits.
         """
         solver = self.space_solver(workload, parts, limits, math.inf)
         costs = solver.forecast(parts.subworkloads)

@@ -95,7 +95,8 @@ class WeightedFourier(ResidualMechanism):
     def split(self, workload: Workload) -> Split:
         """Return the split: half-circle centers for attributes with only prefixes and suffixes.
 
-        Other attributes, and all attributes without the embedding "circle", have uniform centers.
+        Other attributes, attributes with fewer than 3 cells, and all attributes without the
+        embedding "circle" have uniform centers.
         """
         if self.embedding == "cells":
             return UNIFORM
@@ -206,7 +207,10 @@ class AxisSolver:
         return SpaceSolution(factors=solved, value=value, bound=bound, status="optimal")
 
     def _strategy(self, label: Hashable, n: int) -> Strategy:
-        """Return the strategy of an attribute with a label and n cells; raise LimitExceeded."""
+        """Return the strategy of an attribute with a label and n cells.
+
+        Raises LimitExceeded if it needs more memory than the limit.
+        """
         if (label, n) not in self._strategies and is_wide(n) and self.is_equal_noise(label):
             self._strategies[label, n] = marginal_strategy(n)
         if (label, n) not in self._strategies:
@@ -294,8 +298,8 @@ class ResidualPlannerPlus(ResidualMechanism):
     Options
     -------
     base : mapping from attribute to the query family of its base workload.  For other attributes it
-        is the most frequent of the families prefix, range, circular and marginal on the attribute
-        alone; without any, "prefix" for numeric and "marginal" for categorical attributes.
+        is the most frequent of the families prefix, range, circular and marginal in the groups with
+        the attribute; without any, "prefix" for numeric and "marginal" for categorical attributes.
     """
 
     name: ClassVar[str] = "residualplanner+"

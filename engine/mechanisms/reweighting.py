@@ -446,7 +446,8 @@ class PointWeights:
 def log_gains(target: Array, current: Array) -> Array:
     """Return log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1].
 
-    Both arrays are weighted variances by query of a part, shape (queries,).
+    The result is 0 if all entries of ``target`` are.  Both arrays are weighted variances by query
+    of a part, shape (queries,).
     """
     if not target.any():
         return np.zeros(len(target))
@@ -651,7 +652,8 @@ class TradeoffSearch:
 
         Returns
         -------
-        value : logarithm of the lower bound; minus infinity if the weights define no plan.
+        value : logarithm of the lower bound, up to the gap of the strategies; minus infinity if the
+            weights define no plan.
         ratio : logarithm of (gain in variance / cost in dual norm) of every weight, shape of ``x``.
         costs : derivative of the logarithm of the dual norm by every logarithm, shape of ``x``.
         multipliers : multiplier of every class of groups in the budget allocation, shape
@@ -833,6 +835,11 @@ class TradeoffSearch:
         """Run the search and return the candidate with the best plan.
 
         The attribute ``witness`` is then the candidate whose weights prove the best lower bound.
+
+        Raises
+        ------
+        PlanError
+            If rounding makes the weights of some queries 0, so that there is no plan.
         """
         with contextlib.suppress(StopIteration, TimeoutError):
             *_, multipliers = self.evaluate(np.zeros(self.variables))

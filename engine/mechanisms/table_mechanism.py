@@ -63,7 +63,7 @@ class Design:
     joint: bool = False
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
-        """Return the design as a list of arrays for a plan file.
+        """Return the design as arrays for a plan file.
 
         The first array is a header: origin, number of components, 1 if `full_tables`, and a fourth
         number 1 if `joint`.  For every component follow three arrays (share and number of factors,
