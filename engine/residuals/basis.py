@@ -42,7 +42,8 @@ from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
-# number of a class of attributes with equal sizes and equal queries, see `roles_of`
+# number of a class of attributes with equal sizes and equal queries, see
+# `engine.residuals.tuning.center_objective.roles_of`
 Role = int
 
 
@@ -424,7 +425,7 @@ def residual_rows(
     sizes : domain sizes of the queries' attributes.
     inside : positions of the residual space's attributes; None for all attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform center.
-    complement : complement of the pair, if the queries have two attributes and one is tuned.
+    complement : tuned complement of the pair if the queries have two attributes; None without one.
 
     >>> residual_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],

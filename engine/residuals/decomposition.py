@@ -373,7 +373,10 @@ class Decomposition:
 
 
 class Registry:
-    """Store of the residual Grams of a workload, in which proportional Grams are stored once."""
+    """Store of the residual Grams of a workload, in which proportional Grams are stored once.
+
+    Grams of intervals on a wide attribute are stored once if they are equal.
+    """
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -386,8 +389,9 @@ class Registry:
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
         """Return the residual Gram of a part on every subset of its axes.
 
-        An entry is (axes, (number of a stored Gram, scale)).  For the empty set of axes it is ((),
-        scalar), the scalar being the weighted sum of squares of the queries applied to the centers.
+        An entry is (axes, (number of a stored Gram, scale)); the number is -1 and the scale 0 if
+        the Gram is zero.  For the empty set of axes it is ((), scalar), the scalar being the
+        weighted sum of squares of the queries applied to the centers.
 
         Parameters
         ----------
@@ -493,7 +497,7 @@ class Registry:
     def _store(self, factor: Factor) -> tuple[int, float]:
         """Return (number, scale): the factor is ``scale`` times the stored Gram with this number.
 
-        It is stored itself if no proportional Gram is.
+        It is stored itself if no proportional Gram is; for intervals, if no equal one is.
         """
         trace = factor.trace
         for number, other in enumerate(self.factors):
@@ -655,7 +659,7 @@ def _pattern(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # per-query weights and complements are not products over the parts, so all parts are
+        # these per-query weights and complements are not products over the parts, so all parts are
         # replaced by one part on all attributes
         parts, part_weights = (joint_part(group),), [weights]
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
@@ -847,7 +851,8 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
     """Return the sum of (weight, residual Gram) pairs on the same axes, as one residual Gram.
 
-    It is stored as rows if all Grams are and the rows are fewer than the coordinates.
+    It is stored as rows if all Grams are and the rows are fewer than the coordinates.  Sums of
+    intervals, and of areas and marginals, on a wide attribute need no matrix.
     """
     if (
         all(f.low_rank for _, f in parts)

@@ -65,9 +65,9 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     """Return commuting symmetries of a problem, each of order 2.
 
     A symmetry is a pair of signed permutations: on residual coordinates, and on cells.  Candidates
-    are reversals of sets of attributes and swaps of two attributes of equal size.  A candidate
-    is accepted if the Gram and the lift are invariant on random vectors and if it commutes with the
-    symmetries accepted before it.
+    are reversals of sets of attributes and swaps of two attributes of equal size.  A candidate is
+    accepted if the Gram and the lift are invariant on random vectors, and if it commutes with the
+    symmetries accepted before it and is not a product of them.
     """
 
     def gram(vector: Array) -> Array:
@@ -251,7 +251,8 @@ def newton_weights(
     """Return dual weights that prove the required gap, and the gap they prove.
 
     Newton steps on the active set compute the weights, with shape (orbits,) and sum 1.  None if
-    they do not reach the gap or would take longer than evaluations on all cells.
+    they do not reach the gap before the deadline, or would take longer than evaluations on all
+    cells.
 
     Parameters
     ----------

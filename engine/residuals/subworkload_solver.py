@@ -522,7 +522,12 @@ class SubworkloadSolver:
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the strategy of a subworkload, optimal if a dense search fits into the limits."""
+        """Return the strategy of a subworkload, optimal if a dense search fits into the limits.
+
+        Raises
+        ------
+        LimitExceeded : a search needs more memory than the limit, and no other search applies.
+        """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
@@ -623,8 +628,9 @@ class SubworkloadSolver:
     ) -> IntervalGram | LevelGram | None:
         """Return the Gram of intervals or areas on a wide attribute if it is solved without matrix.
 
-        None for all other factors, for approximate constructions, and for a stored plan whose
-        weights are those of a search with a matrix.
+        None for all other factors and for areas with a tuned center; for intervals other than
+        marginals with the uniform center, also None for approximate constructions, and for a stored
+        plan whose weights are those of a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram

@@ -690,7 +690,10 @@ class CenterProblem:
         return bool(np.trace(N.T @ gram @ N) <= 1e-13 * np.trace(gram))
 
     def _is_uniform_optimal(self, role: Role) -> bool:
-        """Return whether all Grams of a role are invariant under a cyclic shift of the cells."""
+        """Return whether all Grams of a role are invariant under a cyclic shift of the cells.
+
+        Also True for a wide attribute with areas of levels, whose center is not tuned.
+        """
         for piece in self.pieces:
             if role in piece.roles:
                 if len(piece.part.sizes) > 1:
@@ -710,12 +713,12 @@ class CenterProblem:
         return True
 
     def _is_structured(self, role: Role) -> bool:
-        """Return whether a role has a wide attribute with interval queries only."""
+        """Return whether a role has a wide attribute with interval queries or areas only."""
         return is_wide(self.sizes[role]) and role not in self._dense_roles
 
     @property
     def structured_roles(self) -> set[Role]:
-        """Tuned roles with interval queries only on a wide attribute."""
+        """Tuned roles that have a wide attribute with interval queries or areas only."""
         return {role for role in self.tuned if self._is_structured(role)}
 
     def structured_gram(self, piece: Piece) -> IntervalGram | LevelGram | None:
@@ -781,7 +784,7 @@ class CenterProblem:
         return float(np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives by N^T pi, shape (n - 1,) for each tuned role.
+        """Return S and its derivatives by N^T pi, shape (n - 1,) for each role.
 
         ``centers`` is a mapping from roles to centers, shape (n,); other centers are uniform.
 

@@ -139,9 +139,10 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    They can if all groups have at most two attributes, some pair has a group that is not a product,
-    and every pair is within the limits of cells and query entries.  For groups on three attributes,
-    which would depend on the complements of several pairs, centers are tuned instead.
+    They can if all groups have at most two attributes and no weights of single queries, some pair
+    has a group that is not a product, and every pair has attributes of two or more cells and is
+    within the limits of cells and query entries.  For groups on three attributes, which would
+    depend on the complements of several pairs, centers are tuned instead.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -700,7 +701,7 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise S with the current power from ``x``, by at most so many steps of L-BFGS."""
+        """Minimise S with the current power from ``x``, by at most ``steps`` steps of L-BFGS."""
         import scipy.optimize
 
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())

@@ -229,17 +229,19 @@ def tuned_centers(
 ) -> dict[str, Array]:
     """Return a mapping from attributes to centers, shape (n_i,), at which S is small.
 
-    Attributes with uniform centers are absent.
+    Attributes whose centers are not tuned are absent.  The mapping is empty for workloads with
+    weights of single queries.
 
-    Guarantee: S is at most that of uniform centers, up to the gap of the strategy searches.  Only
-    groups that fit into the allowance count.  At the time limit the best centers so far are
-    returned.
+    Guarantee: S is at most that of uniform centers, or of ``start`` for a separable workload, up to
+    the gap of the strategy searches.  Only groups that fit into the allowance count.  At the time
+    limit the best centers so far are returned.
 
     Parameters
     ----------
     workload : the queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    start : centers of a similar workload: initial values, if better than uniform ones.
+    start : centers of a similar workload: initial values; for a workload that is not separable,
+        only if they are better than uniform ones.
     allowance : limits of memory and time.
     """
     problem = CenterProblem(workload, watch, allowance)

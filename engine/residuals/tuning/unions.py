@@ -41,7 +41,7 @@ from engine.workload import Group, Part, Workload, joint_part
 # largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
 # largest number of multiplications per step for a union of all spaces, which is the best of all
-# matrix mechanisms; it allows 2,048 cells of full rank
+# matrix mechanisms; it allows 2,046 cells of full rank
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS:
 # searches on few rows of many cells converge slowly
@@ -253,7 +253,8 @@ def choose_unions(
     memory allow it, there is one union of all spaces.  Otherwise spaces are collected into clusters
     of overlapping attributes, the spaces with most attributes first, and every space belongs to the
     first cluster that contains its attributes.  A union answers the span of its queries only, so
-    workloads with queries of zero weight have no unions.
+    there are none if a group of positive weight has queries of weight 0, or if the weights of the
+    queries differ by more than the factor `MAX_WEIGHT_RATIO`.
 
     Parameters
     ----------
