@@ -3,7 +3,7 @@
 A file is written under a temporary name and renamed when it is complete.  An existing file is
 replaced only on request, and only if it contains answers that this project wrote.
 
-Names of additional columns in files, distinct from all attribute names.
+`added_columns` names the columns that a file has in addition to those of attributes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PathText = str | os.PathLike[str]
 LEDGER_SUFFIXES = (".results", ".key", "-journal")  # of the files that belong to a ledger file
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
-# names of files that only a release package or only a tables package contains
+# names of files that together show that a zip is a release package, or a tables package
 MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})
 WORKBOOK_PROPERTIES = "docProps/custom.xml"
 SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # first column of simulated records
@@ -75,8 +75,8 @@ def check_target(
     overwrite : whether to replace an earlier file of answers.
     is_replaceable : returns whether ``overwrite`` may replace a file; by default files of answers.
 
-    Raises: PlanError if the path is a folder, a link, an existing other file or in a missing
-    folder.
+    Raises: PlanError if the path is a folder or a link, is in a missing folder, is or belongs to a
+    file in ``keep`` or a ledger, or is a file that exists and may not be replaced.
 
     >>> check_target("engine", keep=[])
     Traceback (most recent call last):

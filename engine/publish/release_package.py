@@ -11,23 +11,23 @@ certificate.json               charged budget, key, privacy guarantee, and the S
                                other file
 signature.json                 the ledger's signature of certificate.json, if there is a ledger
 report.html                    a readable report without external resources
+README.md                      description of the files and of the columns of answers
 check.py                       verifies the package with this project
 
 Every block of measurements.json is a linear equation in counts,
 
     integers * grid  =  (R_1 (x) R_2 (x) ...) t  +  noise,
 
-with row weights, if the block has any,
 where t is the exact table on the attributes of the block, R_f are the rows of factor f on the
-attributes ``axes``, and the noise is independent with standard deviation ``noise``.  All answers of
-a release are the least-squares answers of these equations.  A release in two stages stores the
-combined estimates instead, and so does a machine whose strategies have other rows than the released
-ones.
+attributes ``axes``, and the noise is independent with standard deviation ``noise``.  If the block
+has row weights, each row of the product is multiplied by its weight.  All answers of a release are
+the least-squares answers of these equations.  A release in two stages stores the combined estimates
+instead, and so does a machine whose strategies have other rows than the released ones.
 
-Bounded access to the files of an untrusted package, in a zip or a folder.
-
-No file is copied or parsed before its size is bounded: by fixed limits for the certificate and the
-plan, and for all other files by limits that follow from the plan.
+`PackageFiles` gives bounded access to the files of an untrusted package, in a zip or a folder.  No
+file is copied or parsed before its size is bounded: by fixed limits for the certificate, the
+signature, the plan and the options of tables, and for all other files by limits that follow from
+the plan.
 
 The sizes in the footer of a parquet file are not trusted: a reader allocates memory by the headers
 of its pages, which `check_pages` therefore parses.  Page headers have the compact protocol of
@@ -275,11 +275,12 @@ class PackageFiles:
 
 @contextmanager
 def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
-    """Open a package; files of a zip are copied to the folder ``scratch`` when they are read.
+    """Open a package; `PackageFiles.digest` copies files of a zip to the folder ``scratch``.
 
     Raises
     ------
-    PlanError : the zip is damaged or has links, folders, encrypted files or duplicate names.
+    PlanError : there are too many files, or the zip is damaged or has links, folders, encrypted
+        files or duplicate names.
     """
     if place.is_dir():
         names = sorted(entry.name for entry in os.scandir(place))
@@ -317,7 +318,7 @@ class ArrayFile:
     def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
         """Open a file of at most ``max_arrays`` arrays for reading.
 
-        Raises: PlanError if the file is damaged, also when the damage is found later by `read`.
+        Raises: PlanError if the file is damaged, which `read` may find later, or has more arrays.
         """
         with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
@@ -567,8 +568,9 @@ def read_measurements(
 ) -> Measurement:
     """Read the measurement of a plan from the files that `write_measurements` wrote.
 
-    The strategies of the returned plan have the rows in the files, because another machine may have
-    computed rotated rows; see `Strategy.by_rows`.
+    If the files have equations, the strategies of the returned plan have the rows in the files,
+    because another machine may have computed rotated rows; see `Strategy.by_rows`.  If they have
+    estimates, the measurement has these estimates and no answers on the grid.
 
     Parameters
     ----------
@@ -577,7 +579,8 @@ def read_measurements(
 
     Raises
     ------
-    PlanError : the equations in the files are not equivalent to those of the plan.
+    PlanError : the files have another format or are damaged, a block is missing, or the equations
+        in the files are not equivalent to those of the plan.
     """
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
@@ -835,8 +838,8 @@ def write_package(
     ----------
     receipt : receipt of the ledger for the spend; its hash reveals a ledger that was reset to an
         older state.
-    ledger : signs the certificate, which contains the digests of all files; without it the package
-        is not signed.
+    ledger : signs the certificate, which contains the digests of all other files; without it, and
+        for a rehearsal, the package is not signed.
     confidence : confidence level of the intervals.
     overwrite : whether to replace an earlier file of answers; other files are never replaced.
     progress : called with (fraction, text); returning False cancels and removes partial files.
@@ -846,6 +849,8 @@ def write_package(
 
     Raises
     ------
+    PlanError : the confidence level is not between 0 and 1, or the path must not be written, see
+        `check_target`.
     Cancelled : ``progress`` returned False.
     """
 

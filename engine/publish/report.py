@@ -1,6 +1,6 @@
-"""Export of all answers with standard errors and intervals, as parquet or CSV.
+"""Export of answers, published tables and synthetic records as parquet or CSV.
 
-Export of published tables and synthetic records as parquet or CSV.
+Answers have standard errors and intervals.  Sums of published tables along code lists are parquet.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def write_answers(
 
     Raises
     ------
-    PlanError : the format is not "parquet" or "csv", or the path must not be written, see
-        `check_target`.
+    PlanError : the format is not "parquet" or "csv", the confidence level is not between 0 and 1,
+        or the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     check_choice("format", format, FORMATS, error=PlanError)
@@ -227,8 +227,8 @@ def write_published(
 ) -> Path:
     """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
-    Columns: attributes, family, query, then those of `Uncertainty.answers`; for rehearsals, the
-    first column is status. The file is written atomically; an earlier file is replaced only with
+    Columns: attributes, family, then those of `Uncertainty.answers`; for rehearsals, the first
+    column is status. The file is written atomically; an earlier file is replaced only with
     ``overwrite``.
 
     Raises

@@ -12,7 +12,7 @@ registry.json                    the fields of public registries of deployments,
 plan.json, measurements.json     the plan and the released integers; how.json has the options of
                                  publishing. `verify_package` recomputes all files from these
 recompute.R and its files        the released integers, and an R script that recomputes estimates
-                                 and standard errors
+                                 and standard errors; only for plans with one of the two forms below
 
 The workbook (.xlsx) has these sheets:
 
@@ -27,8 +27,8 @@ Sheets follow the accessibility rules of statistical offices: one table per shee
 first cell, no merged cells and no information by color only.  Texts are written as strings, so that
 no label becomes a formula or a link.
 
-The released integers are exported as CSV in one of two forms, each with an R script that recomputes
-all answers.
+The released integers are exported as CSV in one of two forms if the plan allows one of them, each
+with an R script that recomputes all answers.
 
 **Open form**, for plans whose blocks are products of single attributes.  With sums over the
 residual spaces B inside A, the table on attributes A is
@@ -478,7 +478,7 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000
-# upper bound of the number of files that are not tables of groups
+# number of files besides the tables of groups, without the matrices and weights for recompute.R
 OTHER_FILES = 20
 UNKNOWN = "not stated"
 # columns of tables: name -> (data type, description)
@@ -547,6 +547,7 @@ def write_tables(
     Raises
     ------
     LimitExceeded : more than two million queries, or more files than `verify_package` reads.
+    PlanError : the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     measurement = uncertainty.published.measurement
@@ -1039,7 +1040,7 @@ def write_workbook(
 
 
 class _WorkbookWriter:
-    """Writer of the sheets of a workbook, which must be called in the order of sheets."""
+    """Writer of the sheets of a workbook; its methods must be called in the order of the sheets."""
 
     def __init__(
         self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float
