@@ -10,8 +10,8 @@ positive semidefinite, there are three cases:
     two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
                                common part has the smaller diagonal entry in every coordinate.
     otherwise                  Up to `MAX_DENSE_COORDINATES`: the dense common mechanism.  Above:
-                               t K_m with the largest t such that t K_m <= all K_i; it is valid, but
-                               may not be the largest common part.
+                               t K_m of one plan m, with the largest t such that t K_m <= all K_i;
+                               it is valid, but may not be the largest common part.
 
 The common part is measured first (the look).  What remains for plan i, its residual, has precision
 K_i minus the precision of the look.  It is diagonal in coordinates T_1 (x) ... (x) T_k that are
@@ -158,6 +158,11 @@ def common_block(
     -------
     block : the common part, with noise that is not rounded to a grid; None if there is none.
     method : name of the method that computed it.
+
+    Raises
+    ------
+    LimitExceeded
+        A block has too many measurements for dense matrices.
     """
     # a common part has at most the precision of every block, so a block with the least precision is
     # the largest common part
@@ -272,7 +277,7 @@ def block_residual(
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with its noise rounded up to a multiple of a fine grid step."""
+    """Return the block with another ``noise``, rounded up to a multiple of a fine grid step."""
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 

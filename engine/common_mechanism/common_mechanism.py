@@ -149,6 +149,8 @@ class LinearMechanism:
         Guarantee: the tolerance is relative to the information in each direction, so that little
         noise in one direction does not hide a difference in another.  Source: theorem 3.5.
 
+        Raises PlanError if the mechanisms have different numbers of cells.
+
         >>> identity, total = LinearMechanism(np.eye(3)), LinearMechanism(np.ones((1, 3)), [[3]])
         >>> identity.answers(total), total.answers(identity)
         (True, False)
@@ -177,6 +179,8 @@ class LinearMechanism:
 
         Raises
         ------
+        PlanError
+            ``queries`` is not a matrix with one column per cell.
         NotAnswerable
             A query is not a linear combination of the rows of B.
         """
@@ -189,6 +193,8 @@ class LinearMechanism:
 
         Raises
         ------
+        PlanError
+            ``queries`` is not a matrix with one column per cell.
         NotAnswerable
             A query is not a linear combination of the rows of B.
 
@@ -321,7 +327,7 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     Raises
     ------
     PlanError
-        `part` is not answerable from `mechanism`.
+        `part` is not answerable from `mechanism`, or has another number of cells.
 
     Notes
     -----
@@ -369,7 +375,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
     Raises
     ------
     PlanError
-        The privacy cost matrices of the parts do not sum to that of `mechanism`.
+        The privacy cost matrices of the parts do not sum to that of `mechanism`, or a part has
+        another number of cells.
 
     Notes
     -----
@@ -481,7 +488,8 @@ def exact_split(
 
     The two floats of a pair, read as the decimal numbers that `repr` shows, sum exactly to the
     total.  For this, the cost of the look is rounded up at its 12th digit, and raised further until
-    every difference is a float's decimal number.
+    every difference is a float's decimal number.  It is the total of an option without a residual
+    instead if that splits all totals.
 
     Parameters
     ----------
@@ -493,6 +501,11 @@ def exact_split(
     Returns
     -------
     Pair (cost of the look, cost of the residual) for every option; the first is the same in all.
+
+    Raises
+    ------
+    PlanError
+        No such cost of the look was found in `MAX_SPLIT_STEPS` steps.
 
     >>> exact_split(0.4, [1.0, 0.9999999999999998], has_residual=[True, True])
     ((0.4, 0.6), (0.4, 0.5999999999999998))
@@ -569,8 +582,8 @@ class CommonMechanism:
     ----------
     mechanisms : the original mechanisms.
     common : M*, in standard form.
-    gap : proven relative gap of the trace of the covariance of `common` above its minimum; 0 up to
-        rounding.
+    gap : proven relative gap of the trace of Sigma above its minimum, in the basis that the module
+        docstring describes; 0 up to rounding.
 
     Guarantee: the privacy cost matrices satisfy common <= M_i and common + residual_i = M_i, up to
     1e-9 of the cost of M_i.
@@ -578,7 +591,8 @@ class CommonMechanism:
     Raises
     ------
     PlanError
-        There are fewer than two mechanisms, or they have different cells.
+        There are fewer than two mechanisms, an argument is not a `LinearMechanism`, or the
+        mechanisms have different numbers of cells.
 
     Notes
     -----

@@ -74,7 +74,8 @@ def look_plan(
 ) -> Plan:
     """Return the look as a plan whose workload has the groups of the options that it answers.
 
-    A group is answered if all its queries have finite variance.
+    A group is answered if all its queries have finite variance.  If no group is answered, but the
+    look measures the total, its workload is the total.
 
     Parameters
     ----------
@@ -436,8 +437,11 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     Raises
     ------
     PlanError
-        There are fewer than two plans; they have different schemas, centers or complements; one
-        measures several residual spaces with one strategy; or they have no common part.
+        There are fewer than two plans, or the names are not allowed; the plans have different
+        schemas, privacy units, centers or complements; one measures full tables, or several
+        residual spaces with one strategy; the schema has invariants, or neighbours replace a
+        record; the plans have no common part; or the costs of look and residual together cannot be
+        those of the plans.
     LimitExceeded
         Blocks are too large to be compared in memory.
 
@@ -542,7 +546,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     Each choice but the last is between its coarsest plan and the look (first stage) of the next
     choice, which is measured as the residual after the present look.  The last choice is between
     the last two plans.  Every sequence of choices costs what the plan at its end costs alone.
-    Arguments and errors are those of `coarse_or_fine`.
+    Arguments and errors are those of `coarse_or_fine`; PlanError also if a name is "look closer",
+    a closer look has nothing to measure, or the rounding of all stages costs too much.
 
     Notes
     -----

@@ -52,10 +52,11 @@ class Decision:
     Attributes
     ----------
     choice : position of the analysis to run, or None to stop.
-    certain : whether the lower and the upper confidence bounds of the cells give the same choice;
-        otherwise `choice` is the finest analysis that the lower bounds allow.
+    certain : whether the lower and the upper confidence bounds of the cells allow the same finer
+        analysis, or none; otherwise `choice` is the finest one that the lower bounds allow, or the
+        first analysis if they allow none.
     shares : mapping from "{analysis}, lower" or "{analysis}, upper" to the share of cells that
-        exceed the noise by these bounds.
+        exceed the noise by these bounds; of the first analysis only by the upper ones.
     sentence : the choice and its reason as text.
     """
 
@@ -183,9 +184,10 @@ class NestedPlanRule:
     Raises
     ------
     PlanError
-        A number is out of range.
+        A number is out of range, or there is no such option.
     NotApplicable
-        The look, or a finer plan, does not answer a group of the primary analysis.
+        The primary analysis is the last option, or has more than `MAX_PRIMARY_QUERIES` queries; or
+        the look, or a finer plan, does not answer a group of the primary analysis.
 
     Notes
     -----
@@ -330,7 +332,7 @@ class NestedPlanRule:
         """Return for each finer option how many records the rule needs if all cells are equal.
 
         With this number of records, spread evenly over the domain, the required share of the
-        primary cells just exceeds the noise of the option.
+        primary cells exceeds the noise of the option and of all coarser ones after the primary one.
         """
         schema = self.common.look.schema
         group_answers = []
@@ -358,6 +360,8 @@ class NestedPlanRule:
         Columns: query (text); answer, low and high (estimate and confidence bounds of the look, in
         counts); snr, snr_low and snr_high (these divided by the standard error of the option); and
         stands_out (whether the lower bound exceeds the noise).
+
+        ``group`` is a position in `groups`; PlanError is raised if it is none.
         """
         import pandas as pd
 
@@ -418,7 +422,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 def coarse_and_fine(workload: Workload) -> Analyses:
     """Return two analyses: a coarser workload with one attribute fewer per group, and the workload.
 
-    Every group is replaced by one group per subset with one attribute fewer.  An attribute has its
+    In the coarser workload, every group is replaced by one group per subset with one attribute
+    fewer; equal groups are added once.  An attribute has its
     query family of the group, or marginal queries if its family is on several attributes.
 
     Raises

@@ -196,8 +196,11 @@ def decide(
     ------
     LedgerError
         There is no look under this key, or there is a decision already.
+    ResultLost
+        The result of the look is lost.
     PlanError
-        There is no such option, or ``by`` is missing where the decision is not that of the rule.
+        There is neither an option nor a verdict, there is no such option, or ``by`` is missing
+        where the decision is not that of the rule.
     """
     book = Ledger.at(ledger)
     steps = resume(book, key)
@@ -293,6 +296,8 @@ def finish(
     ------
     LedgerError, BudgetExceeded, ResultLost, DataError
         As for `measure`; LedgerError also if there is no look or no choice.
+    PlanError
+        An argument is not allowed, or nothing is left to measure and ``attempt`` is not 1.
     """
     check_intake(intake)
     book = Ledger.at(ledger)
@@ -437,6 +442,13 @@ def rehearse_finish(
     """Return the final measurement of an option after a rehearsed look, on simulated or public data.
 
     It spends nothing and must not be published.  ``seed`` is that of `engine.release.measure`.
+
+    Raises
+    ------
+    PlanError
+        The look was a release, there is no such option, or the seed is not allowed.
+    DataError
+        The data cannot be read, or do not fit the schema.
     """
     if not look_result.rehearsal:
         raise PlanError(
@@ -464,9 +476,10 @@ def resume(ledger: Book, key: str) -> Steps:
     Raises
     ------
     ResultLost
-        The look was spent but never saved.
+        The look was spent but never saved, or its file is missing or was changed.
     LedgerError
-        Nothing was spent under this key, it is not a look, or a stored file is damaged.
+        Nothing was spent under this key, it is not a look, or its file or a decision on the ledger
+        cannot be read.
     """
     book = Ledger.at(ledger)
     common, look_result, costs = stored_look(book, key)
@@ -575,9 +588,13 @@ def _remaining_cost(common: CommonPlan, i: int, costs: StepCosts, attempt: int) 
 
 
 def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
-    """Raise BudgetExceeded, before any record is read, if the dataset cannot pay ``cost``."""
-    remaining = book.status(dataset).left
-    if cost > remaining:
+    """Raise BudgetExceeded, before any record is read, if the dataset cannot pay ``cost``.
+
+    Raises LedgerError if the total is in pure epsilon, which has no Gaussian noise.
+    """
+    status = book.status(dataset)
+    remaining = status.left
+    if cost > 0 and status.takes(cost) > remaining:
         raise BudgetExceeded(
             f"Dataset {dataset!r} has pcost {remaining!r} left, but this release needs at least"
             f" {cost!r} until it is finished. Nothing was spent. Plan the options with a budget of"

@@ -263,8 +263,8 @@ def write_rest(
 ) -> None:
     """Write the result file of the second stage: the chosen option i with the combined estimates.
 
-    If the option is a closer look, its measurement is the first stage of the next choice in the
-    chain, and the file is written as that of a look.
+    If option i is a closer look, which another choice follows (`has_next_choice`), its measurement
+    is the first stage of that choice, and the file has the format of `write_look`.
     """
     measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:
@@ -323,9 +323,9 @@ def stored_look(
     Raises
     ------
     ResultLost
-        The look was spent but never saved.
+        The look was spent but never saved, or its file is missing or was changed.
     LedgerError
-        The result is not a look, or its file is damaged.
+        Nothing was spent under this key, the result is not a look, or its file cannot be read.
     """
     with Archive(path=book.result_path(key)) as archive:
         header = archive.head(key=key, format=FORMAT, step=LOOK)

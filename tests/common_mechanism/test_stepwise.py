@@ -353,6 +353,12 @@ def test_look_with_other_privacy_unit_is_refused(ledger):
         assert ledger.status(name).spent == 0
 
 
+def test_look_on_pure_total_is_refused_before_counting(ledger):
+    ledger.add_dataset("pure", total=Budget.pure(0.1))
+    with pytest.raises(LedgerError, match="pure epsilon"):
+        look(COMMON, "no file", dataset="pure", ledger=ledger)
+
+
 def test_look_with_unaffordable_options_is_refused(tmp_path):
     poor = Ledger.create(tmp_path / "poor.ledger")
     poor.add_dataset("survey", total=Budget(pcost=0.3))
