@@ -126,7 +126,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return the properties of a logarithmic axis with ticks at 1, 2, 5 times powers of ten."""
+    """Return the properties of a logarithmic axis with the ticks of `log_ticks`."""
     ticks = log_ticks(low, high)
     texts = [tick_text(tick) for tick in ticks]
     return {"type": "log", "tickvals": ticks, "ticktext": texts, "autotickangles": [0, 90]}
@@ -422,7 +422,7 @@ def mechanism_name(label: str) -> str:
 def mechanism_style(label: str) -> MechanismStyle:
     """Return the style of a mechanism with its options, given its label in a comparison.
 
-    The color depends on the mechanism only, the dash and pattern also on its options.
+    The color depends on the mechanism only; dash, pattern and symbol depend also on its options.
 
     >>> mechanism_style("querysmasher").color == mechanism_style("querysmasher (centers=tuned)").color
     True

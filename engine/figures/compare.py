@@ -641,8 +641,9 @@ STYLE = (
 
 
 def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) -> str:
-    """Return a comparison as an HTML page: request, ranking, planning time and errors by group.
+    """Return a comparison as an HTML page: request, ranking, planning time and errors.
 
+    The errors are those of every group, and of all queries at other budgets.
     All names are HTML-escaped.  The page contains no numbers computed from records.
     """
     pieces = [

@@ -41,8 +41,8 @@ MAX_ROWS = 128  # queries in a family figure
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:
     """Return a heat map of the coefficients of one part of a group of queries.
 
-    A part on one attribute is drawn with one row per query, at most `MAX_ROWS`.  Of a joint part on
-    two attributes only one query is drawn, with one attribute per axis.
+    Of a joint part on two attributes only one query is drawn, with one attribute per axis.  Any
+    other part is drawn with one row per query, at most `MAX_ROWS`.
 
     Parameters
     ----------
@@ -164,7 +164,8 @@ def cells_in_box(
 ) -> dict[str, CellRange]:
     """Return the ranges of cells whose centers lie in a box drawn on `range_picture`.
 
-    If a side of the box contains no center, the nearest cell is returned.
+    If a side of the box contains no center, the nearest cell is returned.  If the box has no range
+    for an axis, all its cells are returned.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 9), Attribute.of_size("code", 4)])
@@ -181,7 +182,10 @@ def cells_in_box(
 
 
 def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
-    """Return a heat map of the coefficients of one query on two attributes, shape (n_1, n_2)."""
+    """Return a heat map of the coefficients of one query on two attributes, shape (n_1, n_2).
+
+    Raises ValueError if the group is not on two attributes.
+    """
     if len(group.attributes) != 2:
         raise ValueError(
             f"The group is on {len(group.attributes)} attributes; only groups on 2 attributes can"
@@ -439,7 +443,7 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
 
 
 def _set_color_range(figure: go.Figure, shown: Array) -> None:
-    """Center the color range at 0 if there are substantial negative values."""
+    """Set color range (centered at 0 if substantial values are negative), ticks and height."""
     largest = float(np.abs(shown).max()) or 1.0
     lowest = float(shown.min())
     figure.update_traces(zmin=-largest if lowest < -largest / 4 else min(lowest, 0.0), zmax=largest)

@@ -69,7 +69,7 @@ def budget_picture(plan: Plan) -> Picture:
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """Return stacked bars of the shares of publishable, doubtful and noisy answers per group.
 
-    The group with the fewest publishable answers comes first.
+    The group with the smallest share of publishable answers comes first.
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)

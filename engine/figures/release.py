@@ -398,7 +398,7 @@ def published_picture(
 ) -> Picture:
     """Return a figure of unbiased and published answers with confidence intervals, in counts.
 
-    Suppressed answers, which have no published value, are not drawn.
+    Suppressed published answers are not drawn.
 
     Parameters
     ----------

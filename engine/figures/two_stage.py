@@ -151,7 +151,8 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
 def spend_table(common: CommonPlan) -> pd.DataFrame:
     """Return one row per option: pcost of first and second measurement and their sum, as text.
 
-    The texts are exact decimals, as in the ledger.
+    The last column is the pcost of the option as a single release.  The texts are exact decimals,
+    as in the ledger.
     """
     rows = []
     for name, (look, residual), plan in zip(

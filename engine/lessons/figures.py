@@ -585,7 +585,7 @@ MECHANISM_OF_STRATEGY = {
 
 
 def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
-    """Return a dot plot of the RMSE of all strategies, with lower bounds as lines.
+    """Return a dot plot of the RMSE of all strategies, with at most two lower bounds as lines.
 
     The marker of the strategy ``chosen`` is larger.
     """
@@ -735,7 +735,8 @@ def attack_picture(attack: Attack) -> Picture:
 def caps_picture(budget: Budget, chosen: int) -> Picture:
     """Return a line chart of the error of the total against the cap on rows per person.
 
-    The lines are the rows lost, the standard error of the noise, and the resulting error.
+    The lines are the rows lost, the standard error of the noise, and the resulting error; a
+    vertical line marks the cap ``chosen``.
     """
     table = caps_table(budget)
     figure = go.Figure()
