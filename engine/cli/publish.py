@@ -35,8 +35,8 @@ from engine.publish.report import FORMATS
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
 # field of QualityRule -> name of its value, and help text without the default
 RULE_HELP = {
-    "doubtful_cv": ("RATIO", "standard error over number, from which a number is doubtful"),
-    "suppressed_cv": ("RATIO", "standard error over number, from which it is suppressed"),
+    "doubtful_cv": ("RATIO", "standard error over number, above which a number is doubtful"),
+    "suppressed_cv": ("RATIO", "standard error over number, above which it is suppressed"),
     "least_count": ("COUNT", "count of records below which a number is suppressed"),
     "least_signal": ("SHARE", "measured share, between 0 and 1, below which it is doubtful"),
 }
