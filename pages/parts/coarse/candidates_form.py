@@ -214,7 +214,10 @@ def _file_names() -> list[str]:
 
 
 def _from_files() -> Analyses | None:
-    """Return the uploaded plans in their order; None, with the reason on the page, without two."""
+    """Return the uploaded plans in the order chosen on the page.
+
+    If there are fewer than two, draw the reason and return None.
+    """
     uploaded_plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
     names = _file_names()
     if len(names) < 2:

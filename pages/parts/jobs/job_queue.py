@@ -95,6 +95,8 @@ def start(
     stays : the job continues after its holders have left, for example an export.
     copies : input files, removed when the job ends.
     files : files of the result, removed with the job.
+
+    If no job starts, because one of this key exists, ``copies`` and ``files`` are removed at once.
     """
     with _LOCK:
         if is_there(key):

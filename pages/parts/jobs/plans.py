@@ -102,7 +102,8 @@ def _plan_after_edit(
     """Return the plan of a request that changes with every edit; None while it is missing.
 
     The plan is computed in the page if its forecast is at most `LIVE_S`, in a worker if it is at
-    most ``max_seconds``, and otherwise in a worker after a click on the button of ``offer``.
+    most ``max_seconds`` and `MEMORY_LIMIT`, and otherwise in a worker after a click on the button
+    of ``offer``.
 
     Parameters
     ----------

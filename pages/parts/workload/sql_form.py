@@ -39,7 +39,10 @@ def use_example(text: str) -> None:
 
 
 def write_sql(schema: Schema) -> tuple[Group, ...]:
-    """Draw the SQL field, the resulting groups, and the button that adds them."""
+    """Draw the SQL field, the resulting groups, and the button that adds them.
+
+    Return the groups that the workload does not have.
+    """
     offer = example(schema)
     text = st.text_area(
         "SQL (statements separated by ;)",
@@ -61,7 +64,10 @@ def write_sql(schema: Schema) -> tuple[Group, ...]:
 
 
 def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
-    """Draw how the SQL is read, and the button that adds its tables; return the new groups."""
+    """Draw how the SQL is read, and the button that adds its tables.
+
+    Return the groups that the workload does not have.
+    """
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
