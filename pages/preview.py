@@ -50,7 +50,6 @@ if plan is not None:
     group_targets_form.drop_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))
 figure_view.folds({"promise": ("What the budget promises", budget_form.promise)})
-plan_views.files(plan)
 page_layout.footer(
     code=python_script.plan_code(request_state),
     target=page_layout.page("Compare"),

@@ -128,6 +128,8 @@ def draw_selected_group(plan: Plan) -> None:
         error = texts.format_number(even_error)
         st.markdown(f"**{counts}, each with a standard error of {error} counts**")
         row = st.container(horizontal=True)
+        with row, st.popover("Data"):
+            _errors_of_all_groups(plan)
     else:
         place, row = st.container(), st.container(horizontal=True)
         with row, st.popover("Axes and data"):
@@ -135,12 +137,19 @@ def draw_selected_group(plan: Plan) -> None:
             if axes_and_fixed is not None:
                 picture = figures.error_picture(plan, number, *axes_and_fixed)
                 figure_view.table(picture.table, name="errors", alt=picture.title)
+            _errors_of_all_groups(plan)
         if axes_and_fixed is not None:
             with place:
                 figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
                 if picture.note:
                     st.caption(escape_markdown(picture.note))
     variance_breakdown_view.why(plan, number, row)
+
+
+def _errors_of_all_groups(plan: Plan) -> None:
+    """Draw the downloads of the errors of all tables."""
+    st.caption("Errors of all tables")
+    figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
 
 
 def _select(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Headline numbers of a plan, where its budget goes, and its files."""
+"""Headline numbers of a plan, and where its budget goes."""
 
 from __future__ import annotations
 
@@ -74,11 +74,3 @@ def optimality(plan: Plan) -> None:
         picture = figures.budget_picture(plan)
         figure_view.chart(picture, key="budget", config=figure_view.EXPORT)()
         figure_view.downloads(lambda: picture.table, name="budget")
-
-
-def files(plan: Plan | None) -> None:
-    """Draw the downloads of the errors of all tables; the plan is saved on the page Start."""
-    if plan is not None:
-        with st.popover("Export errors"):
-            st.caption("Errors of all tables")
-            figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -95,20 +96,21 @@ def _buttons(plan: Plan, group: int) -> None:
 def _merge_buttons(
     change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
 ) -> None:
-    """Draw one button per attribute whose bins can be merged.
+    """Draw one button per attribute whose bins can be merged, several of them in a popover.
 
     Without such attributes the one button is disabled, and ``obstacles`` (attribute -> reason) is
     its tooltip.
     """
-    for name in mergeable[:MAX_MERGE_BUTTONS]:
-        buttons.button(
-            f"Merge bins of {escape_markdown(name)}",
-            _start_trial,
-            change,
-            group,
-            name,
-            key=f"what_if_coarser_{name}",
-        )
+    with st.popover("Merge bins") if len(mergeable) > 1 else nullcontext():
+        for name in mergeable[:MAX_MERGE_BUTTONS]:
+            buttons.button(
+                f"Merge bins of {escape_markdown(name)}",
+                _start_trial,
+                change,
+                group,
+                name,
+                key=f"what_if_coarser_{name}",
+            )
     if not mergeable:
         reasons = " ".join(obstacles.values()) or "This table has no attribute."
         st.button("Merge bins", disabled=True, key="what_if_coarser", help=escape_markdown(reasons))

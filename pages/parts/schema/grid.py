@@ -190,7 +190,7 @@ def _columns() -> dict[str, Any]:
         st.column_config.CheckboxColumn,
     )
     return {
-        "name": text("column", help="Name of the column in the records", width=170),
+        "name": text("column", help="Name of the column in the records", width=160),
         "type": choice(
             "type",
             options=list(ROW_TYPES),
@@ -199,7 +199,7 @@ def _columns() -> dict[str, Any]:
         ),
         "values": text(
             "possible values",
-            width=300,
+            width=290,
             help=(
                 "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first:last:step, 0:100:5."
                 " Dates: 2024-01:2024-12:month. Codes: how many, 10."
