@@ -196,9 +196,7 @@ class GroupVariance:
                 if set(parts) <= set(part_set)
             }
             front = (
-                pareto_front(np.stack(list(features.values())))
-                if features
-                else np.zeros(1, dtype=np.int64)
+                pareto_front(list(features.values())) if features else np.zeros(1, dtype=np.int64)
             )
             fronts.append({key: values[front] for key, values in features.items()})
         return sets, keys, fronts
@@ -501,11 +499,34 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
-def pareto_front(features: Array) -> Any:
-    """Return the indices of columns on the Pareto front of ``features``, shape (features, points).
+def pareto_front(features: Sequence[Array]) -> Any:
+    """Return the indices of points on the Pareto front of ``features``, each of shape (points,).
 
-    For every column there is one on the front that is at least as large in every feature.
+    For every point there is one on the front that is at least as large in every feature.
     """
+    remaining = _without_dominated(features)
+    return remaining[_front_of_columns(np.stack([f[remaining] for f in features]))]
+
+
+def _without_dominated(features: Sequence[Array]) -> Index:
+    """Return the indices of points without most of those that another point dominates.
+
+    It puts the points into bins of the first of two features. A point is dominated if the bins
+    above its own have a larger last feature. This takes much less time than sorting the points.
+    """
+    points = len(features[0])
+    if len(features) != 2 or points < MIN_BINNED_POINTS:
+        return np.arange(points)
+    first, last = features
+    bins = (first * ((FRONT_BINS - 1) / (first.max() or 1.0))).astype(np.int64)
+    highest = np.full(FRONT_BINS + 1, -np.inf)
+    np.maximum.at(highest, bins, last)
+    above = np.maximum.accumulate(highest[::-1])[::-1]
+    return np.flatnonzero(last > above[bins + 1])
+
+
+def _front_of_columns(features: Array) -> Any:
+    """Return the indices of columns on the Pareto front of ``features``, shape (features, points)."""
     if len(features) <= 2:
         # in descending order of the first feature, a column is dominated unless its last feature is
         # larger than that of all columns before it
@@ -587,6 +608,8 @@ def table_of_groups(
     return out.assign(rmse=rmses, max_std=np.sqrt(largest))
 
 
+# bins of `_without_dominated`; fewer points are sorted directly
+FRONT_BINS, MIN_BINNED_POINTS = 4096, 10_000
 # relative norm below which the component of a query in a residual space counts as zero
 ROUNDING = 1e-9
 # a residual space, as positions of its attributes in a group, and the block that measures it

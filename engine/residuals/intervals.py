@@ -52,6 +52,7 @@ MIN_SHARE = 1e-9
 HISTORY = 12
 # largest number of entries of an array (quadrature nodes, cells): further nodes are processed in
 # later sweeps, so that the arrays fit in the processor's cache
+BLOCK_ROWS = 64  # rows of a covariance that one matrix product computes
 SWEEP_ENTRIES = 1 << 13
 # Newton's method for the conductances of a ladder ends at this relative correction, or after this
 # number of steps
@@ -783,16 +784,28 @@ class IntervalSolution:
                 right_factors.append(u)
         if left_factors:
             np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=out)
-        # the tridiagonal inverses are added up row by row: for every quadrature node, row k of the
-        # lower triangle follows from row k - 1
+        # The tridiagonal inverses are added up row by row: for every quadrature node, row k of the
+        # lower triangle follows from row k - 1. The columns before a block of rows need one matrix
+        # product per block.
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
-        products = np.empty_like(weighted)
-        for k in range(m):
-            if k:
-                products[:, :k] *= ratios[:, k - 1 : k]
-            products[:, k] = 1.0
-            out[k, : k + 1] += weighted[:, k] @ products[:, : k + 1]
-            out[:k, k] = out[k, :k]
+        products = np.empty_like(weighted)  # of the multipliers from each column to the block
+        for start in range(0, m, BLOCK_ROWS):
+            block = slice(start, min(start + BLOCK_ROWS, m))
+            width = block.stop - start
+            inside, steps = np.empty((len(weighted), width)), np.ones((len(weighted), width))
+            for k in range(width):
+                if k:
+                    inside[:, :k] *= ratios[:, start + k - 1, None]
+                    steps[:, k] = steps[:, k - 1] * ratios[:, start + k - 1]
+                inside[:, k] = 1.0
+                row = start + k
+                out[row, start : row + 1] += weighted[:, row] @ inside[:, : k + 1]
+                out[start:row, row] = out[row, start:row]
+            out[block, :start] += (weighted[:, block] * steps).T @ products[:, :start]
+            out[:start, block] = out[block, :start].T
+            if block.stop < m:
+                products[:, :start] *= (steps[:, -1] * ratios[:, block.stop - 1])[:, None]
+                products[:, block] = inside * ratios[:, block.stop - 1, None]
         out *= self.norms.max()
         return out
 

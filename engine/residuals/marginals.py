@@ -289,13 +289,15 @@ class IntervalStrategy(Strategy):
         first, end = part.family.bounds(self.cells)  # type: ignore[attr-defined]
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
+        covariance = self.solution.covariance()
         # the prefix of all cells, the total, has no component in the residual space
-        covariance = np.zeros((self.cells + 1,) * 2)
-        covariance[1:-1, 1:-1] = self.solution.covariance()
-        squares = np.diagonal(covariance)
-        return np.asarray(
-            np.maximum(squares[first] + squares[end] - 2.0 * covariance[first, end], 0.0)
-        )
+        squares = np.pad(np.diagonal(covariance), 1)
+        # the ranges with the same first cell are consecutive
+        rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
+        for i in range(1, self.cells):
+            rows[i][:-1] -= 2.0 * covariance[i - 1, i:]
+        out = np.concatenate(rows)
+        return np.maximum(out, 0.0, out=out)
 
 
 def _table_differences(potentials: Array) -> Array:

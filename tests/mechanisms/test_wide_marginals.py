@@ -385,6 +385,20 @@ def test_interval_strategy_columns_stay_below_charged_norms():
         assert rotated.column_norm == pytest.approx(1.0, rel=1e-7)
 
 
+@pytest.mark.usefixtures("wide_from_ten")
+def test_interval_strategy_range_variances_equal_solution():
+    cells = 150
+    strategy = interval_solution(IntervalGram(cells=cells, ranges=1.0), Options()).strategy
+    part = Part(axes=(0,), family=Range(), sizes=(cells,))
+    first, end = Range().bounds(cells)
+    np.testing.assert_allclose(
+        strategy.query_variances(part),
+        strategy.solution.range_variances(first, end - 1),
+        rtol=1e-8,
+        atol=1e-9,
+    )
+
+
 @pytest.mark.parametrize(
     "weights", [{"ranges": 1.0}, {"prefix": 2.0}, {"suffix": 1.0, "ranges": 0.1}]
 )

@@ -19,6 +19,7 @@ from engine.analysis.compare import Comparison, comparison
 from engine.errors import LedgerError, PlanError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
+from engine.plans import variance
 from engine.plans.variance import pareto_front
 from engine.privacy import Budget
 from engine.release import Measurement, measure
@@ -162,8 +163,14 @@ def test_frozen_value_without_headline_is_refused() -> None:
         WithoutHeadline()
 
 
+@pytest.mark.parametrize("bins", [0, 2, 4096])
 @pytest.mark.parametrize("features", [1, 2, 3])
-def test_pareto_front_equals_pairwise_comparison(features: int) -> None:
+def test_pareto_front_equals_pairwise_comparison(
+    features: int, bins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bins:
+        monkeypatch.setattr(variance, "FRONT_BINS", bins)
+        monkeypatch.setattr(variance, "MIN_BINNED_POINTS", 0)
     rng = np.random.default_rng(features)
     for _ in range(30):
         values = rng.integers(0, 6, (features, 25)).astype(float)

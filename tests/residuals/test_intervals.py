@@ -258,7 +258,8 @@ def test_search_stops_at_limits():
 @pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("cells", [2, 3, 40])
-def test_variances_equal_dense_covariance(cells, mix, with_total):
+def test_variances_equal_dense_covariance(cells, mix, with_total, monkeypatch):
+    monkeypatch.setattr("engine.residuals.intervals.BLOCK_ROWS", 16)
     space = space_of(cells, mix, with_total, seed=8)
     solution = evaluate(space, random_weights(cells))
     covariance = solution.covariance()
