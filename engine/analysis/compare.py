@@ -299,11 +299,9 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
         row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
         if "weighted_rmse" in result:
             row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
-            plans[label], groups[label], spreads[label] = (
-                result["plan"],
-                result["groups"],
-                result["spread"],
-            )
+            plans[label] = result["plan"]
+            groups[label] = result["groups"]
+            spreads[label] = result["spread"]
         rows.append(row)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Comparison(

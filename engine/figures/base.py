@@ -378,10 +378,8 @@ def heat_map(
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    x_title, y_title = (
-        {"text": axis_labels([axes[1]])[0]},
-        {"text": wrap_label(axis_labels([axes[0]])[0])},
-    )
+    x_title = {"text": axis_labels([axes[1]])[0]}
+    y_title = {"text": wrap_label(axis_labels([axes[0]])[0])}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": x_title, "nticks": 10} | category_axis(),

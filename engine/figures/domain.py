@@ -57,10 +57,8 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         )[:MAX_SIDE, :MAX_SIDE]
         labels = [[c.label(i) for i in range(n)] for c, n in zip(columns, grid.shape, strict=True)]
         text = part_queries.family.text(columns, query)
-        title, axes = (
-            f"Query {query:,} of {part_queries.count:,}: {text}",
-            [c.name for c in columns],
-        )
+        title = f"Query {query:,} of {part_queries.count:,}: {text}"
+        axes = [c.name for c in columns]
         alt = (
             f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query"
             f" {text}."
@@ -83,10 +81,8 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
             ],
             cells,
         ]
-        count_text, axes = (
-            pluralize(part_queries.count, "query", "queries"),
-            ["query", f"cell of {name}"],
-        )
+        count_text = pluralize(part_queries.count, "query", "queries")
+        axes = ["query", f"cell of {name}"]
         title = f"{part_queries.family.name} on {name}: {count_text}"
         alt = f"{len(positions):,} of {count_text} as rows; coloured cells of {name} are counted."
         complete = len(positions) == part_queries.count and grid.shape[1] == math.prod(

@@ -87,10 +87,8 @@ def pairs_picture(plan: Plan) -> Picture:
         tickvals=figure.data[0].y,
         ticktext=[f"{text}  {n}" for n, text in enumerate(axis_labels(names, MAX_LINE_CHARS), 1)],
     )
-    (x_labels, y_labels), nonempty = (
-        (figure.data[0].x, figure.data[0].y),
-        [(i, j) for i, j in np.argwhere(~np.isnan(grid))],
-    )
+    x_labels, y_labels = figure.data[0].x, figure.data[0].y
+    nonempty = [(i, j) for i, j in np.argwhere(~np.isnan(grid))]
     figure.add_scatter(
         x=[x_labels[j] for _, j in nonempty],
         y=[y_labels[i] for i, _ in nonempty],

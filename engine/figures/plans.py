@@ -45,10 +45,8 @@ def budget_picture(plan: Plan) -> Picture:
     )
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
     if len(names) > MAX_BARS:
-        shares, labels = (
-            [*shares, table["share"].iloc[MAX_BARS:].sum()],
-            [*labels, f"{len(names) - MAX_BARS:,} smaller"],
-        )
+        shares = [*shares, table["share"].iloc[MAX_BARS:].sum()]
+        labels = [*labels, f"{len(names) - MAX_BARS:,} smaller"]
     unit = "pcost" if plan.budget.pure_epsilon is None else "epsilon"
     figure = bars(
         shares,
@@ -122,15 +120,11 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     """
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
-    shares, labels = (
-        contributions["share"].tolist()[:MAX_BREAKDOWN_BARS],
-        names[:MAX_BREAKDOWN_BARS],
-    )
+    shares = contributions["share"].tolist()[:MAX_BREAKDOWN_BARS]
+    labels = names[:MAX_BREAKDOWN_BARS]
     if len(names) > MAX_BREAKDOWN_BARS:
-        shares, labels = (
-            [*shares, 1.0 - sum(shares)],
-            [*labels, f"{len(names) - MAX_BREAKDOWN_BARS:,} smaller"],
-        )
+        shares = [*shares, 1.0 - sum(shares)]
+        labels = [*labels, f"{len(names) - MAX_BREAKDOWN_BARS:,} smaller"]
     figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=PERCENT)
     subject = "query" if query is not None else "table"
     table = contributions.assign(attributes=names).rename(

@@ -51,10 +51,8 @@ MIN_ANSWERS_HEIGHT_PX = 330
 TITLE_HEIGHT_PX = 24  # of a panel
 MAX_CELL_TEXTS = 120  # answers of a heat map that are printed in its cells
 FEW_ANSWERS = 40  # more intervals of one panel are drawn thinner
-PANELS_PER_ROW, MAX_PANELS = (
-    3,
-    6,
-)  # panels of a product of two attributes; larger products are drawn as heat maps
+# panels of a product of two attributes; products with more panels are drawn as heat maps
+PANELS_PER_ROW, MAX_PANELS = 3, 6
 MIN_VISIBLE_SHARE = 0.01  # shorter intervals, relative to the axis, cannot be seen
 
 
@@ -167,8 +165,7 @@ def _product_axes(queries: Sequence[str]) -> tuple[tuple[str, str], list[list[st
     if len(pairs) < len(queries) or len(names) != 1:
         return None
     values = [list(dict.fromkeys(pair[axis][1] for pair in pairs)) for axis in (0, 1)]
-    found = [(first[1], second[1]) for first, second in pairs]
-    if found != list(itertools.product(*values)):
+    if [(first[1], second[1]) for first, second in pairs] != list(itertools.product(*values)):
         return None
     return names.pop(), values
 
@@ -423,10 +420,8 @@ def published_picture(
     figure.update_layout(scattermode="group")
     if rehearsal:
         mark_rehearsal(figure)
-    n_negative, n_suppressed = (
-        int((shown["answer"] < 0).sum()),
-        int(shown["published"].isna().sum()),
-    )
+    n_negative = int((shown["answer"] < 0).sum())
+    n_suppressed = int(shown["published"].isna().sum())
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     suppressed_text = (
         f" {pluralize(n_suppressed, 'published answer')}"

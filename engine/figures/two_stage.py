@@ -79,10 +79,8 @@ def shares_picture(
     format_budget : function that returns the text of a budget, to be printed on the bars.
     """
     table = common.budget_shares()
-    look_text, totals = (
-        format_budget(common.look.budget),
-        [format_budget(plan.budget) for plan in common.options],
-    )
+    look_text = format_budget(common.look.budget)
+    totals = [format_budget(plan.budget) for plan in common.options]
     names = axis_labels(table["option"].tolist())
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
@@ -276,10 +274,8 @@ def _decimal(number: float) -> Decimal:
 def rule_text(rule: NestedPlanRule) -> str:
     """Return a text that explains a selection rule, with its thresholds and options."""
     common = rule.common
-    coarse, finer = (
-        common.names[rule.common.position(rule.primary)],
-        [common.names[i] for i in rule.finer],
-    )
+    coarse = common.names[rule.common.position(rule.primary)]
+    finer = [common.names[i] for i in rule.finer]
     target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
     if common.following is not None:
         target = f"the next analysis, '{common.following.names[0]}'"

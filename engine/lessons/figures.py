@@ -138,10 +138,8 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
     panels += [("sum of the pieces", partial_sum, decomposition.schema.names)] if pieces else []
     rows = -(-len(panels) // PANELS_PER_ROW)
-    sizes, traces = (
-        dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True)),
-        [],
-    )
+    sizes = dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True))
+    traces: list[dict[str, Any]] = []
     layout = deepcopy(_panel_layout(tuple(html.escape(title) for title, _, _ in panels), rows))
     for number, (title, table, names) in enumerate(panels):
         trace_axes = {axis: f"{axis[0]}{_axis_suffix(number)}" for axis in ("xaxis", "yaxis")}

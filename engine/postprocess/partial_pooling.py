@@ -165,10 +165,8 @@ def _on_simplex_table(
     ``weight`` is the precision of its cells, in 1 / counts^2.  Impossible cells are 0.
     """
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
-    out, possible = (
-        np.zeros(residual.shape),
-        estimates.possible.get(axes, np.ones(residual.shape, dtype=bool)),
-    )
+    out = np.zeros(residual.shape)
+    possible = estimates.possible.get(axes, np.ones(residual.shape, dtype=bool))
     out[possible] = on_simplex(
         (residual + total * estimates.centers[axes[0]])[possible], weights[possible], total
     )
@@ -318,10 +316,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     logs = np.log([evidence.total, *(length / evidence.total for length in sizes.values())])
     logs = _fit_logs(incidence, values, noise, logs)
     model = np.exp(incidence @ logs)
-    slopes, residual = (
-        incidence * (model / np.sqrt(noise))[:, None],
-        (values - model) / np.sqrt(noise),
-    )
+    slopes = incidence * (model / np.sqrt(noise))[:, None]
+    residual = (values - model) / np.sqrt(noise)
     # without signal in the residuals, the smallest eigenvalue of the information matrix is near 0
     information, directions_of_logs = np.linalg.eigh(slopes.T @ slopes)
     if information[0] <= MIN_INFORMATION:

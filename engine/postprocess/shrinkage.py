@@ -355,10 +355,8 @@ def _entropic_fit(
         for subset in largest_subsets(axes):
             summed_axes, margin = _other_axes(axes, subset), margins[subset]
             values = scipy.special.wrightomega(argument)
-            sums, slopes = (
-                s * values.sum(axis=summed_axes),
-                (values / (1.0 + values)).sum(axis=summed_axes),
-            )
+            sums = s * values.sum(axis=summed_axes)
+            slopes = (values / (1.0 + values)).sum(axis=summed_axes)
             margin_error = max(margin_error, float(np.abs(sums - margin).sum()))
             # Newton step for the logarithm of the sum, which is nearly concave in u
             regular = (margin > 0.0) & (slopes > UNDERFLOW)

@@ -436,10 +436,8 @@ def meet_facts(
         names = [name for name in fact.names if name in out]
         if not names or not people:
             continue
-        possible, records = (
-            fact.possible(names) > 0.0,
-            np.stack([out[name] for name in names], axis=1),
-        )
+        possible = fact.possible(names) > 0.0
+        records = np.stack([out[name] for name in names], axis=1)
         impute_records(records, [(list(range(len(names))), possible)], generator)
         margins = []
         for invariant in schema.invariants:

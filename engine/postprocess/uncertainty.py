@@ -606,18 +606,14 @@ def uncertainty(
             f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the"
             f" limit of {memory_limit / 1e9:,.1f} GB. Give fewer draws, or raise memory_limit."
         )
-    estimates, generator, tell = (
-        evidence(measurement),
-        np.random.default_rng(seed_of(measurement)),
-        progress_share(progress),
-    )
+    estimates = evidence(measurement)
+    generator = np.random.default_rng(seed_of(measurement))
+    tell = progress_share(progress)
     # the errors of unbiased tables are linear in the noise and do not depend on the truth
     posteriors = {} if fit == "none" else residual_posteriors(estimates, published.contrasts)
-    errors, truths, checkpoints = (
-        [],
-        [],
-        checkpoints_of(resume, [seed_of(measurement), fit, "errors"]),
-    )
+    errors: list[dict[Axes, Array]] = []
+    truths: list[dict[Axes, Array]] = []
+    checkpoints = checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
     for number in range(draws):
         tell(number / draws, "Simulating releases of similar tables")
         if done := checkpoints.read(f"{number}"):

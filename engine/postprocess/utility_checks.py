@@ -125,10 +125,8 @@ def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) ->
     (records, attributes); ``scale`` is the total of the tables divided by the number of records.
     """
     published = errors.published
-    group, schema = (
-        published.measurement.plan.workload.groups[number],
-        published.measurement.plan.schema,
-    )
+    group = published.measurement.plan.workload.groups[number]
+    schema = published.measurement.plan.schema
     axes = published.positions(group.attributes)
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
     record_table = published.laid_out(table, group.attributes)

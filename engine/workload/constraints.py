@@ -171,7 +171,7 @@ class Invariant:
         return np.asarray(marginal).transpose([ordered.index(n) for n in names])
 
 
-def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Invariant, ...]:
+def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[Invariant, ...]:
     """Return invariants from pairs (attributes, values), with their attributes in schema order.
 
     Raises
@@ -179,7 +179,7 @@ def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Inv
     SchemaError : if an entry is not a table of integer counts on attributes of the schema, or if
         two tables disagree on a common margin.
     """
-    entries = tuple(sequence(given, "invariants", "a list of pairs of attributes and values"))
+    entries = tuple(sequence(tables, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:
         raise SchemaError(
             f"{len(entries):,} invariants, but at most {_MAX_INVARIANTS} are allowed; remove some"

@@ -100,14 +100,14 @@ class HierarchyLevel(FrozenValue):
 def _area_numbers(numbers: Any, subject: str) -> Index:
     """Return area numbers as a read-only array, shape (cells,); raise SchemaError."""
     try:
-        given = np.asarray(numbers)
+        values = np.asarray(numbers)
     except ValueError:
-        given = np.array(None)
-    if given.ndim != 1 or given.dtype.kind not in "iu" or (given < 0).any():
+        values = np.array(None)
+    if values.ndim != 1 or values.dtype.kind not in "iu" or (values < 0).any():
         raise SchemaError(
             f"{subject} needs one area number per cell, integers from 0; correct them"
         )
-    out = np.array(given, dtype=np.int64)
+    out = np.array(values, dtype=np.int64)
     out.flags.writeable = False
     return out
 
