@@ -101,14 +101,10 @@ def add_release_commands(commands: Commands) -> None:
             else argparse.SUPPRESS
         )
         command.add_argument("--seed", type=whole_number, metavar="NUMBER", help=seed_help)
-        dataset_help, ledger_help = (
-            ("dataset in the ledger", "file of the ledger")
-            if name == "release"
-            else (
-                "with --public: dataset that the ledger marks as public; by default none",
-                "with --public: file of the ledger; by default none",
-            )
-        )
+        dataset_help, ledger_help = "dataset in the ledger", "file of the ledger"
+        if name == "rehearse":
+            dataset_help = "with --public: dataset that the ledger marks as public; by default none"
+            ledger_help = "with --public: file of the ledger; by default none"
         command.add_argument(
             "--dataset", required=name == "release", metavar="NAME", help=dataset_help
         )

@@ -185,16 +185,11 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
             }
             layout[f"{axis}{_axis_suffix(number)}"] |= ticks | {"range": extent}
     layout["height"] = 80 + rows * (70 + 44 * decomposition.query.shape[0])
-    remainder = float(np.max(np.abs(partial_sum - decomposition.query)))
-    complete = pieces == len(decomposition.pieces)
-    sum_text = (
-        "their sum is the query"
-        if complete
-        else (
-            "their sum differs from the query by up to"
-            f" {fraction_text(remainder, decomposition.query.size)}"
-        )
-    )
+    sum_text = "their sum is the query"
+    if pieces < len(decomposition.pieces):
+        remainder = float(np.max(np.abs(partial_sum - decomposition.query)))
+        remainder_text = fraction_text(remainder, decomposition.query.size)
+        sum_text = f"their sum differs from the query by up to {remainder_text}"
     piece_names = ", ".join(p.name for p in shown) or "none"
     return Picture(
         title="A query and its pieces",
@@ -258,15 +253,11 @@ def overlap_picture(overlaps: Overlaps) -> Picture:
         shapes=[*vertical_lines, *horizontal_lines], xaxis=all_ticks, yaxis=all_ticks
     )
     tables = list(dict.fromkeys(overlaps.tables))
-    is_orthogonal = overlaps.largest < 1e-9
     cosine_text = (
-        "every cosine between different tables is 0, so they share no information"
-        if is_orthogonal
-        else (
-            f"cosines between different tables reach {overlaps.largest:.2f}, so they share"
-            " information"
-        )
+        f"cosines between different tables reach {overlaps.largest:.2f}, so they share information"
     )
+    if overlaps.largest < 1e-9:
+        cosine_text = "every cosine between different tables is 0, so they share no information"
     table = pd.DataFrame(shown, columns=labels)
     table.insert(0, "query", labels)
     return Picture(

@@ -249,11 +249,8 @@ def project_nonnegative(
             multiplier_sum += float(np.abs(dual.point).sum())
             opposition += dual.follow(table)
         violated = max(violations.values(), default=0.0) > tolerance * total
-        if number == MAX_ROUNDS - 1 or (
-            updates_all
-            and not violated
-            and slack <= MAX_SLACKNESS * tolerance * total * multiplier_sum
-        ):
+        is_slack_small = slack <= MAX_SLACKNESS * tolerance * total * multiplier_sum
+        if number == MAX_ROUNDS - 1 or (updates_all and not violated and is_slack_small):
             break
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0

@@ -391,6 +391,12 @@ class Workload(FrozenValue):
         attributes the family prefix. A mapping sets the families of some attributes; all other
         attributes have the family of "auto".
 
+        Raises
+        ------
+        WorkloadError : for a number of attributes that the schema does not have, an unsuitable
+            family or too many groups.
+        SchemaError : for an unknown attribute in a mapping.
+
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
         """
@@ -477,6 +483,7 @@ class Workload(FrozenValue):
         """Return the description of query ``index``, such as "age <= 1 and sex = M".
 
         The first query of a group has the next number after the last query of the group before.
+        Raises WorkloadError if there is no query of this number.
         """
         if (
             isinstance(index, bool)
