@@ -532,7 +532,8 @@ class ExplicitPlan(Plan):
         return TableAnswers(plan=self, estimates=estimates)
 
     def covariance(self, queries: Sequence[NamedQuery]) -> Array:
-        chosen = [(self.component_for(*query), self.essential(*query)) for query in queries]
+        checked = [self.check_query(query) for query in queries]
+        chosen = [(self.component_for(*query), self.essential(*query)) for query in checked]
         out = np.zeros((len(chosen), len(chosen)))
         for i, (a, left) in enumerate(chosen):
             for j, (b, right) in enumerate(chosen[: i + 1]):

@@ -15,7 +15,7 @@ import pytest
 from demo_data.make_synthetic import synthetic
 from engine._arrays import thin_svd
 from engine.bounds.lower_bounds import exact_bound, global_bound
-from engine.errors import BudgetError, LimitExceeded, NotApplicable
+from engine.errors import BudgetError, LimitExceeded, NotApplicable, PlanError
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.mechanisms.registry import MECHANISMS
@@ -145,6 +145,14 @@ def test_release_stored_and_free_queries_match_groups(mechanism: str, tmp_path) 
     assert answer.std == pytest.approx(math.sqrt(result.variance_of(("hours", "age"), query)))
     transposed = first.answer(("age", "hours"), query.T)
     assert transposed.answer == pytest.approx(answer.answer)
+
+
+@pytest.mark.parametrize("query", [(("age", "age"), np.ones((3, 3))), (3, [1.0]), 5])
+@pytest.mark.parametrize("mechanism", ["querysmasher", "identity"])
+def test_covariance_invalid_query_is_refused(mechanism: str, query: Any) -> None:
+    workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age")
+    with pytest.raises(PlanError):
+        plan(workload, Budget(pcost=1.0), mechanism).covariance([query])
 
 
 def test_plan_other_noise_law_is_refused() -> None:
