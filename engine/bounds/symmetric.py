@@ -295,9 +295,12 @@ class SymmetricPairs:
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
         """Return the sum of the nuclear norms of all choices of m attributes outside K.
 
-        The second value lists the summands of the norm of one choice: tuples (keys of the families
-        on the m attributes, product of their t, nuclear norm on the other attributes, function that
-        adds the derivatives of this norm).
+        Returns
+        -------
+        total : the sum over all choices.
+        summands : what the norm of one choice consists of: tuples (keys of the families on the m
+            attributes, product of their t, nuclear norm on the other attributes, function that adds
+            the derivatives of this norm).
         """
         remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
@@ -320,7 +323,7 @@ class SymmetricPairs:
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
         """Return the nuclear norm of the queries on d attributes in the basis K.
 
-        The second value is a function that adds its derivatives to the state.
+        Also return a function that adds the derivatives of the norm to the state.
         """
         blocks = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
         slabs = list(dict.fromkeys(slab for sector in blocks for slab, _ in sector.placed))

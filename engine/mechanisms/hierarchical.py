@@ -2,9 +2,9 @@
 
 Fixed trees and wavelets
 ------------------------
-Each function takes the size of an attribute and returns strategy rows, shape (rows, cells), with
-full column rank.  A strategy for several attributes is the Kronecker product of the rows of each
-attribute.  The mechanisms measure this product on the table of all attributes.
+The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_hierarchy` return
+strategy rows, shape (rows, cells), with full column rank.  The mechanisms measure the Kronecker
+product of the rows of each attribute on the table of all attributes.
 
     sensitivity of rows   largest norm of a column: L1 for Laplace noise, Euclidean for Gaussian noise
     error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the

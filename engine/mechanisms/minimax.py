@@ -522,7 +522,7 @@ def strategies_of_weights(
     cell_weights : for every vector, the weights of the cells that define the strategy, shape
         (cells,); None for uniform weights.
     recorded : cell weights of a plan file, one per class of equivalent cells, that replace
-        ``cell_weights``.  They are removed from the list in the order of use.
+        ``cell_weights``.  They are removed from ``recorded`` in the order of use.
 
     Raises
     ------
@@ -589,8 +589,8 @@ def proof(
     emphasis : query weights, as products over attributes.
     initial_weights : returns initial cell weights for a space and one of its attributes, shape
         (cells,), or None for uniform weights.
-    recorded : cell weights of a plan file that replace the search.  They are removed from the list
-        in the order of use.
+    recorded : cell weights of a plan file that replace the search.  They are removed from
+        ``recorded`` in the order of use.
     deadline : time after which the cell weights are not improved further.
 
     Raises

@@ -487,8 +487,8 @@ class ResidualMechanism(Mechanism):
         ----------
         labels : labels that distinguish attributes, see `axis_labels`.
         initial_progress : progress that is reported at the start, from 0 to 1.
-        recorded : stored results that replace the searches.  They are removed from the list in the
-            order of use.
+        recorded : stored results that replace the searches.  They are removed from ``recorded`` in
+            the order of use.
         warm : dual weights from which the searches start.
         hurry : whether to choose faster searches if time is short.
 

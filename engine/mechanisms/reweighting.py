@@ -488,8 +488,8 @@ MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
 # Gram matrix.
 MAX_LOG_RANGE = 12.0
-# A group has a separate weight for every query if the workload has at most so many queries and the
-# table of the group at most so many cells; its residual spaces are then solved densely.
+# Largest number of queries of a workload, and of cells of a group's table, for which the group has
+# a separate weight for every query; its residual spaces are then solved densely.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
 # decomposition, solutions, dual weights and termination messages of one solve

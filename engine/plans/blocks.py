@@ -50,7 +50,7 @@ ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
 # relative difference above which squared column norms count as unequal
 UNEQUAL_NORMS = 1e-6
-# largest number of blocks for which the joint sensitivity is computed
+# largest number of strategies for which `joint_share` computes the joint sensitivity
 MAX_JOINT = 3_000
 # The joint privacy cost of blocks (maximum over cells) replaces the sum of their costs only if it
 # is smaller by at least this share of the sum.
@@ -474,8 +474,8 @@ def _same_rows(one: Block, other: Block) -> bool:
 def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     """Return the spacing of released answers, in counts, a power of two.
 
-    The spacing is 2^-(bits + 1) to 2^-bits of the noise, or coarser if answers would exceed 2^62
-    grid steps.
+    The spacing is 2^-(bits + 1) to 2^-bits of the noise, or coarser if that is needed for answers
+    of at most 2^62 grid steps.
 
     Parameters
     ----------

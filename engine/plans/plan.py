@@ -75,8 +75,9 @@ class Plan(FrozenValue):
         they define `hash`.
     blocks : mapping from the attributes of a measured table to its strategy, noise and grid; each
         block measures one residual space, or several jointly.
-    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2.  The norm is
-        the weighted sum of the variances unless the options set another objective.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2, or relative to
+        the target variances.  The norm is the weighted sum of the variances unless the options set
+        another objective.
     statement : description of the certificate in words: which plans the bound holds for, and how
         the searches ended.
     duals, endings, memory_limit : final dual weights and termination message of each strategy
@@ -86,12 +87,13 @@ class Plan(FrozenValue):
         measured spaces.
     matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
     max_records : largest public number of records for which the privacy cost includes rounding.
-    tradeoff : noise and query weights for an objective other than the sum.
+    tradeoff : noise and query weights for an objective other than the sum, or for the sum under
+        accuracy constraints of groups; None for all other plans.
     joint : whether the privacy cost is the joint cost, the maximum over cells of the summed costs
         of the blocks; otherwise it is the sum of the costs of the blocks, which is at least as
         large apart from the effects of rounding to the grid.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
-        shape (blocks,); None if the noise at another budget needs a new search.
+        shape (blocks,); None for a plan of marginal tables, which is rebuilt for another budget.
 
     Raises
     ------
@@ -400,8 +402,9 @@ class Plan(FrozenValue):
 
         Raises
         ------
-        PlanError : an attribute does not exist, or ``query_tensor`` has another shape or entries
-            that are not finite numbers.
+        SchemaError : an attribute does not exist.
+        PlanError : an attribute occurs twice, or ``query_tensor`` has another shape or entries that
+            are not finite numbers.
         NotAnswerable : the strategy does not measure a component of the query.
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
@@ -415,7 +418,8 @@ class Plan(FrozenValue):
 
         Raises
         ------
-        PlanError, NotAnswerable : as for `variance_of`, or an entry of ``queries`` is not a pair.
+        SchemaError, NotAnswerable : as for `variance_of`.
+        PlanError : as for `variance_of`, or an entry of ``queries`` is not a pair.
         """
         pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
@@ -426,7 +430,11 @@ class Plan(FrozenValue):
         return out
 
     def check_query(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
-        """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
+        """Return the attributes and the tensor of a query.
+
+        Raises PlanError unless the query is a pair of attributes and a tensor, and SchemaError if
+        an attribute does not exist.
+        """
         if not isinstance(query, (tuple, list)) or len(query) != 2:
             kind = type(query).__name__
             found = f"a {kind} of {len(query)}" if isinstance(query, (tuple, list)) else f"a {kind}"

@@ -55,7 +55,7 @@ class LineWeights:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tradeoff:
-    """Result of the search for an objective other than the sum.
+    """Result of the search for an objective other than the sum, or under accuracy constraints.
 
     Attributes
     ----------
@@ -97,7 +97,8 @@ class SolverState:
     memory_limit : memory limit in bytes that chose between dense and alternating searches.
     split : decomposition of queries into residual spaces.
     matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
-    tradeoff : result of the search for an objective other than the sum.
+    tradeoff : result of the search for an objective other than the sum, or for the sum under
+        accuracy constraints of groups; None for all other plans.
     joint : whether the plan is charged the joint privacy cost of its blocks, see `Plan.joint`; None
         if this is decided when the plan is built.
     bound : `Plan.bound` of a plan in memory; None if read from a plan file, because a bound in a

@@ -553,7 +553,9 @@ def variances_by_class(
     """Return the variances of every group, computed once per class of equivalent groups.
 
     Groups are equivalent if they have equal queries on different attributes, and the blocks and
-    centers of these attributes are equal.  ``variances_of(i)`` computes the variances of group i.
+    centers of these attributes are equal.  With unions, complements or public tables, and for
+    blocks that are not `LazyBlocks`, every group is a class of its own.  ``variances_of(i)``
+    computes the variances of group i.
     """
     schema = workload.schema
     if (
@@ -1151,8 +1153,8 @@ class VarianceBuilder:
     ) -> list[list[tuple[Parts, Array]]]:
         """Return marks of the queries with an unmeasured component in the residual space ``axes``.
 
-        Each entry of the list is a product of 0/1 arrays, as (parts, array) pairs; a query is
-        marked if one of the products is 1.  ``block`` measures the space, or is None.
+        The marks are a list of products of 0/1 arrays, each product a list of (parts, array) pairs;
+        a query is marked if one of the products is 1.  ``block`` measures the space, or is None.
         """
         if block is not None and all(s.complete for _, s in block.factors):
             return []

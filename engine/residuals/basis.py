@@ -185,8 +185,8 @@ def center(n: int, weights: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weights is None else weights
 
 
-# a tensor with at least so many entries is multiplied slab by slab, to save memory; entries of a
-# slab
+# smallest number of entries of a tensor that is multiplied slab by slab, to save memory; number of
+# entries of a slab
 MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 18, 1 << 16
 
 

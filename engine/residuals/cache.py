@@ -152,10 +152,10 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return the numbers stored by `keep_numbers` under a key, or None if there are none.
+        """Return the numbers stored under a key, and whether this process stored them.
 
-        The second result tells whether this process stored them; numbers from a file are not
-        validated.
+        `keep_numbers` stores them; without any, the result is (None, False).  Numbers from a file
+        are not validated.
         """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)

@@ -219,8 +219,8 @@ def is_usable(problem: DualProblem, mass: Array | None) -> bool:
 def start(problem: DualProblem, near: Array | None) -> Array | None:
     """Return initial weights from those of another search, shape (orbits,).
 
-    None if these are None or not valid for the problem.  A small share of uniform weights is mixed
-    in, because a weight of zero would remain zero.
+    None if ``near``, the weights of the other search, is None or not valid for the problem.  A
+    small share of uniform weights is mixed in, because a weight of zero would remain zero.
     """
     if near is None or not is_usable(problem, near):
         return None

@@ -204,9 +204,12 @@ def group_rows(
 ) -> tuple[Axes, Array]:
     """Return the coefficients of a group's queries on all residual spaces inside ``attributes``.
 
-    The first result holds the positions in ``attributes`` of the attributes that the group has.
-    The second has shape (rows, cells of these attributes), with coefficients in place of cells, see
-    `pieces`; its rows have the same Gram as those of the queries, but are at most as many as cells.
+    Returns
+    -------
+    inside : positions in ``attributes`` of the attributes that the group has.
+    rows : shape (rows, cells of these attributes), with coefficients in place of cells, see
+        `pieces`.  The rows have the same Gram as those of the queries, but are at most as many as
+        cells.
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
