@@ -807,6 +807,31 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
     return error_bound(math.sqrt(math.fsum(terms)), law)
 
 
+def _widest_attribute(workload: Workload) -> tuple[int, str]:
+    """Return the most cells of an attribute whose Gram a bound needs as a matrix, and its name."""
+    return max(
+        (
+            (n, group.attributes[axis])
+            for group in workload.groups
+            for part in group.parts
+            if not has_identity_gram(part, group.query_weights)
+            for axis, n in zip(part.axes, part.sizes, strict=True)
+        ),
+        default=(1, ""),
+    )
+
+
+def quick_bound(workload: Workload, law: str = "gaussian") -> float:
+    """Return a lower bound on the weighted squared error at privacy cost 1, without a search.
+
+    It holds for every matrix mechanism, in counts^2.  On an attribute with more than
+    `MAX_BOUND_CELLS` cells it is the weaker one of `largest_entry_bound`.
+    """
+    if _widest_attribute(workload)[0] > MAX_BOUND_CELLS:
+        return largest_entry_bound(workload, law)
+    return global_bound(workload, law, steps=0)
+
+
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """Return the largest lower bound on the weighted squared error, and a text naming its method.
@@ -820,16 +845,7 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"
-    largest, name = max(
-        (
-            (n, group.attributes[axis])
-            for group in workload.groups
-            for part in group.parts
-            if not has_identity_gram(part, group.query_weights)
-            for axis, n in zip(part.axes, part.sizes, strict=True)
-        ),
-        default=(1, ""),
-    )
+    largest, name = _widest_attribute(workload)
     if largest > MAX_BOUND_CELLS:
         raise LimitExceeded(
             f"The attribute '{name}' has {largest:,} cells; a lower bound for all mechanisms is"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
-from engine.bounds.lower_bounds import global_bound
+from engine.bounds.lower_bounds import quick_bound
 from engine.errors import NotApplicable, PlanError
 from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
 from engine.plans import Plan
@@ -233,7 +233,7 @@ def _cached_bound(workload: Workload, law: str) -> float:
 
     In counts^2 at privacy cost 1.  Cached, because all mechanisms and budgets share it.
     """
-    return global_bound(workload, law, steps=0)
+    return quick_bound(workload, law)
 
 
 def _has_nonzero_query(group: Group) -> bool:

@@ -538,3 +538,14 @@ def test_forecast_of_tuned_wide_plan_forms_no_gram(family, monkeypatch):
     )
     prediction = forecast(Workload.all_ways(schema, (1, 2), family), centers="tuned")
     assert prediction.seconds < 5.0
+
+
+@pytest.mark.parametrize("mechanism", ["identity", "hierarchical"])
+def test_bound_of_explicit_plan_of_wide_prefixes_forms_no_gram(mechanism, monkeypatch):
+    schema = Schema([Attribute.of_size("day", 3_000), Attribute.of_size("sex", 2)])
+    workload = Workload(schema).add("day", "prefix").add(("day", "sex"), "marginal")
+    monkeypatch.setattr(
+        "engine.bounds.lower_bounds.best_norm", lambda *_: pytest.fail("formed Grams")
+    )
+    result = plan(workload, Budget(pcost=1.0), mechanism, cache=False)
+    assert 0.0 < result.certificate.lower_bound < result.rmse
