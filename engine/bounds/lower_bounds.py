@@ -325,7 +325,7 @@ def _norm_of(
     if isinstance(factor, IntervalFactor) and centers[0] is None:
         return _IntervalNorm(axes=axes, space=IntervalSpace(gram=factor.gram))
     if isinstance(factor, LevelFactor) and centers[0] is None:
-        return _LevelNorm(axes=axes, problem=LevelProblem.of(factor.gram))
+        return _LevelNorm(axes=axes, problem=factor.gram.problem)
     return _norm(factor, Lift(factor.sizes, centers), axes)
 
 

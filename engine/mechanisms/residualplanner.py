@@ -52,7 +52,6 @@ from engine.residuals.decomposition import (
 )
 from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.intervals import root_trace_bound
-from engine.residuals.levels import LevelProblem
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import Cost, dense_bytes
@@ -237,7 +236,7 @@ class AxisSolver:
         if number not in self._spectra:
             factor = self.factors[number]
             if isinstance(factor, LevelFactor):
-                problem = LevelProblem.of(factor.gram)
+                problem = factor.gram.problem
                 areas = problem.tree.counts[-1]
                 norm = problem.root_bound(np.full(areas, 1.0 / areas))
                 norm *= math.sqrt(math.prod(factor.sizes))

@@ -1107,6 +1107,14 @@ class VarianceBuilder:
         queries, is at most the tolerance for a single query.  It replaces the queries of a part by
         fewer rows with the same Gram matrix, which preserves sums of squares over products.
         """
+        part_of = {part.axes: part for part in group.parts}
+        unproven = {
+            axes
+            for axes, strategy in factors
+            if not strategy.complete and not (axes in part_of and strategy.covers(part_of[axes]))
+        }
+        if not unproven:
+            return True
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
         reduced = [
@@ -1118,7 +1126,7 @@ class VarianceBuilder:
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes))
             for axes, strategy in factors
-            if not strategy.complete
+            if axes in unproven
         ]
         residuals = norms_outside_spans(
             [rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans

@@ -22,14 +22,14 @@ from engine.residuals.levels import (
     AreaTree,
     LeastSquares,
     LevelGram,
-    LevelProblem,
     Levels,
     cell_costs,
     sums_upward,
 )
 from engine.residuals.operators import CosineMatrix, EntryRows, Operator
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE, Strategy
-from engine.workload import Part
+from engine.workload import Marginal, Part
+from engine.workload.families import Areas
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +79,7 @@ class AreaRows(EntryRows):
     def column_norms(self, power: int) -> Array:
         """Return the sum of |entry|^power of every column, shape (n,)."""
         inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
-        return self._by_cell(inside - outside) + outside.sum()
+        return np.asarray(self._by_cell(inside - outside) + outside.sum())
 
     def column_products(self, cells: Index, other: int) -> Array:
         """Return the inner products of columns with the column ``other``, shape (k,)."""
@@ -149,7 +149,7 @@ class AreaEstimates:
 
     def _means(self, queries: Array) -> Array:
         """Return the mean entry of queries in every area of the last measured level."""
-        return self.estimates.tree.area_sums(queries)[-1] / self.sizes
+        return np.asarray(self.estimates.tree.area_sums(queries)[-1] / self.sizes)
 
     def _spread(self, values: Array) -> Array:
         """Divide values of the areas of the last measured level evenly among their cells."""
@@ -239,6 +239,35 @@ class LevelStrategy(Strategy):
         squares = self.column_costs("gaussian")
         return squares[cells], float(squares[other]), self.rows.column_products(cells, other)
 
+    @property
+    def tree(self) -> AreaTree:
+        """The areas, also those that are not measured; the last level consists of the cells."""
+        return self._areas.tree
+
+    def product_range(self, level: int) -> tuple[float, float]:
+        """Return bounds on the inner products of the columns of two different cells.
+
+        The smallest area of the tree that contains both cells is on the given level.
+        """
+        rows, measured_tree = self.rows, self.rows.tree
+        if level > measured_tree.depth:  # the two columns are equal
+            costs = self.column_costs("gaussian")
+            return float(costs.min()), float(costs.max())
+        # column x has the entry d + o in the rows of the areas that contain x, and o in the others
+        o, d = np.asarray(rows.outside), rows.inside - rows.outside
+        mixed = rows._by_cell(d * o)[measured_tree.order]
+        squares = np.zeros(sum(measured_tree.counts))
+        squares[rows.measured] = d**2
+        shared = np.zeros(1)
+        for by_area, parent in zip(
+            measured_tree.split(squares)[: level + 1], measured_tree.parent, strict=False
+        ):
+            shared = shared[parent] + by_area
+        starts, common = measured_tree.starts[level], float(o @ o)
+        low = shared + 2.0 * np.minimum.reduceat(mixed, starts)
+        high = shared + 2.0 * np.maximum.reduceat(mixed, starts)
+        return float(low.min()) + common, float(high.max()) + common
+
     @cached_property
     def column_norm(self) -> float:
         return math.sqrt(float(self.column_costs("gaussian").max()))
@@ -250,11 +279,12 @@ class LevelStrategy(Strategy):
     @cached_property
     def rounding_terms(self) -> int:
         # an answer is a sum over its area times (inside - outside), plus the total times outside,
-        # with at most n + 4 roundings of terms that are |inside| + 2 |outside| per record
+        # with at most 4 roundings more than a sum of terms that are |inside| + 2 |outside| per record
         rows = self.rows
         inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
         absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
-        return math.ceil((self.cells + 4) * math.sqrt(float(absolute.max())) / self.column_norm)
+        terms = self.rows.tree.summands + 4
+        return math.ceil(terms * math.sqrt(float(absolute.max())) / self.column_norm)
 
     @property
     def covariance(self) -> AreaCovariance:  # type: ignore[override]
@@ -303,11 +333,54 @@ class LevelStrategy(Strategy):
         )
 
     def query_variances(self, part: Part) -> Array:
+        if (levels := self._levels_of(part)) is not None:
+            return np.concatenate(
+                [self._variances_of_level(level)[areas] for level, areas in levels]
+            )
         variances = [
             np.einsum("qc,qc->q", rows, self._areas.apply_covariance(rows))
             for _, rows in part.family.chunks(part.sizes)
         ]
-        return np.maximum(np.concatenate(variances), 0.0)
+        return np.asarray(np.maximum(np.concatenate(variances), 0.0))
+
+    def covers(self, part: Part) -> bool:
+        levels, depth = self._levels_of(part), self._areas.estimates.tree.depth
+        return levels is not None and all(level <= depth for level, _ in levels)
+
+    def _levels_of(self, part: Part) -> list[tuple[int, Index]] | None:
+        """Return the areas of the tree that are the queries of a part; None if a query is not one.
+
+        There is one pair for every level of the part: its level in the tree, and the number of the
+        area of every query, shape (queries of the level,).
+        """
+        if isinstance(part.family, Areas) and part.family.selection is not None:
+            partitions = part.family.selection.areas
+        elif part.family.key == Marginal().key:
+            partitions = (np.arange(self.cells),)
+        else:
+            return None
+        tree, out = self._areas.tree, list[tuple[int, Index]]()
+        for area_of_cell in partitions:
+            queries = int(area_of_cell.max()) + 1
+            for level, position in enumerate(tree.position):
+                areas = np.empty(queries, dtype=np.int64)
+                areas[area_of_cell] = position
+                if tree.counts[level] == queries and np.array_equal(areas[area_of_cell], position):
+                    out.append((level, areas))
+                    break
+        return out if len(out) == len(partitions) else None
+
+    def _variances_of_level(self, level: int) -> Array:
+        """Return the variances of the areas of a level of the tree at noise scale 1."""
+        tree, estimates = self._areas.tree, self._areas.estimates
+        depth = estimates.tree.depth
+        if level <= depth:
+            return estimates.variances[level]
+        # the estimate of a measured area is divided evenly among its cells
+        sizes = np.diff(tree.starts[level], append=tree.cells)
+        measured = estimates.tree.position[depth][tree.order[tree.starts[level]]]
+        shares = sizes / self._areas.sizes[measured]
+        return np.asarray(shares**2 * estimates.variances[depth][measured])
 
 
 def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
@@ -319,7 +392,7 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
     options : stopping rule of the search.
     dual : the ``dual`` of an earlier solution, which replaces the search.
     """
-    problem = LevelProblem.of(gram)
+    problem = gram.problem
     tree = problem.tree
     if dual is None:
         dual = problem.solve(
@@ -343,10 +416,11 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
         pinv=reconstruction,
         complete=tree.counts[-1] == gram.cells,
     )
+    mass_of_class = np.bincount(problem.classes[-1], mass).astype(float)
     return Solution(
         strategy=strategy,
         value=problem.total(estimates) * float(cell_costs(tree, levels, problem.center).max()),
-        bound=problem.root_bound(mass) ** 2,
+        bound=problem.quotient.root_bound(mass_of_class) ** 2,
         dual=dual,
         status="optimal",
     )
@@ -354,7 +428,7 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
 
 def level_weights(gram: LevelGram, dual: Array) -> Array:
     """Return the weights of the cells in the lower bound of a solution, sum 1, shape (n,)."""
-    problem = LevelProblem.of(gram)
+    problem = gram.problem
     tree, (_, mass) = problem.tree, problem.unpack(dual)
     sizes = np.diff(tree.starts[-1], append=tree.cells)
     return np.asarray((mass / sizes)[tree.position[-1]])

@@ -59,9 +59,10 @@ HISTORY, MAX_STEPS = 20, 200
 MIN_SHARE = 1e-6
 # precisions of areas below this share of the largest one are set to 0: the area is not measured
 MIN_PRECISION = 1e-6
-# gap that the search has to prove: precisions per area do not reach every optimum, and the last
-# digits on many cells take most of the time
-SEARCH_GAP, LARGE_GAP, LARGE_CELLS = 1e-4, 1e-3, 20_000
+# gap that the search has to prove: precisions per area do not reach every optimum
+SEARCH_GAP = 1e-4
+# relative decrease in one step that ends a round
+MIN_GAIN = 1e-9
 
 Levels = list[Array]  # one array per level, from the root to the cells, shape (areas of the level,)
 
@@ -77,9 +78,12 @@ class AreaTree:
     ----------
     area_of_cell : for every level after the root, the number of the area of every cell, shape (n,);
         from coarse to fine.  The last level may be coarser than the cells.
+    copies : for every level, the number of equal siblings that each area represents, itself
+        included; None if every area represents itself only.  See `LevelProblem.quotient`.
     """
 
     area_of_cell: tuple[Index, ...]
+    copies: tuple[Array, ...] | None = None
 
     @cached_property
     def order(self) -> Index:
@@ -158,13 +162,47 @@ class AreaTree:
         return np.split(values, np.cumsum(self.counts)[:-1])
 
     def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
-        """Return the sums over the areas of every level along the last axis, (..., n) to (..., k)."""
-        table = table[..., self.order]
-        return [np.add.reduceat(table, starts, axis=-1) for starts in self.starts]
+        """Return the sums over the areas of every level along the last axis, (..., n) to (..., k).
+
+        Every sum adds up those of the children, so that it has few rounding errors.
+        """
+        sums = [np.add.reduceat(table[..., self.order], self.starts[-1], axis=-1)]
+        for level in reversed(range(self.depth)):
+            sums.append(self.upward(sums[-1], level))
+        return sums[::-1]
+
+    @cached_property
+    def summands(self) -> int:
+        """Upper bound on the roundings of a value in the sum over any area.
+
+        It adds up the largest number of children on every level.
+        """
+        ends = [*self.first_child, self.starts[-1]]
+        counts = [*self.counts[1:], self.cells]
+        return sum(
+            int(np.diff(first, append=count).max())
+            for first, count in zip(ends, counts, strict=True)
+        )
 
     def upward(self, values: Array, level: int) -> Array:
         """Return the sums over the children of the areas of a level along the last axis."""
         return np.add.reduceat(values, self.first_child[level], axis=-1)
+
+    def child_sums(self, values: Array, level: int) -> Array:
+        """Return the same sums, over all the areas that the children represent."""
+        return self.upward(
+            values if self.copies is None else values * self.copies[level + 1], level
+        )
+
+    @cached_property
+    def numbers(self) -> tuple[Array, ...]:
+        """For every level, how many areas of the attribute each area represents."""
+        if self.copies is None:
+            return tuple(map(np.ones, self.counts))
+        numbers = [np.ones(1)]
+        for copies, parent in zip(self.copies[1:], self.parent[1:], strict=True):
+            numbers.append(numbers[-1][parent] * copies)
+        return tuple(numbers)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -215,6 +253,11 @@ class LevelGram:
     def cells(self) -> int:
         """Number of cells of the attribute."""
         return self.tree.cells
+
+    @cached_property
+    def problem(self) -> LevelProblem:
+        """Search for the precisions of all areas, for the uniform center."""
+        return LevelProblem.of(self)
 
     @property
     def largest_weight(self) -> float:
@@ -308,7 +351,7 @@ class LeastSquares:
         tree, u, s = self.tree, 1.0 / self.precisions[-1], list[Array]()
         inside = [u]
         for level in reversed(range(tree.depth)):
-            s.append(tree.upward(u, level))
+            s.append(tree.child_sums(u, level))
             u = s[-1] / (1.0 + self.precisions[level] * s[-1]) if level else np.zeros(1)
             inside.append(u)
         object.__setattr__(self, "inside", inside[::-1])
@@ -356,8 +399,11 @@ class LeastSquares:
             )
             if level > 1:  # u_a = s_a / (1 + p_a s_a)
                 by_children += by_inside * (self.inside[level - 1] / above) ** 2
-            by_inside = (
-                by_variance[level] * (2.0 * share * ratio + 1.0 - 2.0 * share) + by_children[parent]
+            by_inside = by_variance[level] * (2.0 * share * ratio + 1.0 - 2.0 * share)
+            by_inside += (
+                by_children[parent]
+                if tree.copies is None
+                else (by_children[parent] * tree.copies[level])
             )
             out.append(-by_inside * self.inside[level] ** 2)
         return out
@@ -370,7 +416,7 @@ class LeastSquares:
         tree, gains = self.tree, [loads * self.inside[-1]]
         sums = list[Array]()
         for level in reversed(range(tree.depth)):
-            sums.append(tree.upward(gains[-1], level))
+            sums.append(tree.child_sums(gains[-1], level))
             gains.append(sums[-1] / (1.0 + self.precisions[level] * self.children[level]))
         gains.reverse()
         sums.reverse()
@@ -384,9 +430,11 @@ class LeastSquares:
 def cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
     """Return the privacy cost of every area of the last level, shape (areas,)."""
     costs, common = np.zeros(1), 0.0
-    for p, pi, parent in zip(precisions[1:], center[1:], tree.parent[1:], strict=True):
+    for p, pi, parent, number in zip(
+        precisions[1:], center[1:], tree.parent[1:], tree.numbers[1:], strict=True
+    ):
         costs = costs[parent] + p * (1.0 - 2.0 * pi)
-        common += float(p @ pi**2)
+        common += float((number * p) @ pi**2)
     return costs + common
 
 
@@ -420,7 +468,74 @@ class LevelProblem:
     def total(self, estimates: LeastSquares) -> float:
         """Return the weighted sum of the variances of all areas."""
         return math.fsum(
-            float(weights @ v) for weights, v in zip(self.weights, estimates.variances, strict=True)
+            float(weights @ v)
+            for weights, v in zip(self.total_weights, estimates.variances, strict=True)
+        )
+
+    @cached_property
+    def total_weights(self) -> Levels:
+        """Summed weights of the areas that every area represents, one array per level."""
+        return [w * number for w, number in zip(self.weights, self.tree.numbers, strict=True)]
+
+    @cached_property
+    def classes(self) -> tuple[Index, ...]:
+        """For every level, the number of the equivalence class of every area.
+
+        Siblings are equivalent if their weights, centers and all that they contain are equal.
+        """
+        tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
+        # kinds of areas: areas of one kind are equal but for their parents
+        values = [
+            # weights that differ by rounding errors are equal
+            np.unique(np.round(numbers / unit, 12), return_inverse=True)[1]
+            for numbers, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
+        ]
+        kinds = [values[0] * tree.counts[-1] + values[1]]
+        for level in reversed(range(1, tree.depth)):
+            children = kinds[-1][np.lexsort((kinds[-1], tree.parent[level + 1]))]
+            ends = [*tree.first_child[level].tolist(), len(children)]
+            weights = np.round(self.weights[level] / scale, 12).tolist()
+            numbers = dict[tuple[float, bytes], int]()
+            kinds.append(
+                np.array(
+                    [
+                        numbers.setdefault((weight, children[first:end].tobytes()), len(numbers))
+                        for weight, first, end in zip(weights, ends, ends[1:], strict=False)
+                    ]
+                )
+            )
+        classes = [np.zeros(1, dtype=np.int64)]
+        for level, kind in enumerate(reversed(kinds), 1):
+            _, kind_numbers = np.unique(kind, return_inverse=True)
+            pairs = classes[-1][tree.parent[level]] * len(kind) + kind_numbers
+            classes.append(np.unique(pairs, return_inverse=True)[1])
+        return tuple(classes)
+
+    @cached_property
+    def quotient(self) -> LevelProblem:
+        """The same problem with one area per equivalence class.
+
+        Error and cost are convex in the precisions and do not change if equivalent areas are
+        exchanged, so that equivalent areas have equal precisions at an optimum.
+        """
+        tree, classes = self.tree, self.classes
+        # one area of every class, and the class of its parent
+        member = [np.unique(numbers, return_index=True)[1] for numbers in classes]
+        parents = [
+            above[parent[first]]
+            for above, parent, first in zip(classes, tree.parent[1:], member[1:], strict=False)
+        ]
+        area_of_cell = [np.arange(len(member[-1]))]
+        for parent in reversed(parents[1:]):
+            area_of_cell.insert(0, parent[area_of_cell[0]])
+        sizes = [np.bincount(numbers).astype(float) for numbers in classes]
+        copies = [
+            size / above[p] for size, above, p in zip(sizes[1:], sizes, parents, strict=False)
+        ]
+        return LevelProblem(
+            tree=AreaTree(area_of_cell=tuple(area_of_cell), copies=(np.ones(1), *copies)),
+            weights=[w[first] for w, first in zip(self.weights, member, strict=True)],
+            center=[pi[first] for pi, first in zip(self.center, member, strict=True)],
         )
 
     def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:
@@ -431,7 +546,7 @@ class LevelProblem:
         value : the logarithm.
         gradient : its derivatives by the logarithms of the precisions, shape (areas,), without root.
         mass : derivatives of the smooth maximum by the costs of the areas of the last level,
-            divided by their sum.
+            divided by their sum; summed over the areas that each area represents.
         """
         tree = self.tree
         precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
@@ -440,35 +555,39 @@ class LevelProblem:
         # the norm of order ``sharpness`` is a smooth maximum
         largest = float(costs.max())
         ratios = costs / largest
-        powers = ratios ** (sharpness - 1.0)
-        power_sum = float(powers @ ratios)
+        powers, numbers = ratios ** (sharpness - 1.0), tree.numbers
+        power_sum = float((numbers[-1] * powers) @ ratios)
         by_cost = powers / (power_sum * largest)
-        by_area = sums_upward(tree, by_cost)
+        total = float(numbers[-1] @ by_cost)
         gradient = []
-        for p, by_error, m, pi in zip(
+        for p, by_error, m, pi, number in zip(
             precisions[1:],
-            estimates.gradient(self.weights)[1:],
-            by_area[1:],
+            estimates.gradient(self.total_weights)[1:],
+            sums_upward(tree, by_cost)[1:],
             self.center[1:],
+            numbers[1:],
             strict=True,
         ):
-            gradient.append(p * (by_error / error + m * (1.0 - 2.0 * pi) + by_cost.sum() * pi**2))
-        maximum = math.log(largest) + math.log(power_sum / len(costs)) / sharpness
-        return math.log(error) + maximum, np.concatenate(gradient), by_cost / by_cost.sum()
+            by_maximum = number * (m * (1.0 - 2.0 * pi) + total * pi**2)
+            gradient.append(p * (by_error / error + by_maximum))
+        maximum = math.log(largest) + math.log(power_sum / numbers[-1].sum()) / sharpness
+        mass = numbers[-1] * by_cost / total
+        return math.log(error) + maximum, np.concatenate(gradient), mass
 
     def root_bound(self, mass: Array) -> float:
         """Return f(mu) for weights mu of the areas of the last level, with sum 1.
 
-        f(mu)^2 is a lower bound on the weighted sum of variances of every strategy.
+        f(mu)^2 is a lower bound on the weighted sum of variances of every strategy.  Weights are
+        summed over the areas that each area represents.
         """
-        tree, center = self.tree, self.center
-        mass = np.maximum(mass, MIN_SHARE / len(mass))
-        mass = mass / mass.sum()
+        tree, center, number = self.tree, self.center, self.tree.numbers[-1]
+        mass = np.maximum(mass / number, MIN_SHARE / number.sum())
+        mass = mass / (number @ mass)
         difference = mass - center[-1]
         slope = difference / mass
         # 1 / low bounds the largest eigenvalue of G K, 1 / high the smallest
         traces = cell_costs(tree, self.weights, center)
-        low = 1.0 / float(mass @ traces)
+        low = 1.0 / float((number * mass) @ traces)
         smallest = float(self.weights[-1][self.weights[-1] > 0.0].min())
         high = max(1.0 / (smallest * float(mass.min())), low)
         nodes, node_weights = inverse_root_quadrature(low, high)
@@ -480,10 +599,12 @@ class LevelProblem:
             total += w * self.total(estimates)
             if difference.any():
                 y = estimates.solve(slope)
-                pivot = 1.0 + float(slope @ (difference - y))
+                pivot = 1.0 + float((number * slope) @ (difference - y))
                 squares = math.fsum(
                     float(weights @ values**2)
-                    for weights, values in zip(self.weights, sums_upward(tree, y), strict=True)
+                    for weights, values in zip(
+                        self.total_weights, sums_upward(tree, y), strict=True
+                    )
                 )
                 total += w * squares / pivot
         return total
@@ -491,10 +612,10 @@ class LevelProblem:
     def solve(
         self, *, gap: float = 0.0, evaluations: int = 10_000, deadline: float = math.inf
     ) -> Array:
-        """Return precisions of all areas and weights mu of the last level, packed for `unpack`.
+        """Return precisions of the areas and weights mu of the last level, packed for `unpack`.
 
-        The search ends when the weights prove the relative RMSE gap ``gap`` or `SEARCH_GAP`
-        (`LARGE_GAP` on many areas), or at a limit.
+        The search is on the `quotient` and ends when the weights prove the relative RMSE gap ``gap``
+        or `SEARCH_GAP`, or at a limit.
 
         Parameters
         ----------
@@ -503,37 +624,46 @@ class LevelProblem:
         """
         import scipy.optimize
 
-        tree, count = self.tree, 0
+        problem, count = self.quotient, 0
+        tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
-        mass = np.full(tree.counts[-1], 1.0 / tree.counts[-1])
+        mass = tree.numbers[-1] / tree.numbers[-1].sum()
+        # curvatures grow with the number of areas and about with the root of their size
+        scales = np.concatenate(
+            [
+                np.sqrt(number) * (self.tree.cells * pi) ** 0.25
+                for number, pi in zip(tree.numbers[1:], problem.center[1:], strict=True)
+            ]
+        )
 
-        def smoothed(logs: Array, sharpness: float) -> tuple[float, Array]:
-            value, gradient, _ = self.smoothed(logs, sharpness)
-            return value, gradient
+        def smoothed(scaled_logs: Array, sharpness: float) -> tuple[float, Array]:
+            value, gradient, _ = problem.smoothed(scaled_logs / scales, sharpness)
+            return value, gradient / scales
 
-        target = SEARCH_GAP if tree.counts[-1] < LARGE_CELLS else LARGE_GAP
-        best, solution = math.inf, self._pack(np.exp(logs), mass)
+        best, solution = math.inf, problem.pack(np.exp(logs), mass)
         for sharpness in SHARPNESS:
             search = scipy.optimize.minimize(
                 smoothed,
-                logs,
+                logs * scales,
                 args=(sharpness,),
                 jac=True,
                 method="L-BFGS-B",
-                options={"maxcor": HISTORY, "maxiter": MAX_STEPS},
+                # derivatives by the precision of one of many areas are small: they end no search
+                options={"maxcor": HISTORY, "maxiter": MAX_STEPS, "ftol": MIN_GAIN, "gtol": 0.0},
             )
-            logs, count = search.x, count + search.nfev
-            mass = self.smoothed(logs, sharpness)[2]
-            packed = self._pack(np.exp(logs), mass)
-            proved = math.sqrt(self.error(self.unpack(packed)[0])) / self.root_bound(mass) - 1.0
+            logs, count = search.x / scales, count + search.nfev
+            mass = problem.smoothed(logs, sharpness)[2]
+            packed = problem.pack(np.exp(logs), mass)
+            error = problem.error(problem.scaled(packed[: len(logs)]))
+            proved = math.sqrt(error) / problem.root_bound(mass) - 1.0
             if proved < best:
                 best, solution = proved, packed
             is_over = count >= evaluations or planning_time() > deadline
-            if is_over or proved <= max(target, gap):
+            if is_over or proved <= max(SEARCH_GAP, gap):
                 break
         return solution
 
-    def _pack(self, precisions: Array, mass: Array) -> Array:
+    def pack(self, precisions: Array, mass: Array) -> Array:
         """Return precisions without the root, and weights, as one vector with sum 1."""
         # areas of little use are not measured; cells are, because a query may depend on them alone
         smallest = MIN_PRECISION * float(precisions.max())
@@ -542,18 +672,30 @@ class LevelProblem:
         precisions[-cells:] = np.maximum(precisions[-cells:], smallest)
         return 0.5 * np.concatenate([precisions / precisions.sum(), mass / mass.sum()])
 
-    def unpack(self, packed: Array) -> tuple[Levels, Array]:
-        """Return the precisions, scaled to the largest privacy cost 1, and the weights mu."""
-        areas = sum(self.tree.counts[1:])
-        levels = self.tree.split(np.concatenate([np.zeros(1), packed[:areas]]))
-        mass = packed[areas:]
+    def scaled(self, precisions: Array) -> Levels:
+        """Return precisions without the root, one array per level, at the largest privacy cost 1."""
+        levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
         largest = float(cell_costs(self.tree, levels, self.center).max())
-        return [p / largest for p in levels], mass / mass.sum()
+        return [p / largest for p in levels]
+
+    def unpack(self, packed: Array) -> tuple[Levels, Array]:
+        """Return the precisions, scaled to the largest privacy cost 1, and the weights mu.
+
+        ``packed`` is the result of `solve`, with numbers per equivalence class.
+        """
+        tree = self.quotient.tree
+        areas = sum(tree.counts[1:])
+        levels = [
+            p[numbers]
+            for p, numbers in zip(self.quotient.scaled(packed[:areas]), self.classes, strict=True)
+        ]
+        mass = (packed[areas:] / tree.numbers[-1])[self.classes[-1]]
+        return levels, mass / mass.sum()
 
 
 def sums_upward(tree: AreaTree, values: Array) -> Levels:
     """Return the sums of values of the last level over every area, one array per level."""
     out = [values]
     for level in reversed(range(tree.depth)):
-        out.append(tree.upward(out[-1], level))
+        out.append(tree.child_sums(out[-1], level))
     return out[::-1]

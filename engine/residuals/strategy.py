@@ -139,6 +139,13 @@ class Strategy:
         """
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
+    def covers(self, part: Part) -> bool:
+        """Return True only if all queries of a part on one attribute are in the measured span.
+
+        False proves nothing.
+        """
+        return self.complete
+
     @cached_property
     def covariance(self) -> Array:
         """Covariance of the estimated residual coordinates at noise scale 1, in counts^2.

@@ -882,8 +882,9 @@ def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> boo
 
 # largest number of cells on which a dense search combines areas of a hierarchy with other queries
 MAX_MIXED_AREA_CELLS = 2_000
-# expected steps of the search for the precisions of areas, and seconds per area of each
-LEVEL_STEPS, SECONDS_PER_AREA = 350, 5e-7
+# expected steps of the search for the precisions of areas, and seconds per area of each; seconds
+# per area to find equal areas
+LEVEL_STEPS, SECONDS_PER_AREA, CLASS_SECONDS = 200, 3e-7, 3e-6
 
 
 def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
@@ -891,7 +892,9 @@ def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
     n = gram.cells
     if isinstance(gram, LevelGram):
         areas = sum(gram.tree.counts)
-        seconds = LEVEL_STEPS * (SECONDS_PER_AREA * areas + 1e-4 * gram.tree.depth)
+        classes = sum(gram.problem.quotient.tree.counts)
+        seconds = LEVEL_STEPS * (SECONDS_PER_AREA * classes + 1e-4 * gram.tree.depth)
+        seconds += CLASS_SECONDS * areas
         return Cost(seconds=seconds, peak=8.0 * 60.0 * areas, saved=8.0 * 2.0 * areas)
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)

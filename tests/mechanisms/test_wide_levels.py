@@ -21,14 +21,15 @@ from engine import (
 )
 from engine.bounds.lower_bounds import independent_bound
 from engine.errors import LimitExceeded, PlanError
-from engine.plans.replace_one import worst_pair
+from engine.plans import replace_one
+from engine.plans.replace_one import Distances, worst_pair
 from engine.publish.release_package import read_measurements, write_measurements
 from engine.release.noisy_answers import _on_grid
 from engine.residuals import DualProblem, Factor, Lift, Options, basis, operators
 from engine.residuals.decomposition import decompose
 from engine.residuals.level_strategy import LevelStrategy, level_solution
 from engine.residuals.levels import LevelGram, LevelProblem, area_tree
-from engine.workload.hierarchy import CodeList
+from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
 
 STATES = [2, 5, 1, 4]
 CELLS = sum(STATES)
@@ -152,6 +153,120 @@ def test_level_bound_and_strategy_enclose_the_optimum(weights):
     solution = level_solution(gram, Options())
     assert solution.bound <= optimum.value * (1.0 + 1e-9)
     assert optimum.bound * (1.0 - 1e-9) <= solution.value <= optimum.value * 1.003
+
+
+@pytest.mark.parametrize("sizes", ["equal", "unequal"])
+def test_quotient_problem_equals_the_problem(sizes):
+    counties = np.repeat(np.arange(12), [3, 3, 1, 3, 3, 1, 2, 2, 2, 3, 1, 3])
+    state = np.repeat(np.arange(4), [3, 3, 3, 3])[counties]
+    tree = area_tree([state, counties, np.arange(len(counties))])
+    weights = [np.full(n, 1.0) for n in tree.counts]
+    if sizes == "unequal":
+        weights[-1] = np.random.default_rng(0).random(tree.counts[-1])
+    problem = LevelProblem.of(LevelGram(tree=tree, weights=tuple(weights)))
+    quotient, classes = problem.quotient, problem.classes
+    # three states are equal up to the order of their counties
+    assert quotient.tree.counts == ((1, 2, 3, 3) if sizes == "equal" else tree.counts)
+    logs = np.random.default_rng(1).normal(size=sum(quotient.tree.counts[1:]))
+    by_level = quotient.tree.split(np.concatenate([np.zeros(1), logs]))
+    all_logs = np.concatenate([v[c] for v, c in zip(by_level[1:], classes[1:], strict=True)])
+    value, gradient, mass = quotient.smoothed(logs, 20.0)
+    expected_value, expected_gradient, expected_mass = problem.smoothed(all_logs, 20.0)
+    assert value == pytest.approx(expected_value)
+    by_level = tree.split(np.concatenate([np.zeros(1), expected_gradient]))
+    summed = [np.bincount(c, v) for v, c in zip(by_level[1:], classes[1:], strict=True)]
+    np.testing.assert_allclose(gradient, np.concatenate(summed), atol=1e-12)
+    np.testing.assert_allclose(mass, np.bincount(classes[-1], expected_mass))
+    assert quotient.root_bound(mass) == pytest.approx(problem.root_bound(expected_mass))
+
+
+def county_part(family):
+    """The part of one family on the attribute of `level_gram`, with its tree."""
+    rng = np.random.default_rng(1)
+    county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))
+    state = np.repeat(np.arange(len(STATES)), STATES)[county]
+    order = rng.permutation(len(county))
+    levels = [("state", state[order]), ("county", county[order])]
+    # a second hierarchy whose areas are not in the tree
+    other = ("half", np.arange(len(county)) % 2)
+    hierarchies = [
+        Hierarchy(
+            name=name,
+            levels=[
+                HierarchyLevel(
+                    name=n, labels=[f"{n} {i}" for i in range(a.max() + 1)], area_of_cell=a
+                )
+                for n, a in group
+            ],
+        )
+        for name, group in (("geography", levels), ("halves", [other]))
+    ]
+    codes = [f"tract {i}" for i in range(len(county))]
+    tract = Attribute.categorical("tract", codes)
+    for hierarchy in hierarchies:
+        tract = tract.with_hierarchy(CodeList(codes=tuple(codes), hierarchy=hierarchy))
+    return Workload(Schema([tract])).add("tract", family).groups[0].parts[0]
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.5, 0.2), (1.0, 1.0, 0.0), (1.0, 0.0, 0.0)])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "marginal",
+        Level("state"),
+        Level("half"),
+        Levels(["state", "county"]),
+        Levels(["tract", "county"], weights=[1.0, 2.0]),
+    ],
+    ids=["marginal", "state", "half", "areas", "cells"],
+)
+def test_variances_of_areas_equal_covariance(family, weights):
+    gram, part = level_gram(weights), county_part(family)
+    strategy = level_solution(gram, Options()).strategy
+    rows = part.family.rows(part.sizes)
+    expected = np.einsum("qi,ij,qj->q", rows, strategy.cell_covariance, rows)
+    np.testing.assert_allclose(strategy.query_variances(part), expected, atol=1e-12)
+    has_span = not strategy.leaves_span(rows @ basis(gram.cells)).any()
+    assert strategy.covers(part) == (has_span and family != Level("half"))
+
+
+def test_product_ranges_enclose_column_products():
+    gram = level_gram((1.0, 0.5, 0.2))
+    strategy = level_solution(gram, Options()).strategy
+    products, tree = strategy.column_gram(), gram.tree
+    common = sum((p[:, None] == p for p in tree.position[1:]), np.zeros(products.shape, int))
+    for level in range(tree.depth):
+        low, high = strategy.product_range(level)
+        inside = products[(common == level) & ~np.eye(gram.cells, dtype=bool)]
+        assert low - 1e-12 <= inside.min() <= inside.max() <= high + 1e-12
+        assert high - low < 0.5
+
+
+def test_rounding_error_of_areas_stays_below_rounding_terms():
+    """Sums in single precision have errors far above those of doubles, and below the same bound."""
+    county = np.repeat(np.arange(300), 10)
+    tree = area_tree([county // 15, county, np.arange(3000)])
+    gram = LevelGram(tree=tree, weights=tuple(np.ones(n) for n in tree.counts))
+    strategy, rng = level_solution(gram, Options()).strategy, np.random.default_rng(0)
+    assert strategy.rounding_terms < 250
+    table = rng.random((20, 3000)) ** 8
+    exact, rows = table @ strategy.rows.T, strategy.rows
+    inside = (rows.inside - rows.outside).astype(np.float32)
+    sums = tree.area_sums(table.astype(np.float32))
+    answers = np.concatenate(sums, axis=-1)[:, rows.measured] * inside
+    answers += sums[0] * rows.outside.astype(np.float32)
+    errors = np.linalg.norm(answers - exact, axis=1)
+    assert (errors <= strategy.rounding_terms * 2.0**-24 * table.sum(axis=1)).all()
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_cost_of_replacement_without_gram_bounds_every_pair(monkeypatch):
+    result = plan_of(areas_by_sex(), "querysmasher")
+    blocks = [b for b in result.blocks.values() if b.attributes]
+    exact = Distances(blocks).bound()
+    monkeypatch.setattr(replace_one, "MAX_ENTRIES", CELLS**2 - 1)
+    pair = worst_pair(result.blocks, {"county": CELLS, "age": 4, "sex": 2})
+    assert pair.pcost <= Distances(blocks).bound() <= 1.1 * exact
 
 
 def test_error_of_precisions_has_the_derivatives_of_its_gradient():
