@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -30,6 +30,8 @@ from engine._arrays import Array, Index
 from engine.plans.blocks import ROUNDING_FACTOR, STD_PER_SCALE, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
+from engine.residuals.level_strategy import LevelStrategy
+from engine.residuals.levels import AreaTree
 from engine.residuals.marginals import IdentityStrategy, MarginalStrategy
 from engine.workload import Schema
 
@@ -193,10 +195,16 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # on these attributes all pairs of different cells form one bin, without a Gram matrix
-        equal_product_names = set(self.names) - {
-            name for name, s in factors if not isinstance(s, EQUAL_PRODUCTS)
+        # on these attributes the bins of pairs of different cells need no Gram matrix
+        strategies: dict[str, set[Strategy]] = {name: set() for name in self.names}
+        for name, factor_strategy in factors:
+            strategies[name].add(factor_strategy)
+        equal_product_names = {
+            n
+            for n, on_name in strategies.items()
+            if all(isinstance(s, EQUAL_PRODUCTS) for s in on_name)
         }
+        trees = {n: _common_tree(on_name) for n, on_name in strategies.items()}
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
@@ -208,6 +216,12 @@ class Distances:
                     and isinstance(strategy, EQUAL_PRODUCTS)
                 ):
                     interval_cache[key] = _equal_product_intervals(strategy)
+                elif (
+                    key not in interval_cache
+                    and strategy.cells**2 > MAX_ENTRIES
+                    and (tree := trees[name]) is not None
+                ):
+                    interval_cache[key] = _area_intervals(strategy, tree)
                 elif key not in interval_cache:
                     gram = strategy.column_gram()
                     if name not in bins:
@@ -295,6 +309,35 @@ def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> t
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
     for k, values in ((1, strategy.column_costs("gaussian")), (2, products)):
         low[k], high[k] = values.min(), values.max()
+    low[0], high[0] = low[1:].min(), high[1:].max()
+    return low, high
+
+
+def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
+    """Return the tree of strategies on the areas of one hierarchy, or of marginals; else None."""
+    trees = {s.tree.key: s.tree for s in strategies if isinstance(s, LevelStrategy)}
+    has_bins = all(isinstance(s, (LevelStrategy, *EQUAL_PRODUCTS)) for s in strategies)
+    return next(iter(trees.values())) if has_bins and len(trees) == 1 else None
+
+
+def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
+    """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
+
+    The bin of two different cells is that of the level of the smallest area that contains both;
+    the finest levels share the last bin.
+    """
+    if isinstance(strategy, EQUAL_PRODUCTS):
+        low, high = _equal_product_intervals(strategy)
+        low[3:], high[3:] = low[2], high[2]
+        return low, high
+    assert isinstance(strategy, LevelStrategy)  # see `_common_tree`
+    low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
+    costs = strategy.column_costs("gaussian")
+    low[1], high[1] = costs.min(), costs.max()
+    for level in range(tree.depth):
+        k = 2 + min(level, BINS - 1)
+        smallest, largest = strategy.product_range(level)
+        low[k], high[k] = min(low[k], smallest), max(high[k], largest)
     low[0], high[0] = low[1:].min(), high[1:].max()
     return low, high
 
