@@ -76,14 +76,15 @@ def without_values(
     except (EngineError, StopIteration):
         raise
     except Exception as error:
-        memory, kind, reason = isinstance(error, MemoryError), type(error).__name__, explain(error)
-    if memory:
+        is_memory_error = isinstance(error, MemoryError)
+        error_type, reason = type(error).__name__, explain(error)
+    if is_memory_error:
         raise LimitExceeded(
             f"{what} needs more memory than is available; write it in smaller row groups"
         )
     raise DataError(
         reason
-        or f"{what} cannot be read ({kind}); check that it is complete, and that its ending names"
+        or f"{what} cannot be read ({error_type}); check that it is complete, and that its ending names"
         " its format"
     )
 

@@ -875,7 +875,11 @@ def fit_in_database(
         answers = _fetch_totals(data, {"rows": data.count()} | totals)
         fits = []
         for i, (name, code) in enumerate(zip(names, codes, strict=True)):
-            rows_by_code = {c: answers[f"r{i}_{c}"] for c in _REFUSED_CODES if answers[f"r{i}_{c}"]}
+            rows_by_code = {
+                refused_code: answers[f"r{i}_{refused_code}"]
+                for refused_code in _REFUSED_CODES
+                if answers[f"r{i}_{refused_code}"]
+            }
             rows_by_code[0] = answers["rows"] - sum(rows_by_code.values())
             rows_by_value: dict[Any, int] = {}
             kind = data[name].type()
@@ -975,11 +979,11 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
         refused_rows = table.filter(table[column] < 0)
         add_part(refused_rows, refused_rows[column])
     sets = [names for names in tally.tables if names]
-    place = dict(zip(tally.names, columns, strict=True))
+    column_of = dict(zip(tally.names, columns, strict=True))
     for names in sets:
-        cell = good[place[names[0]]].cast("int64")
+        cell = good[column_of[names[0]]].cast("int64")
         for name in names[1:]:
-            cell = cell * tally.schema[name].size + good[place[name]]
+            cell = cell * tally.schema[name].size + good[column_of[name]]
         add_part(good, cell)
     if weight is not None:
         add_part(good.mutate(**{_ROWS: unit}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
@@ -1042,7 +1046,7 @@ def _count_tables(
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
     if tally.rows_refused and not tally.drop:
         return
-    place = dict(zip(tally.names, columns, strict=True))
+    column_of = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     before = {names: int(tally.tables[names].sum()) for names in sets}
     n_counted = 0
@@ -1052,7 +1056,7 @@ def _count_tables(
         batch_size = min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
-        requests = [(names, [place[name] for name in names]) for names in batch]
+        requests = [(names, [column_of[name] for name in names]) for names in batch]
         for names, cells, counts in answer_sets(tally.schema, good, requests, weight, counted):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in batch:

@@ -147,13 +147,13 @@ def draft_schema(path: str | Path) -> DraftSchema:
     SchemaError
         No column gives an attribute.
     """
-    place = Path(path)
-    if place.suffix.lower() not in LABELLED_READERS:
+    file = Path(path)
+    if file.suffix.lower() not in LABELLED_READERS:
         raise DataError(
-            f"the file {quote_public(place.name)} has no value labels; give a file that ends in one"
+            f"the file {quote_public(file.name)} has no value labels; give a file that ends in one"
             f" of {', '.join(LABELLED_READERS)}"
         )
-    meta = _meta(place)
+    meta = _meta(file)
     attributes, reasons = [], _column_problems(meta)
     for name in meta.column_names:
         try:
@@ -163,10 +163,10 @@ def draft_schema(path: str | Path) -> DraftSchema:
             reasons[name] = str(error)
     if not attributes and not any(meta.variable_value_labels.values()):
         raise SchemaError(
-            f"no column of {quote_public(place.name)} has value labels; write the schema by hand"
+            f"no column of {quote_public(file.name)} has value labels; write the schema by hand"
         )
     if not attributes:
-        raise no_attribute(quote_public(place.name), reasons)
+        raise no_attribute(quote_public(file.name), reasons)
     names = [name for name in meta.column_names if name in reasons]
     return DraftSchema(
         schema=Schema(attributes),
@@ -274,8 +274,10 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
     continues a scale: 7 is such a code after the labelled numbers 1, 2, 3, but not after
     1, ..., 6.
     """
-    if not isinstance(value, (int, float)) or value < 0:
-        return not isinstance(value, str)
+    if isinstance(value, str):
+        return False
+    if value < 0:
+        return True
     smaller = [other for other in labelled if not isinstance(other, str) and 0 <= other < value]
     return value in COMMON_MISSING_CODES and not any(
         other not in COMMON_MISSING_CODES and value - other < 2 for other in smaller
@@ -289,7 +291,8 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
     only at the ends, or ends and middle, of a scale mean that the values between them are valid.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
-    if not 2 <= len(numbers) == len(values) <= MAX_SCALE_ENDS or any(n != int(n) for n in numbers):
+    are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)
+    if not are_integers or not 2 <= len(numbers) <= MAX_SCALE_ENDS:
         return 0
     return int(max(numbers) - min(numbers)) + 1 - len(numbers)
 
