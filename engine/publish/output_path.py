@@ -90,13 +90,12 @@ def check_target(
         raise PlanError(
             f"The folder {target.parent} does not exist. Create it, or give a file in another folder."
         )
-    inputs = [Path(k).resolve() for k in keep]
-    for input_path in inputs:
-        input_files = [
-            input_path,
-            *(input_path.with_name(input_path.name + ending) for ending in LEDGER_SUFFIXES),
-        ]
-        if target in input_files or input_files[1] in target.parents or _same(target, input_path):
+    for input_path in (Path(k).resolve() for k in keep):
+        # if the input is a ledger, these belong to it; the first is the folder of results
+        ledger_files = [input_path.with_name(input_path.name + end) for end in LEDGER_SUFFIXES]
+        is_in_results = ledger_files[0] in target.parents
+        is_input = target in (input_path, *ledger_files) or _same(target, input_path)
+        if is_input or is_in_results:
             raise PlanError(
                 f"{requested} is, or belongs to, {input_path.name}, which this run reads. Give the"
                 " name of another file."

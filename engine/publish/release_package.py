@@ -126,35 +126,38 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
             raise ValueError(f"{path.name} is not a parquet file")
         if int.from_bytes(content[-8:-4], "little") > min(len(content), MAX_FOOTER + rows):
             raise ValueError(f"{path.name} has a longer footer than the plan allows")
-        metadata, total = pq.read_metadata(path), 0
+        metadata = pq.read_metadata(path)
         if metadata.num_rows != rows:
             raise ValueError(f"{path.name} does not have one row per query of the plan")
-        for group in range(metadata.num_row_groups):
-            for number in range(metadata.num_columns):
-                column = metadata.row_group(group).column(number)
-                place = column.data_page_offset
-                if (
-                    column.dictionary_page_offset is not None
-                    and 0 < column.dictionary_page_offset < place
-                ):
-                    place = column.dictionary_page_offset
-                end = place + column.total_compressed_size
-                if not 0 < place <= end <= len(content):
-                    raise ValueError(f"{path.name} has pages outside the file")
-                while place < end:
-                    header = _Reader(content, place)
-                    fields = header.struct()
-                    uncompressed, compressed = (
-                        fields.get(UNCOMPRESSED, -1),
-                        fields.get(COMPRESSED, -1),
+        total = 0
+        for start, stop in _column_ranges(metadata):
+            if not 0 < start <= stop <= len(content):
+                raise ValueError(f"{path.name} has pages outside the file")
+            reader = _Reader(content, start)
+            while reader.place < stop:
+                fields = reader.struct()
+                uncompressed = fields.get(UNCOMPRESSED, -1)
+                compressed = fields.get(COMPRESSED, -1)
+                if uncompressed < 0 or compressed < 0:
+                    raise ValueError(f"{path.name} has a page without a size")
+                total += uncompressed
+                reader.place += compressed
+                if total > max_bytes:
+                    raise ValueError(
+                        f"{path.name} has more uncompressed bytes than the plan allows"
                     )
-                    if uncompressed < 0 or compressed < 0:
-                        raise ValueError(f"{path.name} has a page without a size")
-                    total, place = total + uncompressed, header.place + compressed
-                    if total > max_bytes:
-                        raise ValueError(
-                            f"{path.name} has more uncompressed bytes than the plan allows"
-                        )
+
+
+def _column_ranges(metadata: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end position of the pages of every column chunk."""
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            start = column.data_page_offset
+            dictionary_start = column.dictionary_page_offset
+            if dictionary_start is not None and 0 < dictionary_start < start:
+                start = dictionary_start
+            yield start, start + column.total_compressed_size
 
 
 @dataclass
@@ -564,7 +567,7 @@ def _write_files(
 
 
 def read_measurements(
-    plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str
+    plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **release_fields: str
 ) -> Measurement:
     """Read the measurement of a plan from the files that `write_measurements` wrote.
 
@@ -575,7 +578,7 @@ def read_measurements(
     Parameters
     ----------
     description, arrays : the files `NAMES`.
-    words : the fields dataset, key and utc of the measurement.
+    release_fields : dataset, key and utc of the measurement.
 
     Raises
     ------
@@ -592,7 +595,11 @@ def read_measurements(
         if "estimates" in text:
             estimates = _read_estimates(plan, text["estimates"], array_file)
             return Measurement(
-                plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words
+                plan=plan,
+                rehearsal=rehearsal,
+                answers_on_grid={},
+                estimates=estimates,
+                **release_fields,
             )
         if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
             raise PlanError(
@@ -608,7 +615,7 @@ def read_measurements(
             )
     if any(block is not plan.blocks[space] for space, block in blocks.items()):
         plan = replace(plan, blocks=blocks)
-    return measurement_of(plan, integers, rehearsal=rehearsal, **words)
+    return measurement_of(plan, integers, rehearsal=rehearsal, **release_fields)
 
 
 def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, Array]:

@@ -92,13 +92,13 @@ def write_answers(
         new_file(path, overwrite=overwrite) as partial,
         file_writer(partial, format, schema, metadata) as writer,
     ):
-        for done, table in answer_batches(measurement, confidence):
+        for share, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
                 table = table.add_column(
                     0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())]
                 )
             writer.write(escape_texts(table) if format == "csv" else table)
-            report_progress(done, "Writing answers")
+            report_progress(share, "Writing answers")
     return Path(path)
 
 
@@ -132,7 +132,7 @@ def answer_batches(
     Answers are in the order of `Workload.describe`.
     """
     workload, written = measurement.plan.workload, 0
-    reach = quantile(confidence, measurement.plan.budget.law)
+    half_width = quantile(confidence, measurement.plan.budget.law)
     pending: list[pa.Table] = []
     for number, group, first, last in _spans(measurement):
         answers = measurement.values(number, first, last)
@@ -147,7 +147,10 @@ def answer_batches(
                 repeat_rows(" x ".join(group.attributes), stop - start),
                 repeat_rows(group.family_text, stop - start),
                 query_texts(measurement.plan, number, start, stop),
-                *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
+                *(
+                    pa.array(v)
+                    for v in (answer, std, answer - half_width * std, answer + half_width * std)
+                ),
             ]
             pending.append(pa.Table.from_arrays(columns, schema=ANSWER_SCHEMA))
             written += stop - start

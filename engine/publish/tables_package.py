@@ -691,14 +691,14 @@ def labelled_rows(
         frame.insert(0, "status", "REHEARSAL")
     if is_cells(group) and group.attributes:
         codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
-        at = list(frame).index("query_id") + 1
+        position = list(frame).index("query_id") + 1
         for name, code in zip(group.attributes, codes, strict=True):
             labels = np.array(
                 [schema[name].label(i) for i in range(schema[name].size)], dtype=object
             )
-            frame.insert(at, f"{name}_code", code)
-            frame.insert(at + 1, f"{name}_label", labels[code])
-            at += 2
+            frame.insert(position, f"{name}_code", code)
+            frame.insert(position + 1, f"{name}_label", labels[code])
+            position += 2
     return frame
 
 
@@ -941,15 +941,15 @@ def _metadata(described: Described) -> dict[str, object]:
     for name, group, columns in described:
         column_entries: list[dict[str, str]] = []
         for column in columns:
-            kind, words = COLUMNS.get(column, ("string", "label"))
+            data_type, description = COLUMNS.get(column, ("string", "label"))
             if column.endswith("_code") and column not in COLUMNS:
-                kind, words = "integer", "code of the cell; see codebook.md"
+                data_type, description = "integer", "code of the cell; see codebook.md"
             column_entries.append(
                 {
                     "name": f"c{len(column_entries) + 1}",
                     "titles": column,
-                    "datatype": kind,
-                    "dc:description": words,
+                    "datatype": data_type,
+                    "dc:description": description,
                 }
             )
         title = set_name(group.attributes) or "all records"

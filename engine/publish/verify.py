@@ -78,7 +78,7 @@ def table_problems(
             f"The plan has {plan.workload.queries:,} queries, and tables packages have at most"
             f" {MAX_TABLE_ROWS:,}. Give the package as it was published."
         )
-    words = {name: how[name] for name in ("dataset", "key", "utc")}
+    release_fields = {name: how[name] for name in ("dataset", "key", "utc")}
     limits = max_bytes_of(plan)
     for name in (PLAN, *NAMES):
         files.digest(name, limits[name])
@@ -87,18 +87,18 @@ def table_problems(
         files.path(NAMES[0]),
         files.path(NAMES[1]),
         rehearsal=how["rehearsal"],
-        **words,
+        **release_fields,
     )
     tables = publish(measurement, how["fit"], integer=how["integer"])
     errors = uncertainty(tables, draws=how["draws"])
     rule = QualityRule(**how["rule"])
     problems = ["tables packages are not signed; verify the release package"] if public_key else []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         expected = {
             file.name: file
             for file in tables_files(
                 errors,
-                Path(place),
+                Path(folder),
                 rule=rule,
                 confidence=how["confidence"],
                 format_name=how["format"],
@@ -256,18 +256,21 @@ def verify_package(
         any signature with the key in the package is accepted.
     ledger : path of the ledger that must contain the spend of the release.
     """
-    place = Path(path)
-    if not place.exists():
-        return (f"There is no file or folder {place}. Give the path of the published package.",)
-    if place.suffix.lower() == ".xlsx":
+    package = Path(path)
+    if not package.exists():
+        return (f"There is no file or folder {package}. Give the path of the published package.",)
+    if package.suffix.lower() == ".xlsx":
         return (
             (
-                f"{place.name} is a workbook, which cannot be verified. Give the zip of the same"
+                f"{package.name} is a workbook, which cannot be verified. Give the zip of the same"
                 " tables."
             ),
         )
     try:
-        with tempfile.TemporaryDirectory() as scratch, package_files(place, Path(scratch)) as files:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            package_files(package, Path(scratch)) as files,
+        ):
             if HOW in files.names:
                 return tuple(table_problems(files, public_key, ledger))
             return tuple(_problems(files, public_key, ledger))
@@ -281,7 +284,7 @@ def verify_package(
             reason = str(error)
         else:
             reason = "it is damaged"
-        return (f"{place.name} is not a complete package: {reason}.",)
+        return (f"{package.name} is not a complete package: {reason}.",)
 
 
 def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
@@ -318,9 +321,9 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         certificate_fields.get("status") == REHEARSAL_MARK,
         certificate_fields.get("ledger"),
     )
-    words = {name: str(certificate_fields.get(name)) for name in ("dataset", "key", "utc")}
+    release_fields = {name: str(certificate_fields.get(name)) for name in ("dataset", "key", "utc")}
     measurement = read_measurements(
-        plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words
+        plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **release_fields
     )
     receipt = None
     if spent is not None:
@@ -328,8 +331,8 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
             plan_hash=plan.hash,
             note="",
             fresh=False,
-            dataset=words["dataset"],
-            key=words["key"],
+            dataset=release_fields["dataset"],
+            key=release_fields["key"],
             **spent,
         )
     expected = json.loads(
