@@ -13,7 +13,7 @@ import sys
 import time
 
 TABLES = {
-    "published": "QuerySmasher, tables 2 and 4, at the certified optimum",
+    "published": "QuerySmasher, tables 2 to 4, at the certified optimum",
     "rivals": "the other mechanisms' columns of QuerySmasher's tables",
     "tuned": "tuned and published splits",
     "bounds": "tuned plans against the bound for all matrix mechanisms",
@@ -23,7 +23,7 @@ TABLES = {
     "speed": "planning time and its targets",
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
     "random_large": "tuned splits on random large workloads, against every other mechanism",
-    "scale": "QuerySmasher, tables 3, 5 and 7: the largest workloads",
+    "scale": "QuerySmasher, tables 5 to 7: the largest workloads",
     "large_pairs": "sums and differences on every large pair, several products on one large space",
     "objectives": "largest variance and norms between; QuerySmasher, table 8",
     "hdmm_tables": "HDMM, tables 3 to 7, columns of HDMM",

@@ -257,7 +257,7 @@ def test_spreads_picture_matches_error_quantiles(plans: dict[str, Plan]) -> None
 
 def test_results_table_lists_published_rows() -> None:
     table = results_table({"CPS 1-way": 3.0})
-    assert len(table) == len(ROWS) == 42
+    assert len(table) == len(ROWS) == 48
     assert table["ours"].notna().sum() == 1
     assert published_rmse("[50]^40", "abs") == 52.8
     assert all(row.optimum <= row.printed * (1 + 5e-4) for row in ROWS)

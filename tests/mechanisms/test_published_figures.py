@@ -12,6 +12,7 @@ import pytest
 
 import demo_data
 from engine.analysis.compare import compare, comparison
+from engine.analysis.paper_results import standard_workload
 from engine.errors import Cancelled, PlanError
 from engine.mechanisms import label_of, load_plan, plan, title_of
 from engine.mechanisms.base import Mechanism
@@ -53,6 +54,12 @@ def demo(name: str) -> Workload:
         (pairs(10, "abs"), "wff", 64.115),
         (demo("cps"), "wff", 10.594),
         (demo("loans"), "wff", 49.721),
+        (standard_workload("CPS", "affine"), "residualplanner+", 10.012),
+        (standard_workload("CPS", "abs"), "residualplanner+", 10.476),
+        (standard_workload("Adult", "affine"), "residualplanner+", 19.395),
+        (standard_workload("Adult", "abs"), "residualplanner+", 19.441),
+        (standard_workload("Loans", "affine"), "residualplanner+", 18.082),
+        (standard_workload("Loans", "abs"), "residualplanner+", 18.148),
     ],
 )
 def test_plan_rmse_matches_published_figure(
