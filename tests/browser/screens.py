@@ -72,6 +72,9 @@ MEASURE = """(low) => {
     top: Math.round((block.querySelector(WIDGET) ?? block).getBoundingClientRect().top),
   };
 }""".replace("WIDGET", '"[data-testid=stMarkdown], [data-testid=stButton]"')
+# whether a table has to be scrolled to the side
+IS_CUT = """grid => [...grid.querySelectorAll("*")].some(
+  (one) => getComputedStyle(one).overflowX !== "visible" && one.scrollWidth > one.clientWidth + 1)"""
 # no progress bar, spinner or message of a running job
 IS_DONE = """() => ![...document.querySelectorAll(
   "[data-testid=stMain] [data-testid=stProgress], [data-testid=stMain] [data-testid=stSpinner]")].length"""

@@ -73,8 +73,11 @@ def test_compare_views_are_accessible_and_set_mechanism(
         if page.get_by_role("tab", name=view, exact=True).count():
             visit.choose(view)
         else:
+            if view == "Gram matrix":
+                page.get_by_role("button", name="Choose strategies").click()
             with visit.run():
                 page.get_by_test_id("stRadio").get_by_text(view, exact=True).click()
+            page.keyboard.press("Escape")
         visit.expect_text(text)
         visit.settle()
         if view == "Other budgets":

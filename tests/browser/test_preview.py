@@ -11,6 +11,7 @@ from engine.workload import Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.browser.conftest import HEIGHT, WIDTH, Visit
+from tests.browser.screens import IS_CUT
 
 WORKLOAD = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
 PREVIEW_PATH = f"preview?{permalink.NAME}={permalink.packed(RequestState(workload=WORKLOAD))}"
@@ -29,9 +30,6 @@ def is_in_window(visit: Visit, locator: Locator) -> bool:
 
 
 WINDOW_SIZES = ((1440, 900), (1100, 700))
-# whether a table has to be scrolled to the side
-IS_CUT = """grid => [...grid.querySelectorAll("*")].some(
-  (one) => getComputedStyle(one).overflowX !== "visible" && one.scrollWidth > one.clientWidth + 1)"""
 
 
 def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import demo_data
+from engine.workload import Schema, Workload
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import NARROW, Visit
-from tests.browser.screens import MEASURE, PAGES, open_page
+from tests.browser.screens import IS_CUT, MEASURE, PAGES, open_page
 
 WIDTH, HEIGHT = 1440, 900  # pixels
 MAX_HEADER = 140  # pixels of title and lead, from the top of the window
@@ -28,6 +32,11 @@ CUT_TABS = """() => [...document.querySelectorAll("[data-testid=stMain] [role=ta
   (list) => list.scrollWidth > list.clientWidth + 1).map((list) => list.textContent)"""
 WARNINGS = """() => [...document.querySelectorAll("[data-testid=stMain] [data-testid=stAlert]")].filter(
   (one) => one.checkVisibility()).map((one) => one.innerText.trim())"""
+
+
+CENSUS = RequestState(
+    workload=Workload.all_ways(Schema.from_json(demo_data.schemas()["census"].read_bytes()), (1, 2))
+)
 
 
 def open_at(visit: Visit, name: str, width: int) -> None:
@@ -57,6 +66,31 @@ def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
     visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.settle()
     assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not
+
+
+def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
+    open_at(visit, "preview", WIDTH)
+    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25
+    open_at(visit, "compare", WIDTH)
+    visit.choose("Strategies")
+    visit.expect_text("Strategy on")
+    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
+
+
+def test_published_tables_have_few_words(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    visit.open(f"release?{permalink.NAME}={permalink.packed(CENSUS)}")
+    visit.press("Rehearse", exact=True)
+    visit.choose("Published tables")
+    visit.press("Create published tables")
+    visit.expect_text("All tables sum to")
+    visit.settle()
+    assert visit.page.evaluate(MEASURE, HEIGHT)["first"] <= 150
+
+
+def test_schema_grid_shows_all_columns(visit: Visit) -> None:
+    open_at(visit, "schema", WIDTH)
+    assert visit.page.get_by_test_id("stDataFrame").evaluate(IS_CUT) is False
 
 
 def test_first_start_button_is_on_phone_screen(visit: Visit) -> None:

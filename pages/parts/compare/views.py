@@ -290,13 +290,14 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     if not has_enough_plans(comparison):
         return ""
     selections = []
-    for side, column in enumerate(st.columns(2, gap="medium")):
-        with column:
-            selections.append(_strategy(comparison, side))
+    with st.popover("Choose strategies"):
+        view = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
+        for side, column in enumerate(st.columns(2, gap="medium")):
+            with column:
+                selections.append(_strategy(comparison, side))
     if selections[0] == selections[1]:
         st.caption("Both sides show the same measurement; choose another on one side.")
         selections = selections[:1]
-    view = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
     draw = STRATEGY_PICTURES[view]
     pictures = {
         f"strategy_{side}": draw(comparison.plan(label), key, factor)
@@ -304,9 +305,11 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     }
     figures.on_one_scale(*pictures.values())
     export_menu.head(next(iter(pictures.values())).alt, pictures)
-    for column, (key, picture) in zip(st.columns(len(pictures)), pictures.items(), strict=True):
+    columns = st.columns(len(pictures))
+    for column, (label, *_), key in zip(columns, selections, pictures, strict=True):
         with column:
-            export_menu.chart(picture, key=key, note="")
+            st.markdown(escape_markdown(title_of(label)))
+            export_menu.chart(pictures[key], key=key, note="")
     export_menu.data(pictures, key="strategies")
     label, _, factor = selections[0]
     return script.strategies(request_state, comparison, label, factor)

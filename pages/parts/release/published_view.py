@@ -45,11 +45,8 @@ SMOOTHING = {
     "nonnegative": "only to remove negative counts",
 }
 FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
-ABOUT = (
-    "Published tables have no negative counts and agree with each other, but are slightly biased."
-    " Use the unbiased answers for sums and tests. This uses only released numbers: nothing is"
-    " spent."
-)
+ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
+ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
 
 
 def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> None:
@@ -64,11 +61,19 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         )
         return
     job, arguments = _form(measurement, source, key=key)
-    buttons.button("Create published tables", _start, key, job, arguments, key=f"{key}_publish")
-    st.caption(escape_markdown(forecast.text))
+    buttons.button(
+        "Create published tables",
+        _start,
+        key,
+        job,
+        arguments,
+        key=f"{key}_publish",
+        help=ADVICE,
+    )
     show_deferred_error("publish")
     finished_job = job_widget.job(job, label="Published tables")
     if finished_job is None:
+        st.caption(escape_markdown(forecast.text))
         return
     _comparison(measurement, finished_job.result, key=key)
     _records(finished_job.result, key=key)
@@ -116,7 +121,7 @@ def _form(
     )
     rule = _rule_arguments(least)
     records = None if size is None else int(size)
-    st.caption(
+    options.caption(
         f"{QualityRule(**rule).describe()} CV: standard error / count; its limits are on Preview."
     )
     choices = f"{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
