@@ -230,7 +230,15 @@ def test_extreme_budgets_give_finite_safe_numbers():
 
 
 @pytest.mark.parametrize(
-    "make", [Budget, Budget.zcdp, Budget.gdp, lambda x: Budget.approx(x, 1e-6)]
+    "make",
+    [
+        Budget,
+        Budget.zcdp,
+        Budget.gdp,
+        lambda x: Budget.approx(x, 1e-6),
+        Budget(1.0).at,
+        Budget.pure(1.0).at,
+    ],
 )
 @pytest.mark.parametrize(
     "value",

@@ -417,7 +417,9 @@ class Budget:
 
         Guarantee: the pcost of the copy is at most ``pcost``; for pure epsilon the epsilon is
         rounded down.
+        Raises: BudgetError unless ``pcost`` is finite and above 0.
         """
+        pcost = _positive("pcost", pcost)
         if self.pure_epsilon is None:
             return replace(self, pcost=pcost)
         epsilon = math.sqrt(pcost)
