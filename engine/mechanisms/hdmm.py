@@ -338,7 +338,7 @@ def marginal_strategy(
     NotApplicable
         If there are too many candidate sets.
     PlanError
-        For an unknown noise.
+        For an unknown noise, or if no query of positive weight has a coefficient other than 0.
 
     Source: HDMM, problem 2.
 
@@ -351,6 +351,11 @@ def marginal_strategy(
     if noise not in ("gaussian", "laplace"):
         raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
     by_space = {s: t for s, t in residual_traces(workload).items() if t > 0}
+    if not by_space:
+        raise PlanError(
+            "No query of positive weight has a coefficient other than 0. Give at least one group"
+            " with such a query a weight above 0."
+        )
     lattice = lattice_of(workload, list(by_space))
     sorted_space = {workload.schema.ranked(s): t for s, t in by_space.items()}
     traces = np.array([sorted_space.get(s, 0.0) for s in lattice.sets])

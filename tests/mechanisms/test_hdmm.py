@@ -371,6 +371,11 @@ def test_best_of_zero_weights_is_refused():
         best_of(Workload(numeric(3)).add("a", weight=0.0))
 
 
+def test_marginal_strategy_zero_weights_is_refused():
+    with pytest.raises(PlanError, match="weight"):
+        marginal_strategy(Workload(numeric(3)).add("a", weight=0.0))
+
+
 def test_best_of_exception_in_callback_stops_search():
     def stop(text):
         raise KeyboardInterrupt(text)
