@@ -217,8 +217,9 @@ class Plan(FrozenValue):
 
     def sources(self, group: int) -> list[Block]:
         """Return for every summand of `group_variance` the block whose noise causes it."""
+        summands = self.group_variance(group).summands
         names = self.workload.groups[group].attributes
-        spaces = [tuple(names[a] for a in s.axes) for s in self.group_variance(group).summands]
+        spaces = [tuple(names[a] for a in s.axes) for s in summands]
         return [self.estimate_blocks[self.block_key_of_space.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:

@@ -526,7 +526,9 @@ class ExplicitPlan(Plan):
         return replace(super().with_groups(new_groups), answered_by=tuple(numbers))
 
     def sources(self, group: int) -> list[Block]:
-        return [self.components[self.answered_by[group]]]
+        self._check_group(group)
+        number = self.answered_by[group]
+        return [self.components[number]] if number >= 0 else []
 
     def answers_from(self, estimates: Mapping[Space, Array]) -> TableAnswers:
         return TableAnswers(plan=self, estimates=estimates)
