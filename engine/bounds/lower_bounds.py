@@ -666,9 +666,11 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
     """Return the lower bound on the weighted squared error for a small domain.
 
     It is optimized over the weights of all cells.  Its root is at most a share ``gap`` below that
-    of the largest possible bound.  In counts^2 at privacy cost 1.
+    of the largest possible bound.  In counts^2 at privacy cost 1; 0 if all weighted queries are 0.
     """
     problem = full_domain_problem(workload)
+    if not problem.projected:
+        return 0.0
     with threads_for(problem.lift.cells):
         mass, _ = problem.maximise(Options(gap=gap))
         T = math.fsum(root_trace((W * mass) @ W.T, derivative=False)[0] for W in problem.projected)

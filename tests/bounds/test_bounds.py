@@ -450,6 +450,12 @@ def test_largest_entry_bound_single_query_equals_optimum():
     assert "coefficient" in method
 
 
+@pytest.mark.parametrize("cells", [3, 600])
+def test_best_bound_zero_queries_is_zero(cells):
+    workload = Workload(cube(cells, 1)).add("x0", Custom([[0.0] * cells]))
+    assert best_bound(workload)[0] == 0.0
+
+
 def test_best_bound_wide_attribute_is_named_in_error():
     workload = Workload(Schema([Attribute.of_size("age", 3), Attribute.of_size("day", 2_001)]))
     with pytest.raises(LimitExceeded, match="day"):
