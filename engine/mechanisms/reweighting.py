@@ -38,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -93,7 +94,9 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     """
     several = isinstance(keep, Mapping)
     try:
-        numbers = [int(number) for number in keep] if several else []
+        # `operator.index` refuses fractions, which `int` would round
+        keys = list(keep) if several else []
+        numbers = [int(key) if isinstance(key, str) else operator.index(key) for key in keys]
     except (TypeError, ValueError):
         numbers = [-1]
     shares = list(keep.values()) if several else [keep]

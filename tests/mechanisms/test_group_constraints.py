@@ -131,6 +131,7 @@ def test_load_plan_exceeded_limits_is_refused() -> None:
         ({"keep": -0.1}, "0 or more"),
         ({"keep": "much"}, "0 or more"),
         ({"keep": {"a": 0.1}}, "0 or more"),
+        ({"keep": {0.5: 0.1}}, "0 or more"),
         ({"keep": {99: 0.1}}, "groups 0 to"),
         ({"keep": 0.1, "centers": "uniform"}, 'centers="tuned"'),
         ({"keep": 0.1, "objective": "max"}, 'centers="tuned"'),
