@@ -321,6 +321,8 @@ def plan(
     PlanError
         For an unknown mechanism or option, an invalid value of an option, or a workload in which no
         weighted query needs a measurement.
+    SchemaError, WorkloadError
+        For an option that names an attribute or a query family that does not exist.
     NotApplicable, LimitExceeded, Cancelled
         See `engine.errors`.
 
@@ -345,8 +347,11 @@ def forecast(
 
     Raises
     ------
-    PlanError, NotApplicable, LimitExceeded
-        If `plan` would raise the error before its search.
+    PlanError
+        For an unknown mechanism or option, an invalid value of an option, or another type than
+        `Workload`.
+    NotApplicable, LimitExceeded
+        If the mechanism does not support the workload, or exceeds a limit.
     """
     check_type(
         "workload",
@@ -521,7 +526,8 @@ def default_options(
     Raises
     ------
     PlanError
-        For an unknown mechanism or option.
+        For an unknown mechanism, and for an unknown option or an invalid value if the function has
+        to choose centers; `plan` raises the error in any case.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
