@@ -44,6 +44,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,29 @@ TOTAL = ("total",)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gram:
-    """Gram matrix on the cells of a unit, shape (cells, cells), with a hashable key."""
+    """Gram matrix of a group's queries on a unit, with a hashable key.
+
+    Attributes
+    ----------
+    sizes : domain sizes of the attributes of the unit.
+    parts : pairs (positions of its attributes in the unit, part of the group).
+    weights : weights of the queries of a single part; None for 1.
+    """
 
     key: tuple[Any, ...]
-    matrix: Array
+    sizes: tuple[int, ...]
+    parts: Sequence[tuple[tuple[int, ...], Part]]
+    weights: Array | None
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the unit."""
+        return math.prod(self.sizes)
+
+    @cached_property
+    def matrix(self) -> Array:
+        """The matrix, shape (cells, cells); forecasts do not need it."""
+        return _unit_gram(self.sizes, self.parts, self.weights)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,7 +242,7 @@ class GramBuilder:
         ]
         key = (sizes, tuple((position, p.key) for position, p in placed_parts), digest)
         if key not in self._cache:
-            self._cache[key] = Gram(key=key, matrix=_unit_gram(sizes, placed_parts, weights))
+            self._cache[key] = Gram(key=key, sizes=sizes, parts=placed_parts, weights=weights)
         return self._cache[key]
 
 
@@ -253,14 +273,7 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 def _unit_gram(
     sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
 ) -> Array:
-    """Return the Gram matrix of a group's queries on a unit, shape (cells, cells).
-
-    Parameters
-    ----------
-    sizes : domain sizes of the attributes of the unit.
-    parts : pairs (positions of its attributes in the unit, part of the group).
-    weights : weights of the queries of a single part; None for 1.
-    """
+    """Return the Gram matrix of a group's queries on a unit, shape (cells, cells); see `Gram`."""
     # Kronecker product of the Grams of the parts, with a matrix of ones for the other attributes
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
@@ -777,7 +790,7 @@ def search_seconds(problem: ProductGrams, restarts: int) -> float:
     """Return the expected time of `KroneckerSolver.solve` in seconds on one idle core."""
     independent = all(len(unit) == 1 for unit in problem.grams)
     sweeps = 1.0 if independent else EXPECTED_SWEEPS * max(1, restarts)
-    return sweeps * math.fsum(unit_seconds(len(unit[0].matrix)) for unit in problem.grams)
+    return sweeps * math.fsum(unit_seconds(unit[0].cells) for unit in problem.grams)
 
 
 def unit_seconds(cells: int) -> float:

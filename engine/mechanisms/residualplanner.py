@@ -54,7 +54,7 @@ from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.intervals import root_trace_bound
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
-from engine.residuals.strategy_search import Cost, dense_bytes
+from engine.residuals.strategy_search import Cost, dense_bytes, eigen_seconds
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.workload import Family, Workload
 from engine.workload.families import family
@@ -121,6 +121,12 @@ class WeightedFourier(ResidualMechanism):
         )
 
 
+# For forecasts: times of the factorisation of a strategy, of the bound of a residual Gram, and of the
+# search for a base strategy, in eigenvalue problems of the same order.
+ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
+MARGINAL_BASE_STEPS, BASE_STEPS = 14.0, 30.0
+
+
 class AxisSolver:
     """Solver of subworkloads whose strategy is a product of fixed strategies of attributes.
 
@@ -130,6 +136,7 @@ class AxisSolver:
     axis : for a label and a size n of an attribute, returns the precision of its strategy in
         residual coordinates, shape (n - 1, n - 1).
     memory_limit : largest memory of one strategy, in bytes.
+    axis_steps : for a label, the expected time of ``axis`` in eigenvalue problems of n cells.
     is_equal_noise : for a label, returns whether that precision is a multiple of the identity.
     """
 
@@ -139,8 +146,10 @@ class AxisSolver:
         axis: Callable[[Hashable, int], Array],
         is_equal_noise: Callable[[Any], bool],
         memory_limit: float,
+        axis_steps: Callable[[Any], float] = lambda _: 0.0,
     ) -> None:
         self.factors, self.axis, self.is_equal_noise = factors, axis, is_equal_noise
+        self.axis_steps = axis_steps
         self.memory_limit = memory_limit
         self.watch: Watch | None = None
         self.dense_limit = math.inf
@@ -162,8 +171,26 @@ class AxisSolver:
             ]
             for s in subs
         ]
-        widest = [max(sizes, default=1) for sizes in dense]
-        return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), saved=0.0) for n in widest]
+        # strategies and bounds are computed once for all subworkloads with them
+        computed = set[Any]()
+        costs = []
+        for sub, widths in zip(subs, dense, strict=True):
+            axes = {pair for pair in zip(sub.labels, sub.sizes, strict=True) if pair[1] in widths}
+            numbers = {number for term in sub.terms for _, number in term.factors}
+            seconds = 2.5e-4
+            seconds += math.fsum(
+                (self.axis_steps(label) + ROOT_STEPS) * eigen_seconds(n)
+                for label, n in axes - computed
+            )
+            seconds += math.fsum(
+                BOUND_STEPS * eigen_seconds(factor.rank) + factor.deferred_seconds
+                for factor in (self.factors[number] for number in numbers - computed)
+                if not isinstance(factor, IntervalFactor | LevelFactor)
+            )
+            computed |= axes | numbers
+            n = max(widths, default=1)
+            costs.append(Cost(seconds=seconds, peak=dense_bytes(n, n, n), saved=0.0))
+        return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Do nothing: every strategy is a formula."""
@@ -351,7 +378,11 @@ class ResidualPlannerPlus(ResidualMechanism):
         self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
         return AxisSolver(
-            parts.factors, base_strategy, lambda base: base.name == "marginal", limits.memory_limit
+            parts.factors,
+            base_strategy,
+            lambda base: base.name == "marginal",
+            limits.memory_limit,
+            lambda base: MARGINAL_BASE_STEPS if base.name == "marginal" else BASE_STEPS,
         )
 
 

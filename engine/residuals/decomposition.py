@@ -33,6 +33,7 @@ import math
 import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -51,11 +52,11 @@ from engine.residuals.basis import (
     digest,
     residual_rows,
 )
-from engine.residuals.intervals import IntervalGram, IntervalMatrix, total_square
+from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_product, total_square
 from engine.residuals.levels import LevelGram, LevelMatrix
-from engine.residuals.operators import is_wide
+from engine.residuals.operators import CosineMatrix, is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
-from engine.workload.families import Areas
+from engine.workload.families import Areas, Circular, Intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,6 +209,10 @@ def _classify_spaces(
 # the sum of squares of a part's queries applied to the centers counts as zero below this share of
 # the trace of its Gram: only rounding errors remain
 ROUNDING = 1e-28
+# smallest number of cells of an attribute whose residual Grams are computed at their first access
+MIN_DEFERRED_CELLS = 100
+# relative difference of quadratic forms above which Grams are not proportional
+PROPORTIONAL_TOLERANCE = 1e-6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
 
@@ -251,6 +256,77 @@ class Factor:
     def rank(self) -> int:
         """Largest rank that the Gram can have."""
         return min(self.dimension, len(self.matrix))
+
+    @property
+    def deferred_seconds(self) -> float:
+        """Expected time of computing the matrix at its first access, in seconds."""
+        return 0.0
+
+    def quadratic_forms(self, vectors: Array) -> Array:
+        """Return v^T Gram v for every column v of an array of shape (dimension, k), shape (k,)."""
+        products = self.matrix @ vectors
+        return np.asarray(np.sum((products if self.low_rank else vectors) * products, axis=0))
+
+
+class DeferredFactor(Factor):
+    """Residual Gram of interval queries on one attribute, computed at the first access.
+
+    Forecasts need only its dimension, which the matrix of many cells would delay.
+    """
+
+    def __init__(self, part: Part, weights: Array | None) -> None:
+        for name, value in {"sizes": part.sizes, "part": part, "weights": weights}.items():
+            object.__setattr__(self, name, value)
+
+    part: Part
+    weights: Array | None
+
+    @cached_property
+    def matrix(self) -> Array:
+        (n,) = self.sizes
+        with threads_for(n):
+            N = basis(n)
+            return np.asarray(N.T @ self.part.family.gram(self.sizes, self.weights) @ N)
+
+    @property
+    def dimension(self) -> int:
+        return self.sizes[0] - 1
+
+    @property
+    def rank(self) -> int:
+        return self.dimension
+
+    @property
+    def deferred_seconds(self) -> float:
+        return 4e-8 * self.sizes[0] ** 2 + 1.6e-10 * self.sizes[0] ** 3
+
+    @property
+    def interval_gram(self) -> IntervalGram | None:
+        """Weights of marginal, prefix, suffix or range queries; None for other intervals."""
+        return interval_gram(self.part, self.weights)
+
+    def quadratic_forms(self, vectors: Array) -> Array:
+        # residual coordinates as tables, shape (k, cells)
+        tables = vectors.T @ CosineMatrix(cells=self.sizes[0]).T
+        if self.interval_gram is not None:
+            return np.asarray(np.sum(tables * gram_product(self.interval_gram, tables), axis=1))
+        return weighted_sum(self.part.family.dot(self.sizes, tables.T) ** 2, self.weights)
+
+    def is_zero(self) -> bool:
+        """Return whether all rows are constant, up to rounding errors."""
+        if self.interval_gram is not None or (
+            self.weights is None and isinstance(self.part.family, Circular)
+        ):
+            return False  # single cells are among the queries, or prefixes
+        family, sizes, ones = self.part.family, self.sizes, np.ones(self.sizes[0])
+        squares = float(weighted_sum(family.squared_norms(sizes), self.weights))
+        means = float(weighted_sum(family.dot(sizes, ones) ** 2, self.weights)) / sizes[0]
+        return squares - means <= MIN_TRACE_SHARE * squares
+
+
+def weighted_sum(values: Array, weights: Array | None) -> Array:
+    """Return the sum over the first axis with ``weights``, shape (n,); None if all are 1."""
+    return np.asarray(values.sum(axis=0) if weights is None else weights @ values)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -444,8 +520,14 @@ class Registry:
                 if inside:
                     return self._store(level_factor(level_gram))
                 return level_gram.total_square(pi)
-            gram = part.family.gram(part.sizes, weights)
-            N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
+            if part.sizes[0] >= MIN_DEFERRED_CELLS and isinstance(part.family, Intervals):
+                if inside:
+                    deferred = DeferredFactor(part, weights)
+                    return (-1, 0.0) if deferred.is_zero() else self._store(deferred)
+                query_trace = _intervals_trace(part, weights)
+            else:
+                gram = part.family.gram(part.sizes, weights)
+                query_trace = float(np.trace(gram))
             if not inside:
                 # not pi^T G pi: if the terms of an answer cancel, its square has an error of 1e-32
                 # times their squares, and pi^T G pi would have one of 1e-16 times their squares
@@ -456,6 +538,7 @@ class Registry:
                 )
             # the family has a closed-form Gram; its rows may be many, such as 500,500 ranges on
             # 1,000 cells
+            N = basis(part.sizes[0])
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
             factor, query_trace = self._joint_factor(
@@ -499,14 +582,8 @@ class Registry:
 
         It is stored itself if no proportional Gram is; for intervals, if no equal one is.
         """
-        trace = factor.trace
         for number, other in enumerate(self.factors):
-            if (type(other), other.sizes, other.low_rank, other.matrix.shape) != (
-                type(factor),
-                factor.sizes,
-                factor.low_rank,
-                factor.matrix.shape,
-            ):
+            if _layout(other) != _layout(factor):
                 continue
             if isinstance(factor, IntervalFactor) and isinstance(other, IntervalFactor):
                 if residual_gram(factor.gram) == residual_gram(other.gram):
@@ -517,6 +594,15 @@ class Registry:
                 if factor.gram.key(scales[0]) == other.gram.key(scales[1]):
                     return number, scales[0] / scales[1]
                 continue
+            if isinstance(factor, DeferredFactor):
+                grams = [f.interval_gram for f in (factor, other) if isinstance(f, DeferredFactor)]
+                if len(grams) == 2 and None not in grams:
+                    if residual_gram(grams[0]) == residual_gram(grams[1]):
+                        return number, 1.0
+                    continue
+                if not _may_be_proportional(factor, other):
+                    continue
+            trace = factor.trace
             scale = trace / other.trace
             # the Gram of low-rank rows scales with the square of the rows
             matrix_scale = math.sqrt(scale) if factor.low_rank else scale
@@ -526,12 +612,41 @@ class Registry:
         return len(self.factors) - 1, 1.0
 
 
-def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return the Gram of a part with interval queries on one wide attribute, without a matrix.
+def _layout(factor: Factor) -> tuple[Any, ...]:
+    """Return what proportional Grams have in common: sizes and form of the stored matrix."""
+    forms = (IntervalFactor, LevelFactor)
+    form = next((c for c in forms if isinstance(factor, c)), Factor)
+    rows = factor.dimension if isinstance(factor, DeferredFactor) else factor.matrix.shape[0]
+    return form, factor.sizes, factor.low_rank, rows, factor.dimension
 
-    None for other families, attributes that are not wide, and parts with weights of single queries.
+
+def _intervals_trace(part: Part, weights: Array | None) -> float:
+    """Return the trace of the Gram of intervals: the weighted sum of their numbers of cells."""
+    if (gram := interval_gram(part, weights)) is None:
+        return float(weighted_sum(part.family.squared_norms(part.sizes), weights))
+    n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
+    lines = (gram.prefix + gram.suffix) * k.sum()
+    return float(gram.marginal * n + lines + gram.ranges * np.sum(k * (n + 1 - k)))
+
+
+def _may_be_proportional(one: Factor, other: Factor) -> bool:
+    """Return whether two Grams of equal order have proportional forms at two fixed vectors."""
+    vectors = np.random.default_rng(0).standard_normal((one.dimension, 2))
+    a, b = one.quadratic_forms(vectors), other.quadratic_forms(vectors)
+    return bool(abs(a[0] * b[1] - a[1] * b[0]) <= PROPORTIONAL_TOLERANCE * a[0] * b[1])
+
+
+def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
+    """Return `interval_gram` of a part on a wide attribute; None for narrow attributes."""
+    return interval_gram(part, weights) if is_wide(part.sizes[0]) else None
+
+
+def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
+    """Return the Gram of a part with interval queries on one attribute, without a matrix.
+
+    None for other families and parts with weights of single queries.
     """
-    if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
+    if len(part.sizes) > 1 or weights is not None:
         return None
     kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
     # a family with weighted rows has the usual name, but a key of its own

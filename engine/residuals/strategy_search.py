@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -115,7 +115,8 @@ class Search:
         sizes = self.factor.sizes
         # copies have a fixed memory order and alignment, so that sums have the same last digit in
         # every process
-        factor = replace(self.factor, matrix=np.array(self.factor.matrix, order="C"))
+        matrix, low_rank = np.array(self.factor.matrix, order="C"), self.factor.low_rank
+        factor = Factor(sizes=sizes, matrix=matrix, low_rank=low_rank)
         centers = [None if pi is None else np.array(pi) for pi in self.centers]
         lift = Lift(sizes, centers)
         if self.spaces or self.complements:

@@ -361,6 +361,21 @@ class SpaceSolution:
     status: str
 
 
+# Numbers of residual Grams on the same axes, with the coefficients of their sum.
+MergedKey = tuple[tuple[int, float], ...]
+
+
+def _merged_key(sub: Subworkload, axes: Axes) -> MergedKey:
+    """Return the residual Grams of a subworkload on ``axes``, which are added up before a search.
+
+    Their coefficients are 1 if there is one Gram.
+    """
+    numbers = [(k, t.coefficient) for t in sub.terms for a, k in t.factors if a == axes]
+    if len({k for k, _ in numbers}) == 1:
+        return ((numbers[0][0], 1.0),)
+    return tuple(sorted(set(numbers)))
+
+
 class SubworkloadSolver:
     """Solver for the subworkloads of one decomposition.  Equal factors are solved once.
 
@@ -410,10 +425,17 @@ class SubworkloadSolver:
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload, before anything is computed.
 
-        Each factor is counted for the first subworkload with it only, because it is solved once.
+        Each sum of factors is counted for the first subworkload with it only, because it is solved
+        once.
         """
-        counted: set[int] = set()
-        return [self._forecast(sub, counted) for sub in subs]
+        counted: set[MergedKey] = set()
+        costs, computed = [self._forecast(sub, counted) for sub in subs], set[int]()
+        for i, sub in enumerate(subs):
+            numbers = {number for term in sub.terms for _, number in term.factors} - computed
+            seconds = math.fsum(self.factors[number].deferred_seconds for number in numbers)
+            costs[i] = replace(costs[i], seconds=costs[i].seconds + seconds)
+            computed |= numbers
+        return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until dense searches are expected to take at most ``seconds``.
@@ -436,22 +458,20 @@ class SubworkloadSolver:
                 self.dense_limit = min(self.dense_limit, needed - 1)
                 return
 
-    def _forecast(self, sub: Subworkload, counted: set[int]) -> Cost:
-        """Return the expected cost of a subworkload, without that of the factors in ``counted``.
+    def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
+        """Return the expected cost of a subworkload, without that of the sums in ``counted``.
 
-        The numbers of its own factors are added to ``counted``.
+        The sums of factors on its own attributes are added to ``counted``.
         """
         terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
-            merged_terms = [
-                {k for t in sub.terms for a, k in t.factors if a == x} for x, _ in terms[0]
-            ]
+            merged_terms = [_merged_key(sub, axes) for axes, _ in terms[0]]
             factors_on = [
                 (axes, [number])
                 for (axes, number), merged in zip(terms[0], merged_terms, strict=True)
-                if not merged <= counted
+                if merged not in counted
             ]
-            counted.update(*merged_terms)
+            counted.update(merged_terms)
         else:
             factors_on = [
                 (tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])

@@ -42,7 +42,7 @@ from engine.residuals.marginals import (
 )
 from engine.residuals.tuning.tune import tuned_centers
 from engine.workload import Circular, Marginal, Part, Range, Suffix
-from engine.workload.families import Prefix
+from engine.workload.families import Intervals, Prefix
 
 CASES = {
     "querysmasher": {},
@@ -549,3 +549,37 @@ def test_bound_of_explicit_plan_of_wide_prefixes_forms_no_gram(mechanism, monkey
     )
     result = plan(workload, Budget(pcost=1.0), mechanism, cache=False)
     assert 0.0 < result.certificate.lower_bound < result.rmse
+
+
+@pytest.mark.parametrize("family", ["prefix", "range", "circular"])
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        ("querysmasher", {}),
+        ("querysmasher", {"centers": "tuned"}),
+        ("residualplanner+", {}),
+        ("hdmm", {}),
+    ],
+)
+def test_forecast_of_narrow_intervals_forms_no_gram(family, mechanism, options, monkeypatch):
+    schema = Schema([Attribute.of_size("day", 900), Attribute.of_size("age", 4)])
+    workload = Workload.all_ways(schema, (1, 2), "marginal").add("day", family)
+    gram = Intervals.gram
+    monkeypatch.setattr(
+        Intervals,
+        "gram",
+        lambda self, sizes, *_: pytest.fail("Gram") if sizes == (900,) else gram(self, sizes),
+    )
+    assert forecast(workload, mechanism, **options).seconds > 0.0
+
+
+def test_decompose_stores_proportional_interval_grams_once():
+    workload = Workload(Schema([Attribute.of_size("day", 120)])).add("day", "prefix")
+    assert len(decompose(workload).factors) == 1
+    double = np.full(120 * 120, 2.0)
+    workload = workload.add("day", "suffix").add("day", "circular")
+    workload = workload.add("day", "circular", query_weights=double).add("day", "total")
+    parts = decompose(workload)
+    assert len(parts.factors) == 2
+    (sub,) = (s for s in parts.subworkloads if s.sizes)
+    assert [term.coefficient for term in sub.terms] == pytest.approx([2 / 3, 1.0])
