@@ -595,9 +595,10 @@ class Registry:
                     return number, scales[0] / scales[1]
                 continue
             if isinstance(factor, DeferredFactor):
-                grams = [f.interval_gram for f in (factor, other) if isinstance(f, DeferredFactor)]
-                if len(grams) == 2 and None not in grams:
-                    if residual_gram(grams[0]) == residual_gram(grams[1]):
+                gram = factor.interval_gram
+                other_gram = other.interval_gram if isinstance(other, DeferredFactor) else None
+                if gram is not None and other_gram is not None:
+                    if residual_gram(gram) == residual_gram(other_gram):
                         return number, 1.0
                     continue
                 if not _may_be_proportional(factor, other):
