@@ -55,8 +55,8 @@ from engine.residuals.basis import (
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_product, total_square
 from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
-from engine.workload import Group, Part, Workload, joint_part, subsets
-from engine.workload.families import Areas, Circular, Intervals
+from engine.workload import Circular, Group, Part, Workload, joint_part, subsets
+from engine.workload.families import Areas, Intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -474,3 +474,28 @@ def test_largest_entry_bound_with_weights_is_below_optimum():
     assert largest_entry_bound(workload) == pytest.approx(total)
     assert largest_entry_bound(workload) <= exact_bound(workload)
     assert largest_entry_bound(workload, "laplace") == pytest.approx(2.0 * total)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [("prefix", 1.0)],
+        [("range", 1.0), ("suffix", 3.0), ("total", 5.0)],
+        [("marginal", 2.0), ("total", 50.0)],
+    ],
+)
+def test_best_bound_intervals_equals_exact_bound(groups):
+    workload = Workload(cube(120, 1))
+    for family, weight in groups:
+        workload = workload.add("x0", family, weight=weight)
+    for law in ("gaussian", "laplace"):
+        expected = exact_bound(workload, law=law)
+        assert best_bound(workload, law)[0] == pytest.approx(expected, rel=2e-4)
+
+
+def test_best_bound_thousands_of_prefixes_is_below_plan():
+    workload = Workload(cube(3_650, 1)).add("x0", "prefix")
+    result = plan(workload, Budget(pcost=1.0), cache=False)
+    bound = math.sqrt(best_bound(workload)[0])
+    assert 0.98 * bound < result.weighted_rmse * math.sqrt(sum(g.count for g in workload.groups))
+    assert result.certificate.global_gap > 0.0
