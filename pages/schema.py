@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import _format as texts
 from engine.workload import Schema
-from pages.parts.schema import constraints_form, draft_form, grid
+from pages.parts.schema import code_list_form, constraints_form, draft_form, grid
 from pages.parts.shell import history, page_layout, python_script
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
@@ -67,7 +67,8 @@ def size_text(schema: Schema) -> str:
 
 
 def advanced_form(schema: Schema | None) -> None:
-    """Draw what few schemas need: constraints, drafts from files, formats of text files."""
+    """Draw what few schemas need: code lists, constraints, drafts, formats of text files."""
+    code_list_form.draw(schema)
     if schema is not None:
         constraints_form.rules(schema)
         constraints_form.exact(schema)
@@ -89,7 +90,7 @@ else:
     st.caption(escape_markdown(size_text(request.schema)))
     person_form(request.schema)
 show_deferred_error("start")
-with st.expander("Advanced: impossible combinations, published totals, data dictionary"):
+with st.expander("Advanced: code list, impossible combinations, published totals, dictionary"):
     advanced_form(request.schema)
 page_layout.footer(
     code=python_script.schema_script(request.schema).text(),

@@ -27,6 +27,7 @@ Row = dict[str, str]
 # session state: rows with a name and no values; rows that the grid shows before its edits; number
 # of the grid, for its key
 INCOMPLETE, BASE, SERIAL = "schema_incomplete", "schema_base", "schema_serial"
+LEVELS = "levels"  # column with the levels of an attribute, which is not edited
 MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 3  # rows of a new grid
@@ -105,6 +106,11 @@ def set_names(names: Sequence[str]) -> None:
     redraw()
 
 
+def incomplete_names() -> list[str]:
+    """Return the names of the rows without values."""
+    return [row["name"] for row in st.session_state.get(INCOMPLETE, [])]
+
+
 def redraw() -> None:
     """Draw a new grid from the schema and the incomplete rows, without earlier edits."""
     st.session_state[BASE] = None
@@ -139,18 +145,21 @@ def draw(schema: Schema | None) -> None:
         state[SERIAL] = state.get(SERIAL, 0) + 1
         key = f"schema_grid_{history.version()}_{state[SERIAL]}"
         state[BASE] = _base_rows(schema)
+    shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
+    hidden = {HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS)}
+    shown = [name for name in ROW_KEYS if name not in hidden]
+    if any(row.get(LEVELS) for row in state[BASE]):
+        shown.insert(shown.index("values") + 1, LEVELS)
     base = [
-        {name: row[name] == "true" if name in FLAGS else row[name] for name in ROW_KEYS}
+        {name: row[name] == "true" if name in FLAGS else row.get(name, "") for name in shown}
         for row in state[BASE]
     ]
-    shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
-    hidden = (HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS))
     st.data_editor(
         base,
         num_rows="dynamic",
         hide_index=True,
         height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 2)),
-        column_order=[name for name in ROW_KEYS if name not in hidden],
+        column_order=shown,
         column_config=_columns(),
         key=key,
         on_change=_use_edits,
@@ -159,7 +168,7 @@ def draw(schema: Schema | None) -> None:
         alt="Editable attributes of the schema",
     )
     show_deferred_error("table")
-    names = [row["name"] for row in state.get(INCOMPLETE, [])]
+    names = incomplete_names()
     if schema is not None and names:
         names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
@@ -172,7 +181,10 @@ def draw(schema: Schema | None) -> None:
 
 def _base_rows(schema: Schema | None) -> list[Row]:
     """Return the rows of a new grid: the attributes, the incomplete rows, or empty rows."""
-    rows = [attribute_row(attribute) for attribute in (schema.attributes if schema else ())]
+    rows = [
+        attribute_row(attribute) | {LEVELS: "; ".join(h.levels_text for h in attribute.hierarchies)}
+        for attribute in (schema.attributes if schema else ())
+    ]
     names = {row["name"] for row in rows}
     rows += [row for row in st.session_state.get(INCOMPLETE, []) if row["name"] not in names]
     return rows or [_empty_row() for _ in range(EMPTY_ROWS)]
@@ -236,5 +248,8 @@ def _columns() -> dict[str, Any]:
         ),
         "date_format": text(
             "date format", help="Dates, in text files, such as %d.%m.%Y; blank for 2024-03-15"
+        ),
+        LEVELS: text(
+            "levels", width=220, disabled=True, help="Levels of a code list, see Advanced."
         ),
     }

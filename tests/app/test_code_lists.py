@@ -1,0 +1,103 @@
+"""Code lists with levels in the app: form, workload, errors, results and published tables."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from pages.parts.schema import code_list_form, grid
+from tests.app.session import Session, open_demo_schema, upload
+from tests.code_lists import N_COUNTIES, counties_csv
+
+CSV = (
+    "code,label,parent,level\nN,North,,region\nS,South,,region\n01,Ayle,N,\n02,Borne,N,\n03,Cray,S,"
+)
+HRC = "North\n@01\n@02\nSouth\n@03\n"
+
+
+def fill(session: Session, **fields: Any) -> Session:
+    """Set fields of the form, without their serial number."""
+    serial = session.app.session_state[code_list_form.SERIAL] if serial_is_set(session) else 0
+    return session.set(**{f"code_list_{name}_{serial}": text for name, text in fields.items()})
+
+
+def serial_is_set(session: Session) -> bool:
+    return code_list_form.SERIAL in session.app.session_state
+
+
+def test_pasted_code_list_becomes_attribute() -> None:
+    session = fill(Session().go("schema"), new="place", text=CSV)
+    assert "Levels: region (2 areas). 3 cells: 01, 02, 03." in session.text()
+    session.press("code_list_add")
+    place = session.studio.schema["place"]
+    assert place.labels == ("01", "02", "03")
+    assert place.hierarchies[0].levels[0].labels == ("North", "South")
+    assert "place: Levels: region (2 areas)" in session.text()
+    assert session.app.session_state[grid.BASE][0][grid.LEVELS] == "region (2 areas)"
+    assert session.press("undo").studio.schema is None
+
+
+def test_uploaded_hrc_with_level_names_joins_schema() -> None:
+    session = open_demo_schema("census")
+    upload(session, "places.hrc", HRC.encode(), "code_list_file_0")
+    fill(session, new="place", levels="region").press("code_list_add")
+    assert session.studio.schema.names == ("age", "sex", "place")
+    (hierarchy,) = session.studio.schema["place"].hierarchies
+    assert (hierarchy.name, hierarchy.level_names) == ("places", ("region",))
+
+
+def test_invalid_code_list_keeps_fields_and_schema() -> None:
+    session = fill(Session().go("schema"), new="place", text=CSV + "\n04,Dell,X,")
+    assert "unknown parent" in session.errors()
+    assert not any(b.key == "code_list_add" for b in session.app.button)
+    assert session.app.text_area(key="code_list_text_0").value.endswith("04,Dell,X,")
+    fill(session, levels="a, b", text=CSV)
+    assert "1 levels" in session.errors() or "level names" in session.errors()
+    fill(session, levels="").press("code_list_add")
+    assert session.studio.schema["place"].size == 3
+    assert not session.errors()
+
+
+def test_code_list_without_column_cannot_be_added() -> None:
+    session = fill(Session().go("schema"), text=CSV)
+    (button,) = [b for b in session.app.button if b.key == "code_list_add"]
+    assert button.disabled
+    assert button.help
+
+
+def test_other_labels_are_refused_and_nothing_is_lost() -> None:
+    session = fill(open_demo_schema("census"), column="sex", text=CSV).press("code_list_add")
+    assert "sex" in session.errors()
+    assert session.app.text_area(key="code_list_text_0").value == CSV
+    assert not session.studio.schema["sex"].hierarchies
+
+
+def test_second_code_list_has_name_and_levels_are_removed() -> None:
+    session = fill(Session().go("schema"), new="place", text=CSV).press("code_list_add")
+    fill(session, column="place", text=CSV.replace("region", "zone")).press("code_list_add")
+    assert "same name" in session.errors()
+    session.set(code_list_name_1_areas="zones").press("code_list_add")
+    place = session.studio.schema["place"]
+    assert [h.name for h in place.hierarchies] == ["areas", "zones"]
+    session.press("code_list_remove_place_areas")
+    assert [h.name for h in session.studio.schema["place"].hierarchies] == ["zones"]
+
+
+def test_column_of_records_gets_its_code_list() -> None:
+    session = upload(Session().go("schema"), "people.csv", b"place,age\n01,4\n")
+    assert set(session.app.selectbox(key="code_list_column_0").options) == {code_list_form.NEW, "place", "age"}
+    fill(session, column="place", text=CSV).press("code_list_add")
+    assert grid.INCOMPLETE in session.app.session_state
+    assert [row["name"] for row in session.app.session_state[grid.INCOMPLETE]] == ["age"]
+
+
+@pytest.mark.parametrize("page", ["schema"])
+def test_counties_redraw_in_one_second(page: str) -> None:
+    session = fill(Session().go("schema"), new="county", text=counties_csv())
+    assert f"{N_COUNTIES:,} cells" in session.text()
+    session.press("code_list_add")
+    start = time.process_time()
+    session.run(session.app)
+    assert time.process_time() - start < 1.0
