@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from engine.workload import Levels, Workload
 from pages.parts.schema import code_list_form, grid
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import Session, open_demo_schema, upload
-from tests.code_lists import N_COUNTIES, counties_csv
+from tests.code_lists import N_COUNTIES, SCHEMA, WORKLOAD, counties_csv
 
 CSV = (
     "code,label,parent,level\nN,North,,region\nS,South,,region\n01,Ayle,N,\n02,Borne,N,\n03,Cray,S,"
@@ -87,10 +90,60 @@ def test_second_code_list_has_name_and_levels_are_removed() -> None:
 
 def test_column_of_records_gets_its_code_list() -> None:
     session = upload(Session().go("schema"), "people.csv", b"place,age\n01,4\n")
-    assert set(session.app.selectbox(key="code_list_column_0").options) == {code_list_form.NEW, "place", "age"}
+    assert set(session.app.selectbox(key="code_list_column_0").options) == {
+        code_list_form.NEW,
+        "place",
+        "age",
+    }
     fill(session, column="place", text=CSV).press("code_list_add")
     assert grid.INCOMPLETE in session.app.session_state
     assert [row["name"] for row in session.app.session_state[grid.INCOMPLETE]] == ["age"]
+
+
+def open_places(page: str = "workload", **fields: Any) -> Session:
+    request = RequestState(workload=Workload(SCHEMA))
+    return Session(plan=permalink.packed(request)).go(page, **fields)
+
+
+def test_levels_are_offered_for_attribute_with_code_list() -> None:
+    session = open_places(add_how="One table").set(group_names=["sex"])
+    options = session.app.selectbox(key="same").options
+    assert not any(text.startswith("levels") for text in options)
+    session.set(group_names=["place"])
+    assert session.app.selectbox(key="own_place").value == "levels"
+    assert "11 queries on 6 cells" in session.text()
+    session.press("add_group")
+    (group,) = session.studio.workload.groups
+    assert group.family == Levels(["region", "county", "place"], hierarchy="geography")
+
+
+def test_levels_have_weights_and_are_chosen() -> None:
+    session = open_places(add_how="One table").set(group_names=["sex", "work"])
+    session.set(own_work_levels_geography=["region", "work"]).set(own_work_weighted=True)
+    session.set(own_work_weight_geography_region=4.0).press("add_group")
+    (group,) = session.studio.workload.groups
+    assert group.parts[1].family.to_dict() == Levels(["region", "work"], [4, 1]).to_dict()
+    assert group.count == 2 * (2 + 6)
+    session.set(group_names=["sex", "work"], own_work_levels_geography=[])
+    assert "No level is chosen" in session.errors()
+
+
+def test_second_code_list_is_chosen_for_all_tables() -> None:
+    session = open_places(add_how="All combinations", ways=[1]).set(special=["place"])
+    session.set(own_place_list="type")
+    session.press("add_ways")
+    families = {g.attributes: g.parts[0].family for g in session.studio.workload.groups}
+    assert families[("place",)].to_dict()["hierarchy"] == "type"
+    assert families[("work",)].name == "marginal"
+
+
+def test_workload_by_level_survives_link_and_file() -> None:
+    request = RequestState(workload=WORKLOAD)
+    text = permalink.packed(request)
+    assert permalink.unpacked(text).key == request.key
+    session = Session(plan=text).go("workload")
+    assert session.studio.workload == WORKLOAD
+    assert session.go("schema").app.session_state[grid.BASE][1][grid.LEVELS].startswith("region")
 
 
 @pytest.mark.parametrize("page", ["schema"])

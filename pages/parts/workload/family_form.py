@@ -9,9 +9,10 @@ import streamlit as st
 
 from engine._format import nonblank_lines
 from engine.errors import WorkloadError
-from engine.workload import Custom, Family, Level, Levels, Width
+from engine.workload import Attribute, Custom, Family, Level, Levels, Width
 from engine.workload.families import FAMILIES, Random, read_matrix
 from engine.workload.schema_io import MAX_FILE
+from pages.parts.shell.error_text import escape_markdown
 
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1 and family not in (Level, Levels)]
@@ -38,6 +39,55 @@ def choose(label: str, names: Sequence[str], key: str) -> str | Family:
     """
     name = st.selectbox(label, names, format_func=meaning, key=key)
     return FORMS[name](key) if name in FORMS else name
+
+
+def families_of(attribute: Attribute) -> list[str]:
+    """Return the names of the families for one attribute; levels only for a code list."""
+    return [*SINGLE, Levels.name] if attribute.hierarchies else SINGLE
+
+
+def choose_of(attribute: Attribute, label: str, key: str) -> str | Family:
+    """Draw the choice of a family for one attribute; see `choose`."""
+    name = st.selectbox(label, families_of(attribute), format_func=meaning, key=key)
+    if name == Levels.name:
+        return _levels(attribute, key)
+    return FORMS[name](key) if name in FORMS else name
+
+
+def _levels(attribute: Attribute, key: str) -> Family:
+    """Draw the choice of levels of a code list, each with an optional weight."""
+    names = [hierarchy.name for hierarchy in attribute.hierarchies]
+    name = names[0]
+    if len(names) > 1:
+        name = st.selectbox("Code list", names, key=f"{key}_list")
+    hierarchy = attribute.hierarchies[names.index(name)]
+    areas = {level.name: level.areas for level in hierarchy.levels}
+    areas[attribute.name] = attribute.size
+    levels = st.pills(
+        "Levels",
+        list(areas),
+        selection_mode="multi",
+        default=list(areas),
+        format_func=lambda level: f"{escape_markdown(level)} ({areas[level]:,})",
+        key=f"{key}_levels_{name}",
+        help="The number of areas is in brackets. The last level has the single codes.",
+    )
+    if not levels:
+        raise WorkloadError("No level is chosen. Choose at least one level.")
+    chosen = tuple(level for level in areas if level in levels)
+    weights = None
+    if len(chosen) > 1 and st.checkbox("Weight per level", key=f"{key}_weighted"):
+        weights = tuple(
+            place.number_input(
+                f"Weight of {escape_markdown(level)}",
+                min_value=0.0,
+                value=1.0,
+                step=1.0,
+                key=f"{key}_weight_{name}_{level}",
+            )
+            for place, level in zip(st.columns(len(chosen)), chosen, strict=True)
+        )
+    return Levels(chosen, weights, name if len(names) > 1 else None)
 
 
 def _width(key: str) -> Family:

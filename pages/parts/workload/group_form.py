@@ -12,7 +12,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
-from engine.workload import Group, Schema, Workload, new_groups
+from engine.workload import Group, Levels, Schema, Workload, new_groups
 from engine.workload.families import default_family
 from pages.parts.shell import buttons, figure_view, history
 from pages.parts.shell.error_text import (
@@ -131,8 +131,9 @@ def _all_tables(
 
 
 def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return attributes and keys of their families; a family without attribute has no key."""
     return [
-        (name, family if isinstance(family, str) else family.key)
+        (name, family if isinstance(family, (str, Levels)) else family.key)
         for name, family in families.items()
     ]
 
@@ -164,22 +165,32 @@ def one_set(schema: Schema) -> tuple[Group, ...]:
 
 def _family_choice(schema: Schema, name: str) -> Any:
     """Draw the choice of the family of one attribute; return it for `Workload.add`."""
-    names = family_form.SINGLE
-    start = names.index(default_family(schema[name].kind))
-    key = f"own_{name}"
-    if key not in st.session_state:
-        st.session_state[key] = names[start]
-    return family_form.choose(f"Type of counts on {escape_markdown(name)}", names, key)
+    attribute, key = schema[name], f"own_{name}"
+    if st.session_state.get(key) not in family_form.families_of(attribute):
+        has_levels = bool(attribute.hierarchies)
+        st.session_state[key] = Levels.name if has_levels else default_family(attribute.kind)
+    return family_form.choose_of(attribute, f"Type of counts on {escape_markdown(name)}", key)
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
     """Draw the choice of the families of one table; return it for `Workload.add`."""
     choices = [SAME, JOINT] if len(names) == 1 else [SAME, EACH, JOINT]
-    scope = st.radio("Type of counts", choices, horizontal=True, key="group_how")
+    has_levels = any(schema[name].hierarchies for name in names)
+    by_attribute = has_levels and EACH in choices
+    scope = st.radio(
+        "Type of counts",
+        choices,
+        choices.index(EACH) if by_attribute else 0,
+        horizontal=True,
+        # another key, because a field keeps the choice that it had with other attributes
+        key="group_how_levels" if by_attribute else "group_how",
+    )
     if scope == EACH:
         return {name: _family_choice(schema, name) for name in names}
     if scope == JOINT:
         return family_form.choose("Joint type of counts", family_form.JOINT, "joint")
+    if len(names) == 1 and has_levels:
+        return _family_choice(schema, names[0])
     return family_form.choose("Type of counts on each attribute", family_form.SINGLE, "same")
 
 
