@@ -8,9 +8,10 @@ from.
     census    single years of age by sex, as in a census table        none
     survey    944 voters of 1996, a public-domain survey              survey.csv
     panel     800 persons in one to eight waves, simulated            panel.csv; its schema declares whose rows
+    states    states in regions, by sex and age, simulated            states.csv; its schema has a code list
 
-`make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel,
-`make_synthetic` a table for any schema.
+`make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel, `make_states`
+the states, `make_synthetic` a table for any schema.
 """
 
 from pathlib import Path
@@ -24,6 +25,7 @@ TITLES = {
     "census": "Census age by sex",
     "survey": "Election survey 1996",
     "panel": "Panel, many rows each",
+    "states": "States in regions",
 }
 WORDS = {
     "adult": "14 attributes of the UCI repository's Adult file",
@@ -32,6 +34,7 @@ WORDS = {
     "census": "103 ages by sex, as in a census table",
     "survey": "10 attributes and 944 public records",
     "panel": "5 attributes of 800 simulated persons, one to eight rows each",
+    "states": "3 attributes of 3,000 simulated persons in 51 states, 9 divisions and 4 regions",
 }
 
 
@@ -39,7 +42,7 @@ def schemas() -> dict[str, Path]:
     """Schema files by name, each readable by `Schema.from_json`.
 
     >>> list(schemas())
-    ['adult', 'cps', 'loans', 'census', 'survey', 'panel']
+    ['adult', 'cps', 'loans', 'census', 'survey', 'panel', 'states']
     """
     return {name: _HERE / f"{name}.json" for name in TITLES}
 
@@ -48,6 +51,6 @@ def tables() -> dict[str, Path]:
     """CSV files of public or simulated records by the name of the schema they fit.
 
     >>> [(name, path.name) for name, path in tables().items()]
-    [('survey', 'survey.csv'), ('panel', 'panel.csv')]
+    [('survey', 'survey.csv'), ('panel', 'panel.csv'), ('states', 'states.csv')]
     """
-    return {name: _HERE / f"{name}.csv" for name in ("survey", "panel")}
+    return {name: _HERE / f"{name}.csv" for name in ("survey", "panel", "states")}

@@ -8,7 +8,7 @@ from engine._format import pluralize
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import Measurement, measure
-from engine.workload import Schema, Workload
+from engine.workload import Levels, Schema, Workload
 from pages.parts.schema import grid
 from pages.parts.shell import budgets, figure_view, history, page_layout, python_script
 from pages.parts.shell.error_text import escape_markdown
@@ -23,6 +23,7 @@ WORDS = (
     "Until you release, no records are read and no budget is spent."
 )
 DEMO_WAYS = (1, 2)  # attributes per table of a demo
+LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list, such as sex by age by state
 EXAMPLE, EXAMPLE_ATTRIBUTE = "survey", "tv_news_days"  # public records
 EXAMPLE_HEIGHT = 300  # pixels
 # small enough that the intervals are visible next to counts of hundreds
@@ -37,11 +38,22 @@ def example() -> Measurement:
     return measure(example_plan, demo_data.tables()[EXAMPLE], rehearsal=True)
 
 
+def demo_families(schema: Schema) -> dict[str, str | Levels]:
+    """Return the families of a demo with a code list: its levels and single values; or none."""
+    families: dict[str, str | Levels] = {
+        attribute.name: Levels((*attribute.hierarchies[0].level_names, attribute.name))
+        for attribute in schema.attributes
+        if attribute.hierarchies
+    }
+    return dict.fromkeys(schema.names, "marginal") | families if families else {}
+
+
 @st.cache_resource(show_spinner=False)
 def demo_workload(name: str) -> Workload:
     """Return the tables that a demo opens."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    return Workload.all_ways(schema, DEMO_WAYS)
+    families = demo_families(schema)
+    return Workload.all_ways(schema, LEVEL_WAYS if families else DEMO_WAYS, families or "auto")
 
 
 def try_demo() -> None:
@@ -60,10 +72,15 @@ def demo() -> None:
     name = st.selectbox(
         "Demo", names, names.index(EXAMPLE), demo_data.TITLES.__getitem__, key="start_demo"
     )
-    tables = pluralize(len(demo_workload(name).groups), "table")
+    workload = demo_workload(name)
+    tables = pluralize(len(workload.groups), "table")
+    sizes = "one or two attributes"
+    for family in demo_families(workload.schema).values():
+        if isinstance(family, Levels):
+            sizes = f"one to three attributes, by {', '.join(family.levels)}"
     st.caption(
         escape_markdown(
-            f"{demo_data.WORDS[name]}. Opens all {tables} of one or two attributes, at"
+            f"{demo_data.WORDS[name]}. Opens all {tables} of {sizes}, at"
             f" {budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())}."
         )
     )

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import demo_data
-from demo_data import make_panel, make_schemas, make_survey, make_synthetic
+from demo_data import make_panel, make_schemas, make_states, make_survey, make_synthetic
 from demo_data.make_synthetic import synthetic
 from engine.records import count_marginals
 from engine.workload import Attribute, Schema
@@ -106,6 +106,7 @@ def test_demo_schema_files_match_script() -> None:
     schemas = make_schemas.papers_schemas() | {
         "survey": make_survey.survey_schema(),
         "panel": make_panel.panel_schema(),
+        "states": make_states.states_schema(),
     }
     assert {
         name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()
@@ -124,6 +125,20 @@ def test_census_ages_fit_buckets_of_paper() -> None:
     age = load("census")["age"]
     expected = ["[0, 1)", "[17, 18)", "[84, 85)", "[99, 100)", "[100, 105)", "[110, 130]"]
     assert [age.label(i) for i in (0, 17, 84, 99, 100, 102)] == expected
+
+
+def test_states_are_simulated_by_script() -> None:
+    records = pd.read_csv(demo_data.tables()["states"], dtype=str)
+    pd.testing.assert_frame_equal(
+        records, make_states.states_records().astype(str), check_dtype=False
+    )
+    schema = load("states")
+    (geography,) = schema["state"].hierarchies
+    assert [level.areas for level in geography.levels] == [4, 9]
+    assert schema.sizes(schema.names) == (51, 2, 23)
+    counts_by_name = cells(demo_data.tables()["states"], schema)
+    assert all(counts.sum() == make_states.PEOPLE for counts in counts_by_name.values())
+    assert schema["state"].labels[counts_by_name["state"].argmax()] == "CA"
 
 
 def test_survey_records_fit_schema() -> None:
