@@ -25,7 +25,13 @@ from engine.figures.domain import (
     range_picture,
     rows_picture,
 )
-from engine.figures.errors import error_picture, has_map, pairs_picture, spread_picture
+from engine.figures.errors import (
+    areas_picture,
+    error_picture,
+    has_map,
+    pairs_picture,
+    spread_picture,
+)
 from engine.figures.plans import (
     breakdown_picture,
     budget_picture,
@@ -57,6 +63,7 @@ __all__ = [
     "Picture",
     "all_tied",
     "answers_picture",
+    "areas_picture",
     "block_names",
     "breakdown_picture",
     "budget_picture",

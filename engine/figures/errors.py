@@ -146,6 +146,37 @@ def error_picture(
     )
 
 
+def areas_picture(areas: pd.DataFrame, level: str) -> Picture:
+    """Return a figure of the largest standard error of each area of a level, in counts.
+
+    Parameters
+    ----------
+    areas : rows of `engine.analysis.levels.area_errors`, at most `MAX_SIDE` are drawn.
+    level : name of the level.
+    """
+    shown = areas.head(MAX_SIDE)
+    errors = shown["largest standard error"].to_numpy()
+    title = "standard error (counts)"
+    figure = line(
+        errors,
+        shown["label"].tolist(),
+        (level, title),
+        "%{x}<br>up to %{y:.4g} counts",
+        connected=False,
+    )
+    table = areas.rename(columns={"label": level}).drop(columns="area")
+    return Picture(
+        title=f"Largest standard error by {level}",
+        figure=figure,
+        table=table,
+        alt=(
+            f"{pluralize(len(shown), 'area')} of the level {level}: standard errors from"
+            f" {format_number(float(errors.min()))} to {format_number(float(errors.max()))} counts."
+        ),
+        note="",
+    )
+
+
 def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figure:
     """Return a bar, line chart or heat map with one value per query of a grid.
 

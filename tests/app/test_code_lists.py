@@ -11,8 +11,8 @@ from engine.workload import Levels, Workload
 from pages.parts.schema import code_list_form, grid
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.session import Session, open_demo_schema, upload
-from tests.code_lists import N_COUNTIES, SCHEMA, WORKLOAD, counties_csv
+from tests.app.session import Session, open_demo_schema, upload, wait
+from tests.code_lists import N_COUNTIES, SCHEMA, WORKLOAD, counties_csv, counties_workload
 
 CSV = (
     "code,label,parent,level\nN,North,,region\nS,South,,region\n01,Ayle,N,\n02,Borne,N,\n03,Cray,S,"
@@ -144,6 +144,34 @@ def test_workload_by_level_survives_link_and_file() -> None:
     session = Session(plan=text).go("workload")
     assert session.studio.workload == WORKLOAD
     assert session.go("schema").app.session_state[grid.BASE][1][grid.LEVELS].startswith("region")
+
+
+def open_plan(workload: Workload, page: str = "preview", **fields: Any) -> Session:
+    studio = RequestState(workload=workload, options={"centers": "uniform"})
+    return wait(Session(plan=permalink.packed(studio)).go(page, **fields))
+
+
+def test_preview_shows_one_level_with_worst_areas_first() -> None:
+    session = open_plan(WORKLOAD)
+    level = next(b for b in session.app.button_group if b.key == "preview_level")
+    assert list(level.options) == ["region", "county", "place"]
+    frame = session.app.dataframe[1].value
+    assert list(frame.columns) == ["region", "RMSE", "largest standard error"]
+    assert frame["largest standard error"].is_monotonic_decreasing
+    session.set(preview_level="place")
+    assert set(session.app.dataframe[1].value["place"]) == {"a1", "a2", "b1", "c1", "c2", "c3"}
+    assert "Areas 1 to 6 of 6" in session.text()
+
+
+def test_preview_of_counties_is_paged_and_searched() -> None:
+    session = open_plan(counties_workload()).set(preview_level="county")
+    assert f"Areas 1 to 50 of {N_COUNTIES:,}" in session.text()
+    session.set(areas_find_county="010052")
+    assert "Areas 1 to 1 of 1" in session.text()
+    session.set(areas_find_county="nowhere")
+    assert "No area has this text" in session.text()
+    session.set(areas_find_county="", fixed_0_0_find="State 07")
+    assert session.app.selectbox(key="fixed_0_0").options == ["state = State 07"]
 
 
 @pytest.mark.parametrize("page", ["schema"])

@@ -11,7 +11,8 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine._format import pluralize
 from engine.plans import Plan
-from pages.parts.preview import variance_breakdown_view
+from engine.workload.level_queries import levels_of_group
+from pages.parts.preview import level_view, variance_breakdown_view
 from pages.parts.shell import figure_view, history
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, record_count_form
@@ -123,6 +124,7 @@ def draw_selected_group(plan: Plan) -> None:
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     even_error = analysis.even_error(plan, number)
+    group_levels = levels_of_group(plan.schema, plan.workload.groups[number])
     if even_error is not None:
         counts = pluralize(plan.workload.groups[number].count, "query", "queries")
         error = texts.format_number(even_error)
@@ -130,6 +132,14 @@ def draw_selected_group(plan: Plan) -> None:
         row = st.container(horizontal=True)
         with row, st.popover("Data"):
             _errors_of_all_groups(plan)
+    elif group_levels:
+        level_view.draw(plan, number, group_levels)
+        row = st.container(horizontal=True)
+        with row, st.popover("Data"):
+            _errors_of_all_groups(plan)
+        if len(plan.workload.groups[number].parts) > 1:
+            with row, st.popover("Single queries"):
+                _single_queries(plan, number)
     else:
         place, row = st.container(), st.container(horizontal=True)
         with row, st.popover("Axes and data"):
@@ -150,6 +160,15 @@ def _errors_of_all_groups(plan: Plan) -> None:
     """Draw the downloads of the errors of all tables."""
     st.caption("Errors of all tables")
     figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
+
+
+def _single_queries(plan: Plan, number: int) -> None:
+    """Draw the errors of single queries of a group along one or two attributes."""
+    axes_and_fixed = group_choice.choose_slice(plan, number)
+    if axes_and_fixed is not None:
+        picture = figures.error_picture(plan, number, *axes_and_fixed)
+        figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
+        figure_view.table(picture.table, name="errors", alt=picture.title)
 
 
 def _select(number: int) -> None:

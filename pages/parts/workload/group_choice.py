@@ -10,7 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 from engine._format import pluralize
 from engine.analysis import find_cells, find_groups, worst_group
 from engine.plans import Plan
-from engine.workload import Attribute, Circular, Group, Marginal, Range
+from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range
+from engine.workload.level_queries import levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 
 MAX_OPTIONS = 2_000  # options of a list without a search
@@ -80,7 +81,10 @@ def choose_slice(
         axes = st.multiselect(
             "Axes",
             list(names),
-            default=range_parts[:1] or list(names)[:2],
+            # areas of a code list are many and have a view by level
+            default=range_parts[:1]
+            or [p for p in names if not _has_areas(group, p)][:2]
+            or list(names)[:2],
             format_func=names.__getitem__,
             max_selections=2,
             key=f"{prefix}across_{number}",
@@ -109,6 +113,8 @@ def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key
     name = " × ".join(a.name for a in attributes)
     if isinstance(part.family, Marginal):
         return choose_cell(column, attributes[0], key=key)
+    if part.count > MAX_OPTIONS and _has_areas(group, number):
+        return _choose_area(column, plan, group, number, key=key)
     if part.count > MAX_OPTIONS:
         return int(
             column.number_input(f"Query on {escape_markdown(name)}", 0, part.count - 1, 0, key=key)
@@ -120,4 +126,26 @@ def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key
             format_func=lambda i: part.family.text(attributes, i) or "all records",
             key=key,
         )
+    )
+
+
+def _has_areas(group: Group, part: int) -> bool:
+    return isinstance(group.parts[part].family, (Level, Levels))
+
+
+def _choose_area(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:
+    """Draw the choice of an area by search; return the number of its query in the part."""
+    levels = [level for level in levels_of_group(plan.schema, group) if level.part == number]
+    name = escape_markdown(group.attributes[group.parts[number].axes[0]])
+    text = column.text_input(f"Find an area of {name}", key=f"{key}_find")
+    options = {
+        level.start + area: f"{level.title} = {level.labels[area]}"
+        for level in levels
+        for area in level.find(text)[:MAX_MATCHES]
+    }
+    if not options:
+        column.caption("No area has this text. The first area is used.")
+        return 0
+    return int(
+        column.selectbox(f"Area of {name}", list(options), format_func=options.__getitem__, key=key)
     )
