@@ -40,12 +40,13 @@ from engine.common_mechanism.common_block import (
     round_noise_up,
 )
 from engine.common_mechanism.common_mechanism import exact_split
-from engine.errors import PlanError
+from engine.errors import LimitExceeded, PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.plans.blocks import cells_pcost, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Complement, Space, Split, digest
+from engine.residuals.operators import MIN_WIDE_CELLS, Operator
 from engine.workload import Schema, Workload
 
 if TYPE_CHECKING:
@@ -443,7 +444,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         record; the plans have no common part; or the costs of look and residual together cannot be
         those of the plans.
     LimitExceeded
-        Blocks are too large to be compared in memory.
+        Blocks are too large to be compared in memory, or an attribute in common has 1,000 cells or
+        more.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcdefg"])
@@ -463,6 +465,13 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     exact_look, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
         space_blocks = [p.blocks[space] for p in options]
+        for space_block in space_blocks:
+            if any(isinstance(strategy.rows, Operator) for _, strategy in space_block.factors):
+                raise LimitExceeded(
+                    f"The tables on {set_name(space)} have an attribute of {MIN_WIDE_CELLS:,} cells"
+                    " or more, and the common part is computed with matrices. Choose tables without"
+                    " this attribute, or give it fewer cells."
+                )
         block, methods[space] = common_block(
             space_blocks, split.centers_of(space), split.complements.get(space)
         )

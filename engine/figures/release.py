@@ -399,29 +399,34 @@ def published_picture(
 
     Parameters
     ----------
-    answers : table with the columns of `engine.postprocess.uncertainty.Uncertainty.answers`.
+    answers : table with the columns of `engine.postprocess.uncertainty.Uncertainty.answers`, or,
+        without unbiased answers, of `Uncertainty.sums`.
     rehearsal : whether the picture is marked as a rehearsal.
     unbiased, published : whether these answers are drawn.
     """
     shown = answers.head(MAX_SIDE)
-    series = [
-        _unbiased(shown, "unbiased, exact interval"),
-        _Series(
+    drawn = []
+    if unbiased:
+        drawn.append(_unbiased(shown, "unbiased, exact interval"))
+    if published:
+        series = _Series(
             name="published, approximate interval",
             values=shown["published"],
             low=shown["published_low"],
             high=shown["published_high"],
             color=ORANGE,
             symbol="diamond",
-        ),
-    ]
-    drawn = [one for one, is_drawn in zip(series, (unbiased, published), strict=True) if is_drawn]
+        )
+        drawn.append(series)
     figure = _answers_figure(shown["query"].tolist(), drawn)
     figure.update_layout(scattermode="group")
     if rehearsal:
         mark_rehearsal(figure)
-    n_negative = int((shown["answer"] < 0).sum())
     n_suppressed = int(shown["published"].isna().sum())
+    negative_text = ""
+    if "answer" in shown:
+        n_negative = int((shown["answer"] < 0).sum())
+        negative_text = f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one."
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     suppressed_text = (
         f" {pluralize(n_suppressed, 'published answer')}"
@@ -434,9 +439,8 @@ def published_picture(
         figure=figure,
         table=answers,
         alt=(
-            f"{kind}{pluralize(len(shown), 'query', 'queries')};"
-            f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one."
-            f"{suppressed_text} {_interval_text(drawn)}"
+            f"{kind}{pluralize(len(shown), 'query', 'queries')}{';' if negative_text else '.'}"
+            f"{negative_text}{suppressed_text} {_interval_text(drawn)}"
         ).strip(),
         note=_omitted_text(answers),
     )

@@ -337,12 +337,16 @@ def write_level_sums(
     return Path(path)
 
 
-def read_level_sums(path: str | os.PathLike[str], group: int, level: str) -> pd.DataFrame:
-    """Read the sums of a group on a level from a file of `write_level_sums`."""
+def read_level_sums(
+    path: str | os.PathLike[str], group: int, level: str, start: int = 0, stop: int | None = None
+) -> pd.DataFrame:
+    """Read queries ``start:stop`` of a group on a level from a file of `write_level_sums`."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, filters=[("group", "==", group), ("level", "==", level)])
-    frame: pd.DataFrame = table.drop_columns(["group", "level"]).to_pandas()
+    first, last, _ = slice(start, stop).indices(len(table))
+    rows = table.drop_columns(["group", "level"]).slice(first, max(first, last) - first)
+    frame: pd.DataFrame = rows.to_pandas()
     return frame
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from engine.workload import Levels, Workload
@@ -172,6 +174,56 @@ def test_preview_of_counties_is_paged_and_searched() -> None:
     assert "No area has this text" in session.text()
     session.set(areas_find_county="", fixed_0_0_find="State 07")
     assert session.app.selectbox(key="fixed_0_0").options == ["state = State 07"]
+
+
+def first_table(session: Session) -> pd.DataFrame:
+    return session.app.dataframe[0].value
+
+
+def test_results_are_shown_by_level() -> None:
+    session = open_plan(WORKLOAD, "release")
+    wait(session.set(rows=800).press("rehearse"))
+    every = first_table(session)
+    session.set(rehearsal_level_0="region")
+    table = first_table(session)
+    assert len(table) == 2 * 2 * 3
+    assert table["query"].str.contains("region = ").all()
+    expected = every.set_index("query").loc[table["query"], "answer"]
+    np.testing.assert_array_equal(table["answer"], expected)
+    assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
+
+
+def test_published_tables_are_shown_by_level() -> None:
+    session = open_plan(WORKLOAD, "release")
+    wait(session.set(rows=800).press("rehearse"))
+    session.set(rehearsal_view="Published tables")
+    wait(session.press("rehearsal_publish"))
+    assert {"answer", "published"} <= set(first_table(session))
+    session.set(rehearsal_published_level_0="county")
+    counties = first_table(session)
+    assert counties["query"].str.contains("county = ").all()
+    # a level that is not in the workload
+    session.set(rehearsal_published_level_0="kind")
+    kinds = first_table(session)
+    assert "Sums of published cells" in session.text()
+    assert len(kinds) == 2 * 2 * 3
+    assert "answer" not in kinds
+    women = [
+        frame[frame["query"].str.contains("sex = F")]["published"].sum()
+        for frame in (counties, kinds)
+    ]
+    assert women[0] == pytest.approx(women[1])
+    assert not session.errors()
+
+
+def test_wide_results_are_searched() -> None:
+    session = open_plan(counties_workload(), "release")
+    wait(session.set(rows=5_000).press("rehearse"))
+    session.set(rehearsal_level_0="county")
+    assert f"of {N_COUNTIES * 36:,}" in session.text()
+    session.set(rehearsal_find_0_county="010052")
+    assert len(first_table(session)) == 36
+    assert not session.errors()
 
 
 @pytest.mark.parametrize("page", ["schema"])

@@ -17,7 +17,7 @@ from engine.errors import EngineError, LimitExceeded, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release.measurement import estimate, strategy_answers
-from engine.workload import Custom, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.common_mechanism.matrices import assert_close, assert_maximal
 from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, ways
 from tests.oracles import workload_rows
@@ -391,3 +391,12 @@ def test_budget_shares_sum_to_plan_costs():
         rows = spaces[spaces["option"] == name]
         assert rows["total"].sum() == pytest.approx(option.pcost, rel=1e-9)
         assert rows["shared"].sum() == pytest.approx(split.look.pcost, rel=1e-9)
+
+
+def test_common_part_on_wide_attribute_is_refused() -> None:
+    schema = Schema(
+        [Attribute.of_size("zip", 1_000, kind="categorical"), Attribute.of_size("a", 2)]
+    )
+    plans = [plan(Workload.all_ways(schema, way, "marginal"), Budget(pcost=1.0)) for way in (1, 2)]
+    with pytest.raises(LimitExceeded, match="zip"):
+        coarse_or_fine(*plans, names=["one-way", "two-way"])

@@ -13,7 +13,13 @@ from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
-from engine.publish import write_published, write_records, write_tables, write_workbook
+from engine.publish import (
+    write_level_sums,
+    write_published,
+    write_records,
+    write_tables,
+    write_workbook,
+)
 from engine.release import Measurement, load_measurement
 from engine.release.measure import load_rehearsal
 from engine.workload import Workload
@@ -45,7 +51,7 @@ def publish_tables(
     fit : method of `engine.postprocess.publish`.
     records : whether to draw synthetic records, and their number (None: the total of the tables).
     rule : parameters of the `QualityRule` that marks unreliable cells.
-    files : kind of file, such as "csv" -> path.
+    files : kind of file, such as "csv" -> path; "levels" is the file of sums along code lists.
     checkpoint : folder for the checkpoint of an interrupted call; removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
@@ -62,6 +68,8 @@ def publish_tables(
     write_published(
         errors, places["csv"], format="csv", rule=quality_rule, progress=_part(progress, 0.75, 0.8)
     )
+    if "levels" in places:
+        write_level_sums(errors, places["levels"], rule=quality_rule)
     out: dict[str, Any] = {
         "total": tables.total,
         "summary": errors.summary(quality_rule),

@@ -12,7 +12,7 @@ from engine import figures
 from engine.errors import EngineError
 from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
-from engine.publish.report import read_published
+from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
 from pages.parts.jobs import job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
@@ -24,7 +24,7 @@ from pages.parts.shell.error_text import (
     in_labels,
     show_deferred_error,
 )
-from pages.parts.workload import group_choice, record_count_form
+from pages.parts.workload import group_choice, level_choice, record_count_form
 
 PAGE = 100  # answers per page
 BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
@@ -45,6 +45,7 @@ SMOOTHING = {
     "nonnegative": "only to remove negative counts",
 }
 FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
+LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
 
@@ -61,12 +62,15 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         )
         return
     job, arguments = _form(measurement, source, key=key)
+    has_levels = any(attribute.hierarchies for attribute in measurement.plan.schema.attributes)
+    kinds = FILES | LEVELS_FILE if has_levels else FILES
     buttons.button(
         "Create published tables",
         _start,
         key,
         job,
         arguments,
+        kinds,
         key=f"{key}_publish",
         help=ADVICE,
     )
@@ -146,12 +150,12 @@ def _rule_arguments(least_count: float) -> dict[str, float]:
     }
 
 
-def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
-    """Start the job and drop the result of earlier choices."""
+def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, str]) -> None:
+    """Start the job that writes these kinds of files; drop the result of earlier choices."""
     job_widget.replace_job(f"{key}_published", job)
     with deferred_errors("publish"):
         files = {
-            kind: private_tempdir.new_file("published", ending) for kind, ending in FILES.items()
+            kind: private_tempdir.new_file("published", ending) for kind, ending in kinds.items()
         }
         places = {kind: str(place) for kind, place in files.items()}
         job_widget.start(
@@ -174,26 +178,38 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         )
         or BOTH
     )
-    total = measurement.plan.workload.groups[number].count
-    pages = -(-total // PAGE)
-    page = st.pagination(pages, key=f"{key}_published_page_{number}") if pages > 1 else 1
-    answers = read_published(
-        measurement.plan, result["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE
+    plan, files = measurement.plan, result["files"]
+    queries = level_choice.choose_queries(
+        plan, number, PAGE, key=f"{key}_published", with_sums="levels" in files
     )
+    if queries is None:
+        return
+
+    def read(first: int, end: int) -> Any:
+        if queries.sums:
+            return read_level_sums(files["levels"], number, queries.sums, first, end)
+        return read_published(plan, files["parquet"], number, first, end)
+
+    if queries.total > PAGE:
+        st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
+    if queries.sums:
+        st.caption("Sums of published cells. The workload has no unbiased answers on this level.")
     picture = figures.published_picture(
-        answers,
+        queries.page(read),
         rehearsal=measurement.rehearsal,
-        unbiased=shown != PUBLISHED,
-        published=shown != UNBIASED,
+        unbiased=shown != PUBLISHED and not queries.sums,
+        published=shown != UNBIASED or bool(queries.sums),
     )
     figure_view.chart(picture, key=f"{key}_published")()
     st.caption(escape_markdown(picture.alt))
-    table = picture.table.drop(columns=LEFT_OUT.get(shown, []))
+    left_out = [] if queries.sums else LEFT_OUT.get(shown, [])
+    table = picture.table.drop(columns=left_out)
     mark = download_view.mark(measurement)
     figure_view.table(
         table,
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
+        full_table=queries.full_table(read),
     )
     with st.expander("Bias of small cells"):
         st.caption("Expected bias and error by cell size, in counts, from simulations.")

@@ -20,7 +20,12 @@ from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
-from pages.parts.workload import group_choice, query_form, record_count_form
+from pages.parts.workload import (
+    group_choice,
+    level_choice,
+    query_form,
+    record_count_form,
+)
 
 PAGE = 100  # answers per page
 SIGNS = {"minus": -1.0, "plus": 1.0}  # of the second query in a sum
@@ -76,15 +81,18 @@ def browse(
         key=f"{key}_confidence",
         help="How often the interval contains the true count",
     )
-    total = measurement.plan.workload.groups[number].count
-    pages = -(-total // PAGE)
-    page = st.pagination(pages, key=f"{key}_page_{number}") if pages > 1 else 1
-    start = (page - 1) * PAGE
-    answers = measurement.answers(number, start, start + PAGE, confidence)
-    if records is not None:
-        answers = add_truth(answers, measurement.plan, number, start, records)
-    if pages > 1:
-        st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}.")
+    plan = measurement.plan
+
+    def read(first: int, end: int) -> Any:
+        answers = measurement.answers(number, first, end, confidence)
+        return answers if records is None else add_truth(answers, plan, number, first, records)
+
+    queries = level_choice.choose_queries(plan, number, PAGE, key=key)
+    if queries is None:
+        return
+    answers = queries.page(read)
+    if queries.total > PAGE:
+        st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
     picture = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
     figure_view.chart(picture, key=key)()
@@ -104,6 +112,7 @@ def browse(
         table,
         name=f"{mark(measurement)}{name}",
         alt="Answers with standard errors, intervals and their quality",
+        full_table=queries.full_table(read),
     )
 
 
