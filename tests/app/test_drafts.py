@@ -74,7 +74,7 @@ def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
 
 def test_public_table_draft_requires_declaration() -> None:
     session = Session()
-    assert session.app.file_uploader(key="public_file_disabled").disabled
+    assert not any(uploader.key == "public_file" for uploader in session.app.file_uploader)
     session.set(draft_is_public=True)
     rows = b"region,age,income\nNorth,31,10.5\nSouth,4,70000\nNorth,17,123\n"
     session.run(session.app.file_uploader(key="public_file").upload("sample.csv", rows, "text/csv"))

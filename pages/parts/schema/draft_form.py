@@ -218,22 +218,20 @@ def remove(key: str, place: str) -> None:
 
 
 def public_table() -> None:
-    """Draw the uploader for a public table, whose values are read."""
+    """Draw the uploader for a public table, whose values are read, after a confirmation."""
     public = st.checkbox(
         "This table is published; it contains no private data",
         key="draft_is_public",
         on_change=remove,
         args=("public_file", "start"),
     )
-    st.file_uploader(
-        "Public table (values are read)",
-        # another key while disabled, because a field with a new key has no uploaded file
-        key="public_file" if public else "public_file_disabled",
-        on_change=_take_public,
-        max_upload_size=MAX_UPLOAD_MB,
-        disabled=not public,
-        help=None if public else "Confirm first that this table is published.",
-    )
+    if public:
+        st.file_uploader(
+            "Public table (values are read)",
+            key="public_file",
+            on_change=_take_public,
+            max_upload_size=MAX_UPLOAD_MB,
+        )
 
 
 def _take_public(sheet: str | None = None) -> None:
