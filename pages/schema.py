@@ -90,7 +90,11 @@ else:
     st.caption(escape_markdown(size_text(request.schema)))
     person_form(request.schema)
 show_deferred_error("start")
-with st.expander("Advanced: code list, impossible combinations, published totals, dictionary"):
+with st.expander(
+    "Advanced: code list, impossible combinations, published totals, dictionary",
+    key="schema_advanced",
+    on_change="rerun",  # the fold stays open when the elements above it change
+):
     advanced_form(request.schema)
 page_layout.footer(
     code=python_script.schema_script(request.schema).text(),

@@ -133,10 +133,9 @@ def draw_selected_group(plan: Plan) -> None:
         with row, st.popover("Data"):
             _errors_of_all_groups(plan)
     elif group_levels:
-        level_view.draw(plan, number, group_levels)
-        row = st.container(horizontal=True)
-        with row, st.popover("Data"):
-            _errors_of_all_groups(plan)
+        place, row = st.container(), st.container(horizontal=True)
+        with place:
+            level_view.draw(plan, number, group_levels, row)
         if len(plan.workload.groups[number].parts) > 1:
             with row, st.popover("Single queries"):
                 _single_queries(plan, number)

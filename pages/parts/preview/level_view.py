@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from engine import figures
+from engine import analysis, figures
 from engine.analysis import levels
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
@@ -14,12 +15,15 @@ from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import level_choice
 
-PAGE_SIZE = 50  # areas per page
-CHART_HEIGHT_PX, TABLE_HEIGHT_PX = 300, 320
+PAGE_SIZE = 100  # areas per page
+CHART_HEIGHT_PX, TABLE_HEIGHT_PX = 300, 290
+SHORT_TABLE = 8  # rows of a table without fixed height
 
 
-def draw(plan: Plan, number: int, group_levels: Sequence[LevelQueries]) -> None:
-    """Draw the areas of the chosen level of a group: a chart and a table of one page."""
+def draw(
+    plan: Plan, number: int, group_levels: Sequence[LevelQueries], place: DeltaGenerator
+) -> None:
+    """Draw one page of the areas of the chosen level of a group; in ``place`` their chart."""
     by_title = {level.title: level for level in group_levels}
     level = by_title[level_choice.choose_level(list(by_title), key="preview_level")]
     text = level_choice.search(level, key=f"areas_find_{level.title}")
@@ -35,11 +39,25 @@ def draw(plan: Plan, number: int, group_levels: Sequence[LevelQueries]) -> None:
         escape_markdown(f"Areas {first + 1:,} to {end:,} of {len(found):,}, least accurate first.")
     )
     picture = figures.areas_picture(found[first:end], level.title)
-    figure_view.chart(picture, key="areas", height=CHART_HEIGHT_PX)()
-    figure_view.table(
+    st.dataframe(
         picture.table,
-        name="areas",
+        hide_index=True,
         alt=picture.title,
-        height=TABLE_HEIGHT_PX,
-        full_table=lambda: figures.areas_picture(found, level.title).table,
+        height=TABLE_HEIGHT_PX if end - first > SHORT_TABLE else "auto",
+        column_config={
+            "RMSE": st.column_config.NumberColumn(
+                "Typical", format="%,.2f", help="Typical error (RMSE) of the area, in counts."
+            ),
+            "largest standard error": st.column_config.NumberColumn(
+                "Largest",
+                format="%,.2f",
+                help="Standard error of its least accurate query, in counts.",
+            ),
+        },
     )
+    with place, st.popover("Chart and data"):
+        figure_view.chart(picture, key="areas", height=CHART_HEIGHT_PX)()
+        st.caption("Errors of these areas")
+        figure_view.downloads(lambda: figures.areas_picture(found, level.title).table, name="areas")
+        st.caption("Errors of all tables")
+        figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")

@@ -27,7 +27,8 @@ from pages.parts.shell.error_text import (
 from pages.parts.workload import group_choice, level_choice, record_count_form
 
 PAGE = 100  # answers per page
-BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
+SHOWN = ("Both", "Unbiased", "Published")
+_, UNBIASED, PUBLISHED = SHOWN
 LEFT_OUT = {
     UNBIASED: [
         "published",
@@ -172,12 +173,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     """Draw unbiased and published answers of one table, and the bias of small cells."""
     st.caption(f"All tables sum to {result['total']:,.1f} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
-    shown = (
-        st.segmented_control(
-            "Show", SHOWN, default=BOTH, key=f"{key}_shown", persist_state="session"
-        )
-        or BOTH
-    )
+    shown = st.radio("Show", SHOWN, horizontal=True, key=f"{key}_shown", persist_state="session")
     plan, files = measurement.plan, result["files"]
     queries = level_choice.choose_queries(
         plan, number, PAGE, key=f"{key}_published", with_sums="levels" in files

@@ -10,7 +10,7 @@ import streamlit as st
 
 from engine._format import pluralize
 from engine.errors import SchemaError
-from engine.workload import Schema
+from engine.workload import Attribute, Schema
 from engine.workload.schema_io import HIERARCHIES_KEY
 from engine.workload.schema_rows import (
     FLAGS,
@@ -182,12 +182,18 @@ def draw(schema: Schema | None) -> None:
 def _base_rows(schema: Schema | None) -> list[Row]:
     """Return the rows of a new grid: the attributes, the incomplete rows, or empty rows."""
     rows = [
-        attribute_row(attribute) | {LEVELS: "; ".join(h.levels_text for h in attribute.hierarchies)}
+        attribute_row(attribute) | {LEVELS: _levels_text(attribute)}
         for attribute in (schema.attributes if schema else ())
     ]
     names = {row["name"] for row in rows}
     rows += [row for row in st.session_state.get(INCOMPLETE, []) if row["name"] not in names]
     return rows or [_empty_row() for _ in range(EMPTY_ROWS)]
+
+
+def _levels_text(attribute: Attribute) -> str:
+    """Return the levels of an attribute with their numbers of areas, such as "state (51)"."""
+    levels = [level for hierarchy in attribute.hierarchies for level in hierarchy.levels]
+    return ", ".join(f"{level.name} ({level.areas:,})" for level in levels)
 
 
 def _has_formats(rows: Sequence[Row]) -> bool:

@@ -63,12 +63,11 @@ def _levels(attribute: Attribute, key: str) -> Family:
     hierarchy = attribute.hierarchies[names.index(name)]
     areas = {level.name: level.areas for level in hierarchy.levels}
     areas[attribute.name] = attribute.size
-    levels = st.pills(
+    levels = st.multiselect(
         "Levels",
         list(areas),
-        selection_mode="multi",
         default=list(areas),
-        format_func=lambda level: f"{escape_markdown(level)} ({areas[level]:,})",
+        format_func=lambda level: f"{level} ({areas[level]:,})",
         key=f"{key}_levels_{name}",
         help="The number of areas is in brackets. The last level has the single codes.",
     )

@@ -58,10 +58,15 @@ def choose_level(titles: Sequence[str], *, key: str) -> str:
     """Draw the choice of a level by its title; return it."""
     if st.session_state.get(key) not in titles:
         st.session_state[key] = titles[0]
-    choice = st.pills(
-        "Level", titles, format_func=escape_markdown, key=key, persist_state="session"
+    choice: str = st.radio(
+        "Level",
+        titles,
+        format_func=escape_markdown,
+        key=key,
+        horizontal=True,
+        persist_state="session",
     )
-    return choice or titles[0]
+    return choice
 
 
 def search(level: LevelQueries, *, key: str) -> str:
