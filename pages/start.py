@@ -40,12 +40,16 @@ def example() -> Measurement:
 
 def demo_families(schema: Schema) -> dict[str, str | Levels]:
     """Return the families of a demo with a code list: its levels and single values; or none."""
-    families: dict[str, str | Levels] = {
-        attribute.name: Levels((*attribute.hierarchies[0].level_names, attribute.name))
+    if not any(attribute.hierarchies for attribute in schema.attributes):
+        return {}
+    return {
+        attribute.name: (
+            Levels((*attribute.hierarchies[0].level_names, attribute.name))
+            if attribute.hierarchies
+            else "marginal"
+        )
         for attribute in schema.attributes
-        if attribute.hierarchies
     }
-    return dict.fromkeys(schema.names, "marginal") | families if families else {}
 
 
 @st.cache_resource(show_spinner=False)
