@@ -155,9 +155,8 @@ class DeselectedFullTests:
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.count:
-            terminalreporter.write_line(
-                f"{self.count} tests were left out; python -m tests --full runs them, too"
-            )
+            tests = "1 test was" if self.count == 1 else f"{self.count} tests were"
+            terminalreporter.write_line(f"{tests} left out; python -m tests --full runs them, too")
 
 
 def pytest_configure(config):
