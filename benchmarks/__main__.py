@@ -27,7 +27,7 @@ TABLES = {
     "large_pairs": "sums and differences on every large pair, several products on one large space",
     "objectives": "largest variance and norms between; QuerySmasher, table 8",
     "hdmm_tables": "HDMM, tables 3 to 7, columns of HDMM",
-    "classic_strategies": "HDMM, tables 3 to 7, baseline strategies; level selection, example 3.1",
+    "classic_strategies": "HDMM, tables 3 to 7, baseline strategies; level selection, figures 2 and 3",
     "common_mechanism": "the common mechanism, savings and choices",
     "release": "releases: seconds and memory from plan to file",
     "ledger": "durable spends per second",

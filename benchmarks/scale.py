@@ -6,8 +6,8 @@
 2-way prefix queries (table 6).
 
 Every row is planned in a new process on one thread; "cpu s" includes imports, the workload, the
-plan, per-group RMSE and the maximum. "forecast" is the forecast before planning. "paper" is
-the total time and memory of tables 6 and 7 (128 cores, 1 TB) and the RMSE of table 5, and of table 4
+plan, per-group RMSE and the maximum. "forecast" is the forecast before planning. "paper" is the
+total time and memory of tables 6 and 7 (128 cores, 1 TB) and the RMSE of table 5, and of table 4
 for prefixes with 40 attributes; a dash where the paper has no such number.
 """
 

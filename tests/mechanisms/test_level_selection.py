@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import engine.mechanisms.hierarchical as search
+from benchmarks.classic_strategies import all_predicate_gram, sample_ranges
 from engine._clock import planning_time
 from engine.errors import LimitExceeded, WorkloadError
 from engine.mechanisms import plan
@@ -207,8 +208,10 @@ def test_separate_axes_error_matches_full_domain(sizes):
 
 def test_separate_axes_error_is_close_to_full_search():
     n = 6
-    one = np.kron(workload("range", n), np.ones((1, n)))
-    other = np.kron(np.ones((1, n)), workload("range", n))
+    one, other = (
+        np.kron(workload("range", n), np.ones((1, n))),
+        np.kron(np.ones((1, n)), workload("range", n)),
+    )
     W = np.concatenate([one, other])
     ranges = workload("range", n)
     separated = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
@@ -279,3 +282,23 @@ def test_count_split_evaluations_is_close_to_actual(monkeypatch, name):
     target = FORECAST_WORKLOADS[name]()
     plan(target, Budget(pcost=1.0), "lsa", cache=False)
     assert 1 / 3 < count_split_evaluations(target, target.schema.size) / len(calls) < 3
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_all_predicates_optimum_matches_corollary(n):
+    """All 2^n queries, planned as rows: Li and Miklau, corollary C.1."""
+    rows = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    np.testing.assert_allclose(rows.T @ rows, 2.0 ** (n - 2) * all_predicate_gram(n))
+    optimum = 2.0 ** (n - 2) / n * (n - 1 + math.sqrt(n + 1)) ** 2
+    assert svd_bound(rows.T @ rows) == pytest.approx(optimum)
+    schema = Schema([Attribute.of_size("cell", n)])
+    result = plan(Workload(schema).add(("cell",), Custom(rows)), Budget(pcost=1.0))
+    assert result.rmse == pytest.approx(math.sqrt(optimum / 2**n))
+
+
+def test_sample_ranges_are_distinct_ranges_of_band():
+    rows = sample_ranges((4, 3), 30, 0.2, 0.8)
+    assert len(np.unique(rows, axis=0)) == len(rows) == 30
+    assert 0.2 < rows.mean(axis=1).min() <= rows.mean(axis=1).max() <= 0.8
+    every = {row.tobytes() for row in workload("range", 4, 3)}
+    assert all(row.tobytes() in every for row in rows)
