@@ -1511,7 +1511,7 @@ def _front(packed: bytes, rows: int) -> Index:
     rows is largest at a vertex.  The table is given as in `_column_classes`.
     """
     features = np.frombuffer(packed).reshape(rows, -1)
-    front: Index = pareto_front(features)
+    front: Index = pareto_front(list(features))
     if rows == 2:
         front = front[_upper_hull(features[0][front], features[1][front])]
     return np.sort(front)

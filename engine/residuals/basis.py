@@ -49,7 +49,7 @@ Role = int
 
 def digest(vector: Array | None) -> bytes | None:
     """Return a hash of a center, a vector of shape (n,); None for the uniform center (None)."""
-    return None if vector is None else hashlib.sha256(np.ascontiguousarray(vector)).digest()
+    return None if vector is None else hashlib.sha256(np.ascontiguousarray(vector).data).digest()
 
 
 def swap_pair(values: Array, m: int, k: int) -> Array:

@@ -297,7 +297,7 @@ class IntervalStrategy(Strategy):
         for i in range(1, self.cells):
             rows[i][:-1] -= 2.0 * covariance[i - 1, i:]
         out = np.concatenate(rows)
-        return np.maximum(out, 0.0, out=out)
+        return np.asarray(np.maximum(out, 0.0, out=out))
 
 
 def _table_differences(potentials: Array) -> Array:
