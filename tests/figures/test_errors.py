@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from engine.figures import has_map, pairs_picture
+from engine.figures import areas_picture, has_map, pairs_picture
 from engine.figures.base import log_ticks
 from engine.figures.errors import error_grid, spread_axes
 from engine.mechanisms import plan
@@ -61,3 +62,19 @@ def test_log_axes_have_ticks_at_1_2_5() -> None:
     axis = spread_axes((0.5, 40.0))["xaxis"]
     assert axis["ticktext"] == ["0.5", "1", "2", "5", "10", "20"]
     assert "tickvals" not in spread_axes(None)["xaxis"]
+
+
+def test_areas_picture_has_area_names_and_errors() -> None:
+    table = pd.DataFrame(
+        {
+            "area": [1, 0],
+            "label": ["<b>South</b>", "North"],
+            "RMSE": [2.0, 1.0],
+            "largest standard error": [3.0, 1.5],
+        }
+    )
+    picture = areas_picture(table, "region")
+    assert list(picture.table) == ["region", "RMSE", "largest standard error"]
+    assert picture.figure.data[0].x == ("&lt;b&gt;South&lt;/b&gt;", "North")
+    assert "from 1.5" in picture.alt
+    assert "region" in picture.alt
