@@ -32,7 +32,8 @@ from engine._arrays import Array
 from engine.errors import NotAnswerable, NotApplicable
 from engine.plans import Block, Plan, SpaceAnswers
 from engine.release import Measurement
-from engine.residuals import Axes, Complement, Space, SplitLift, basis, center
+from engine.residuals import Axes, Complement, Space, SplitLift, Strategy, basis, center
+from engine.residuals.operators import CosineMatrix, PrecisionMatrix, is_wide
 from engine.workload import subsets
 
 
@@ -125,11 +126,11 @@ class Metric:
 
     Attributes
     ----------
-    factors : one matrix per axis of the table, shape (n_i, n_i).
+    factors : one matrix per axis of the table, shape (n_i, n_i); an operator for wide attributes.
     scale : in 1 / counts^2.
     """
 
-    factors: tuple[Array, ...] = field(repr=False)
+    factors: tuple[Array | PrecisionMatrix, ...] = field(repr=False)
     scale: float
 
     def of(self, gap: Array) -> Array:
@@ -139,7 +140,10 @@ class Metric:
         """
         out = gap
         for axis, factor in enumerate(self.factors):
-            out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
+            if isinstance(factor, PrecisionMatrix):
+                out = np.moveaxis(np.moveaxis(out, axis, -1) @ factor, -1, axis)
+            else:
+                out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
         return np.asarray(self.scale * out)
 
     def squared(self, gap: Array) -> float:
@@ -153,7 +157,10 @@ class Metric:
     def steepest(self) -> float:
         """Largest eigenvalue of the precision matrix, in 1 / counts^2."""
         return self.scale * math.prod(
-            float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors
+            factor.largest_eigenvalue
+            if isinstance(factor, PrecisionMatrix)
+            else float(np.linalg.eigvalsh(factor)[-1])
+            for factor in self.factors
         )
 
     @cached_property
@@ -161,7 +168,10 @@ class Metric:
         """Diagonal of the precision matrix, one entry per cell, in the shape of the table."""
         out = np.array(self.scale)
         for factor in self.factors:
-            out = np.multiply.outer(out, np.diag(factor))
+            if isinstance(factor, PrecisionMatrix):
+                out = np.multiply.outer(out, factor.diagonal)
+            else:
+                out = np.multiply.outer(out, np.diag(factor))
         return np.asarray(out)
 
 
@@ -182,15 +192,23 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         ]
         first = sum(dimensions[: block.union.index(space)])
         rows = slice(first, first + dimensions[block.union.index(space)])
-        covariances = [strategy.covariance[rows, rows]]
+        noises: list[tuple[Strategy | None, Array]] = [(None, strategy.covariance[rows, rows])]
     elif all(len(axes) == 1 for axes, _ in block.factors):
-        covariances = [s.covariance for _, s in sorted(block.factors, key=lambda factor: factor[0])]
+        noises = [(s, s.covariance) for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
         return None
-    if all(map(_is_scalar, covariances)):
+    if all(
+        s.has_equal_variances if s is not None and s.precision is not None else _is_scalar(c)
+        for s, c in noises
+    ):
         return None
-    factors, has_unequal_variances = [], False
-    for covariance in covariances:
+    factors, has_unequal_variances = list[Array | PrecisionMatrix](), False
+    for noise_strategy, covariance in noises:
+        precision = None if noise_strategy is None else noise_strategy.precision
+        if noise_strategy is not None and precision is not None:
+            has_unequal_variances |= not noise_strategy.has_equal_variances
+            factors.append(precision)
+            continue
         variances, vectors = np.linalg.eigh(covariance)
         if variances[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * variances[0]:
             has_unequal_variances = True
@@ -262,9 +280,11 @@ class MeasuredProjection:
             projected = columns @ (columns.T @ moved.reshape(math.prod(shape), -1))
             out = np.moveaxis(projected.reshape(*shape, *rest), range(len(axes)), axes)
         for axis in range(out.ndim):
-            out = np.moveaxis(
-                np.tensordot(basis(out.shape[axis] + 1), out, axes=(1, axis)), 0, axis
-            )
+            n = out.shape[axis] + 1
+            if is_wide(n):
+                out = np.moveaxis(np.moveaxis(out, axis, -1) @ CosineMatrix(cells=n).T, -1, axis)
+            else:
+                out = np.moveaxis(np.tensordot(basis(n), out, axes=(1, axis)), 0, axis)
         return np.array(out, order="C")
 
 
@@ -474,14 +494,13 @@ def _estimate(
         # trace of the covariance of the coordinates at noise 1
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
-        pinvs = [s.pinv for _, s in block.factors]
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
-            trace = math.prod(float(np.sum(pinv**2)) for pinv in pinvs)
+            trace = math.prod(s.coordinate_trace for _, s in block.factors)
         else:
             squares = 1.0 / block.weights**2
-            for pinv in pinvs:
-                squares = np.tensordot(squares, np.sum(pinv**2, axis=0), axes=(0, 0))
+            for _, s in block.factors:
+                squares = np.tensordot(squares, np.sum(s.pinv**2, axis=0), axes=(0, 0))
             trace = float(squares)
         if not all(s.complete for _, s in block.factors):
             span = tuple((axes, s.span) for axes, s in block.factors)

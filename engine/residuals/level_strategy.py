@@ -26,7 +26,7 @@ from engine.residuals.levels import (
     cell_costs,
     sums_upward,
 )
-from engine.residuals.operators import CosineMatrix, EntryRows, Operator
+from engine.residuals.operators import CosineMatrix, EntryRows, Operator, PrecisionMatrix
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE, Strategy
 from engine.workload import Marginal, Part
 from engine.workload.families import Areas
@@ -213,6 +213,24 @@ class AreaCovariance(Operator):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AreaPrecision(PrecisionMatrix):
+    """Precision matrix B^T B of the residual table of areas, shape (n, n); the rows B sum to 0."""
+
+    rows: AreaRows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.rows.shape[1],) * 2
+
+    @property
+    def diagonal(self) -> Array:
+        return self.rows.column_norms(2)
+
+    def _apply(self, tensor: Array) -> Array:
+        return np.asarray((tensor @ self.rows.T) @ self.rows)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LevelStrategy(Strategy):
     """Counts of areas on the residual space of one wide attribute, without matrices."""
 
@@ -294,6 +312,14 @@ class LevelStrategy(Strategy):
     def cell_covariance(self) -> Array:
         N = CosineMatrix(cells=self.cells)
         return np.asarray(N.T.T @ self.covariance.dense() @ N.T)
+
+    @property
+    def coordinate_trace(self) -> float:
+        return float(self._variances_of_level(self.tree.depth).sum())
+
+    @property
+    def precision(self) -> AreaPrecision | None:
+        return AreaPrecision(rows=self.rows) if self.complete else None
 
     @property
     def rank(self) -> int:

@@ -31,6 +31,7 @@ from engine.residuals.intervals import (
     solve,
 )
 from engine.residuals.operators import (
+    CenteredIdentity,
     Chain,
     CosineMatrix,
     Operator,
@@ -95,6 +96,18 @@ class MarginalStrategy(Strategy):
     @property
     def covariance(self) -> ScaledIdentity:  # type: ignore[override]
         return ScaledIdentity(order=self.cells - 1, scale=self.coordinate_variance)
+
+    @property
+    def coordinate_trace(self) -> float:
+        return self.rank * self.coordinate_variance
+
+    @property
+    def has_equal_variances(self) -> bool:
+        return True
+
+    @property
+    def precision(self) -> CenteredIdentity:
+        return CenteredIdentity(cells=self.cells, scale=1.0 / self.coordinate_variance)
 
     @property
     def rank(self) -> int:

@@ -29,6 +29,7 @@ import scipy
 
 from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import Axes, Space, basis
+from engine.residuals.operators import PrecisionMatrix
 from engine.workload import Part
 
 # tolerances of the tests that rows are in the span of others, and that a matrix is orthogonal
@@ -153,6 +154,27 @@ class Strategy:
         Shape (dimension, dimension).
         """
         return self.pinv @ self.pinv.T
+
+    @property
+    def coordinate_trace(self) -> float:
+        """Summed variance of the residual coordinates at noise scale 1, in counts^2."""
+        return float(np.sum(self.pinv**2))
+
+    @property
+    def has_equal_variances(self) -> bool:
+        """Return True only if the residual coordinates are known to have one variance.
+
+        False proves nothing.
+        """
+        return False
+
+    @property
+    def precision(self) -> PrecisionMatrix | None:
+        """Inverse of the covariance of the residual table at noise scale 1, without its matrix.
+
+        None if only the matrix of a complete strategy gives it.
+        """
+        return None
 
     @cached_property
     def cell_covariance(self) -> Array:

@@ -29,6 +29,7 @@ from engine.residuals import DualProblem, Factor, Lift, Options, basis, operator
 from engine.residuals.decomposition import decompose
 from engine.residuals.level_strategy import LevelStrategy, level_solution
 from engine.residuals.levels import LevelGram, LevelProblem, area_tree
+from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
 
 STATES = [2, 5, 1, 4]
@@ -370,6 +371,63 @@ def test_rehearsal_of_areas_publishes_tables():
     published = release.publish()
     assert published.table(("county", "sex")).sum() == pytest.approx(500, abs=30)
     assert (published.table(("county", "sex")) >= 0.0).all()
+
+
+def areas_release():
+    """A rehearsal of the workload of `areas_by_sex`, with few records."""
+    workload, rng = areas_by_sex(), np.random.default_rng(0)
+    columns = {
+        a.name: [a.label(i) for i in rng.integers(0, a.size, 60)]
+        for a in workload.schema.attributes
+    }
+    return measure(plan_of(workload, "querysmasher"), pd.DataFrame(columns), rehearsal=True, seed=1)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_published_areas_are_consistent_and_nonnegative():
+    published = areas_release().publish()
+    by_sex, by_age = (published.table(("county", other)) for other in ("sex", "age"))
+    county = published.table("county")
+    state_of_county = np.repeat(np.arange(len(STATES)), STATES)
+    states = [
+        np.bincount(state_of_county, t) for t in (county, by_sex.sum(axis=1), by_age.sum(axis=1))
+    ]
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-6)
+    np.testing.assert_allclose(states[2], states[0], rtol=1e-6)
+    assert min(t.min() for t in (county, by_sex, by_age)) >= 0.0
+    assert states[0].sum() == pytest.approx(published.table(()).item())
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_published_areas_equal_those_of_precision_matrices(monkeypatch):
+    release = areas_release()
+    tables = release.publish().table(("county", "sex")), release.publish().table(("county", "age"))
+    for strategy in (LevelStrategy, MarginalStrategy):
+        monkeypatch.setattr(strategy, "precision", None)
+    published = release.publish()
+    np.testing.assert_allclose(tables[0], published.table(("county", "sex")), atol=0.02)
+    np.testing.assert_allclose(tables[1], published.table(("county", "age")), atol=0.02)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.5, 0.2), (0.0, 0.0, 1.0)])
+def test_precision_of_areas_inverts_covariance(weights):
+    gram = level_gram(weights)
+    strategy, N = level_solution(gram, Options()).strategy, basis(gram.cells)
+    expected = N @ np.linalg.inv(strategy.covariance.dense()) @ N.T
+    np.testing.assert_allclose(strategy.precision.dense(), expected, atol=1e-10)
+    np.testing.assert_allclose(strategy.precision.diagonal, np.diagonal(expected))
+    largest = np.linalg.eigvalsh(expected)[-1]
+    assert largest <= strategy.precision.largest_eigenvalue <= 1.01 * largest
+    assert strategy.coordinate_trace == pytest.approx(np.trace(strategy.covariance.dense()))
+
+
+def test_precision_of_marginal_inverts_covariance():
+    strategy, N = marginal_strategy(12), basis(12)
+    np.testing.assert_allclose(
+        strategy.precision.dense(), N @ N.T / strategy.coordinate_variance, atol=1e-12
+    )
+    np.testing.assert_allclose(strategy.precision.diagonal, np.diagonal(strategy.precision.dense()))
+    assert strategy.coordinate_trace == pytest.approx(np.sum(np.asarray(strategy.pinv) ** 2))
 
 
 def test_bound_of_areas_equals_bound_with_matrices(request):
