@@ -38,6 +38,7 @@ TABLES = {
     "coverage": "coverage of intervals of published tables",
     "warm": "planning time after an edit",
     "wide": "optimal strategies on one wide attribute, by width and family",
+    "levels": "areas of nested levels: time and memory, errors against TopDown, coverage",
     "latency": "the app: time from an edit to its preview",
     "load": "the app: many users, memory, bytes, requests to other hosts",
 }
