@@ -31,7 +31,7 @@ FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)
 
 @dataclass(frozen=True, kw_only=True)
 class WeightProposal:
-    """Larger weights of hidden tables, and the errors that follow, in counts.
+    """Larger weights of the tables whose RMSE is far above that of all queries; errors in counts.
 
     Attributes
     ----------

@@ -283,7 +283,7 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Return the standard errors of the primary queries in the plan of an option, in counts.
 
-        None stands for the look.  Shape (queries,).
+        Without an option, those in the plan of the look, which is measured first.  Shape (queries,).
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))

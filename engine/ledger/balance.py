@@ -115,9 +115,9 @@ class TotalDefinition:
             )
 
     def total(self, budget: Budget) -> str:
-        """Return the amount of a total in this unit as decimal text.
+        """Return a budget, as the amount of a total of this kind, as text such as "epsilon 1.0".
 
-        Raises LedgerError if only one of budget and total is pure epsilon.
+        Raises LedgerError if only one of the budget and this total is pure epsilon.
         """
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
             allowed = (

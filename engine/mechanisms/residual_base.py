@@ -671,17 +671,23 @@ class ResidualMechanism(Mechanism):
     ) -> Mapping[Space, Block]:
         """Return blocks with noise on a grid that spend the budget.
 
-        ``ideal`` is the squared noise of the blocks at privacy cost 1, shape (blocks,).
+        Parameters
+        ----------
+        ideal : squared noise of the blocks at privacy cost 1, shape (blocks,).
+        joint : whether the cost is the maximum over cells of the blocks' summed costs, instead of
+            the sum of their maxima.
         """
-        pcost = budget.row_pcost
-        noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
+        row_budget = budget.row_pcost
+        noises = {
+            s: math.sqrt(v / row_budget) for s, v in zip(strategies, ideal.tolist(), strict=True)
+        }
         return calibrate(
             strategies,
             noises,
-            pcost,
+            row_budget,
             self.max_records,
             unions=split.unions,
-            pcost=row_pcosts(budget, joint),
+            cost_of=row_pcosts(budget, joint),
         )
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:

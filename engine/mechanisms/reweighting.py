@@ -563,7 +563,7 @@ class TradeoffSearch:
         # candidate with the smallest objective, and candidate with the largest lower bound
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
-        # candidate with the smallest step length whose budget shares are not yet optimized
+        # candidate with the smallest step length since the last optimization of budget shares
         self.pending: Candidate | None = None
         # step length at the last optimization of budget shares, and of the last candidate
         self.reshare_step = math.inf
@@ -749,7 +749,7 @@ class TradeoffSearch:
         return allocation.class_multipliers
 
     def _update_best(self, candidate: Candidate) -> Array:
-        """Update the best plan and bound; raise StopIteration if the search has converged.
+        """Update the best plan and bound; raise StopIteration if the search is over.
 
         Returns the multipliers of the classes of groups in the budget allocation, or the sizes of
         the classes if it was not computed.

@@ -502,7 +502,7 @@ def calibrate(
     law: str = "gaussian",
     unions: Mapping[Space, tuple[Space, ...]] | None = None,
     attributes: Mapping[Space, Space] | None = None,
-    pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
+    cost_of: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> LazyBlocks:
     """Return blocks on a grid, with all noises raised by one factor until the budget suffices.
 
@@ -516,7 +516,7 @@ def calibrate(
     law : "gaussian" or "laplace".
     unions : mapping from key to residual spaces, for blocks that measure several jointly.
     attributes : mapping from key to attributes, for blocks whose key is not their attributes.
-    pcost : returns the privacy cost of blocks for a number of records; by default the cost of
+    cost_of : returns the privacy cost of blocks for a number of records; by default the cost of
         adding or removing one record.
 
     Raises
@@ -566,7 +566,7 @@ def calibrate(
             attributes=attributes or {},
             unions=unions or {},
         )
-        cost = pcost(blocks, max_records)
+        cost = cost_of(blocks, max_records)
         if cost <= budget:
             return blocks
         noise_factor *= math.sqrt(cost / budget) * (1.0 + grid_ratio)

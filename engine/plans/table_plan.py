@@ -710,7 +710,7 @@ def component_blocks(
         max_records,
         budget.law,
         attributes=attributes,
-        pcost=row_pcosts(budget, joint),
+        cost_of=row_pcosts(budget, joint),
     )
 
 

@@ -394,8 +394,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
         raise PlanError(
-            "The certificate has a spend without row, hash, cost or time. Give the package as it was"
-            " published."
+            "The spend in the certificate does not have the fields seq, hash, pcost and utc. Give the"
+            " package as it was published."
         )
     check_positive(
         "confidence in the certificate",

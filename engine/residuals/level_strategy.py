@@ -83,7 +83,7 @@ class AreaRows(EntryRows):
 
     def column_products(self, cells: Index, other: int) -> Array:
         """Return the inner products of columns with the column ``other``, shape (k,)."""
-        # the column of the other cell, area by area
+        # column ``other`` of the matrix, one entry per row
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0
         column = self._transposed_rows(is_other)

@@ -385,7 +385,7 @@ def _proportional_fitting(
 def _maximal_support_table(
     possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Return a table with the required margins that is positive in as many cells as possible.
+    """Return a table positive in as many cells as possible, its margins proportional to ``margins``.
 
     Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal
     to s times the required margins. If some table is positive in a cell, a large enough scale s

@@ -921,7 +921,7 @@ def _translate(
 
 
 def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
-    """Return the schema with binned attributes declared to have integer values."""
+    """Return the schema in which the binned attributes among ``names`` have integer values."""
     try:
         declared = {schema[name].name for name in names if schema[name].edges is not None}
         return replace(

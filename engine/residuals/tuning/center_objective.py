@@ -496,8 +496,8 @@ class CenterProblem:
         candidates = self._classes_of_groups()
         fits = self._fitting([group for group, *_ in candidates])
         self._group_classes = list(itertools.compress(candidates, fits))
-        # The centers do not depend on groups that exceed the allowance, but the plan answers these,
-        # so the caller keeps the plan with uniform centers if that is more accurate.
+        # Groups that exceed the limits of memory and time have no influence on the centers, but the
+        # plan answers them, so the caller keeps uniform centers if they are more accurate.
         roles_present = {
             role
             for _, groups, _ in self._group_classes
@@ -694,38 +694,35 @@ class CenterProblem:
 
         Also True for a wide attribute with areas of levels, whose center is not tuned.
         """
-        for piece in self.pieces:
-            if role in piece.roles:
-                if len(piece.part.sizes) > 1:
-                    return False
-                if is_wide_areas(piece.part):
-                    # the search for precisions of areas has the uniform center
-                    return True
-                if has_identity_gram(piece.part):
-                    continue
-                if wide_interval_gram(piece.part) is not None:
-                    return False
-                gram = self.gram(piece.part)
-                if not np.allclose(
-                    gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
-                ):
-                    return False
+        parts = [piece.part for piece in self.pieces if role in piece.roles]
+        if any(is_wide_areas(part) for part in parts):
+            return True  # the search for precisions of areas has the uniform center
+        for part in parts:
+            if has_identity_gram(part):
+                continue
+            if len(part.sizes) > 1 or wide_interval_gram(part) is not None:
+                return False
+            gram = self.gram(part)
+            if not np.allclose(
+                gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
+            ):
+                return False
         return True
 
     def _is_structured(self, role: Role) -> bool:
-        """Return whether a role has a wide attribute with interval queries or areas only."""
+        """Return whether all queries of a role's wide attribute are intervals or areas of levels."""
         return is_wide(self.sizes[role]) and role not in self._dense_roles
 
     @property
     def structured_roles(self) -> set[Role]:
-        """Tuned roles that have a wide attribute with interval queries or areas only."""
+        """Tuned roles of wide attributes, all of whose queries are intervals."""
         return {role for role in self.tuned if self._is_structured(role)}
 
     def structured_gram(self, piece: Piece) -> IntervalGram | LevelGram | None:
         """Return the Gram of a piece on a wide attribute if it is solved without a matrix.
 
-        It is so for marginals with uniform centers, and for attributes with interval queries only,
-        or with areas of levels only; the result is None for all other pieces.
+        These are marginals with uniform centers, and the pieces of attributes all of whose queries
+        are intervals or areas of levels; the result is None for all other pieces.
         """
         role = piece.roles[0]
         if is_wide_areas(piece.part):
