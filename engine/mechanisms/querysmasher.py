@@ -54,6 +54,9 @@ TUNING_SOLVES = 40.0
 # For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
+# With tuned centers, dense searches for the plan with uniform centers may take this share of the
+# time limit, so that time remains for tuning.
+UNIFORM_SEARCH_SHARE = 0.25
 # Largest expected time, in seconds, of the search for a product strategy on the full table.
 MAX_PRODUCT_SEARCH_S = 1.0
 # A product strategy on the full table is used only if it lowers the error by at least this share,
@@ -179,7 +182,9 @@ class QuerySmasher(ResidualMechanism):
         if not self.goal(workload).linear:
             return self._uniform_last(workload, budget, limits, deadline)
         started = planning_time()
-        uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
+        uniform = self.candidate_plan(
+            workload, budget, limits, deadline, UNIFORM, search_share=UNIFORM_SEARCH_SHARE
+        )
         elapsed = planning_time() - started
         # tuning ends early, to leave time for two more plans, each with dense searches of at most
         # MAX_TUNED_SEARCH_S; those plans may take until the deadline

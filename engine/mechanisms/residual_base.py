@@ -320,23 +320,32 @@ class ResidualMechanism(Mechanism):
         deadline: float,
         split: Split,
         best_error: float = math.inf,
+        search_share: float = 1.0,
     ) -> CandidatePlan:
         """Return the plan for one split.
 
         For objectives other than the sum, the search for query weights stops when its lower bound
-        shows that the error is at least ``best_error``.
+        shows that the error is at least ``best_error``.  For the sum, dense searches that are
+        expected to exceed the share ``search_share`` of the remaining time are replaced by
+        alternating ones.
         """
         if self.goal(workload).linear:
-            return self._solve_sum(workload, budget, limits, deadline, split)
+            return self._solve_sum(workload, budget, limits, deadline, split, search_share)
         return self._solve_objective(workload, budget, limits, deadline, split, best_error)
 
     def _solve_sum(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        split: Split,
+        search_share: float,
     ) -> CandidatePlan:
-        """Return the plan for the weighted sum of variances."""
+        """Return the plan for the weighted sum of variances; see `candidate_plan`."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(
-            workload, split, labels, limits, deadline, hurry=True
+            workload, split, labels, limits, deadline, search_share=search_share
         )
         state = SolverState(
             split=split,
@@ -479,7 +488,7 @@ class ResidualMechanism(Mechanism):
         initial_progress: float = 0.0,
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
-        hurry: bool = False,
+        search_share: float = math.inf,
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
         """Decompose a workload and solve every residual space.
 
@@ -490,13 +499,13 @@ class ResidualMechanism(Mechanism):
         recorded : stored results that replace the searches.  They are removed from ``recorded`` in
             the order of use.
         warm : dual weights from which the searches start.
-        hurry : whether to choose faster searches if time is short.
+        search_share : share of the remaining time above which faster searches are chosen.
 
         Returns
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # A plan file stores a lower limit if a search with ``hurry`` lowered it to save time.  The
+        # A plan file stores a lower limit if ``search_share`` lowered it to save time.  The
         # unions of the plan were chosen before, so they need not fit the lower limit.
         memory = limits.memory_limit
         if recorded is not None:
@@ -506,8 +515,9 @@ class ResidualMechanism(Mechanism):
         solver = self.space_solver(workload, parts, limits, deadline)
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
-        if hurry:
-            solver.in_time(parts.subworkloads, costs, deadline - planning_time())
+        if search_share < math.inf:
+            seconds = search_share * (deadline - planning_time())
+            solver.in_time(parts.subworkloads, costs, seconds)
         # expected seconds before every solve; the constant makes progress increase even if the
         # forecast of a solve is 0
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from engine.errors import PlanError
-from engine.mechanisms import forecast, registry
+from engine.mechanisms import forecast, plan, registry
 from engine.mechanisms.base import Forecast
 from engine.mechanisms.registry import default_options, implied_options
+from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 WORKLOAD = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2))
@@ -82,3 +83,15 @@ def test_default_options_empty_workload_is_accepted() -> None:
         "uniform",
         "tuned",
     )
+
+
+def test_tuned_plan_leaves_time_after_uniform_searches(monkeypatch):
+    seconds = []
+    monkeypatch.setattr(
+        "engine.residuals.subworkload_solver.SubworkloadSolver.in_time",
+        lambda self, subs, costs, limit: seconds.append(limit),
+    )
+    schema = Schema([Attribute.of_size(name, 5) for name in "ab"])
+    workload = Workload.all_ways(schema, (1, 2), "prefix")
+    plan(workload, Budget(pcost=1.0), centers="tuned", time_limit=100.0, cache=False)
+    assert 20.0 < seconds[0] <= 25.0 < seconds[-1] <= 100.0
