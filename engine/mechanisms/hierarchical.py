@@ -1067,7 +1067,8 @@ class LevelSelection(ExplicitMechanism):
 def count_split_evaluations(workload: Workload, cells: int) -> float:
     """Estimate the number of evaluations of all splits of a level in level selection.
 
-    The estimate is calibrated on twelve workloads.  It is small for few queries and for marginals.
+    The formula was fitted to twelve workloads.  Workloads with few queries, or with only marginals,
+    need fewer evaluations than others.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}

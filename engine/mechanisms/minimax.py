@@ -310,9 +310,10 @@ class Layout:
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return a key that is equal for two spaces if they share the line of an attribute.
 
-        With ``separate``, only spaces of one class share lines; see `MAX_SEPARATE_LINES`.
-        Otherwise spaces on more than `MAX_SEPARATE_AXES` attributes share them if they have equally
-        many attributes, and equivalent ones among those with a line.
+        Spaces of one class share lines of equivalent attributes.  Without ``separate``, spaces of
+        different classes do so, too, if they are on more than `MAX_SEPARATE_AXES` attributes, have
+        equally many attributes, and their attributes with a line are equivalent; see
+        `MAX_SEPARATE_LINES`.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -582,7 +583,7 @@ def proof(
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
-    """Compute the lower bound on the objective of all plans that query weights prove.
+    """Compute the lower bound, proven by query weights, on the objective of all plans.
 
     Parameters
     ----------
@@ -906,8 +907,9 @@ class _SearchState:
     def line_weights(self) -> list[Array]:
         """Return for every line the weights of its queries, shape (queries,) each.
 
-        A variance is a sum of products of one factor per attribute.  The weight of a query of a
-        line is the sum over all queries with this factor of query weight times the other factors.
+        The variance of a workload query is a sum over spaces of products, with one factor per
+        attribute: the variance of a line's query.  The weight of that query is the derivative of
+        the weighted sum of variances, relative to the targets, by this factor.
         """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for group_class, weights, tables in zip(

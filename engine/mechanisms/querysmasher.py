@@ -241,7 +241,8 @@ class QuerySmasher(ResidualMechanism):
             # With unions no later candidate is computed, so assemble the plan now: this raises if
             # it cannot answer all queries.
             return [plan] if not split.unions or plan.plan else []
-        # out of time, small queries rounded away, or a split that is too large for the objective
+        # planning is out of time, rounding drops queries of small weight, or the split is too large
+        # for the objective
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
@@ -409,7 +410,8 @@ class QuerySmasher(ResidualMechanism):
     ) -> list[CandidatePlan]:
         """Return candidate plans: with uniform centers, with tuned splits and with unions.
 
-        If one strategy for all residual spaces is better than uniform centers, it is the only one.
+        If a plan with one strategy for all residual spaces is better than that with uniform
+        centers, it is the only candidate.
         """
         limits.tell(0.1, "Choosing spaces to measure together")
         unions = _in_time(

@@ -213,7 +213,7 @@ class ResidualMechanism(Mechanism):
         """Return the solver for the subworkloads of a decomposition."""
 
     def with_gap(self, gap: float) -> Self:
-        """Return the mechanism with ``gap`` as its target gap, for intermediate steps of a search.
+        """Return the mechanism with a target gap of at least ``gap``, for steps of a search.
 
         Mechanisms without a target gap are returned unchanged.
         """
@@ -440,7 +440,7 @@ class ResidualMechanism(Mechanism):
         )
         results: Sequence[Candidate | MinimaxResult] = []
         if self.by_lines and is_applicable(workload, self.goal(workload), split):
-            # if the weights differ so much that queries are rounded away, use the other search
+            # if weights differ so much that rounding makes some of them 0, use `TradeoffSearch`
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(

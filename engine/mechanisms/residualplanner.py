@@ -171,7 +171,7 @@ class AxisSolver:
             ]
             for s in subs
         ]
-        # strategies and bounds are computed once for all subworkloads with them
+        # a strategy or bound that several subworkloads need is computed once
         computed = set[Any]()
         costs = []
         for sub, widths in zip(subs, dense, strict=True):

@@ -598,10 +598,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # If all groups share the vector of a part on equivalent attributes, the query
-                # weights of every residual space are a product over attributes.  Groups with at
-                # most one part of inequivalent queries need other weights, so they share a second
-                # vector.
+                # Equal parts on equivalent attributes share one vector, even in different groups.
+                # The query weights of every residual space are then a product over attributes.
+                # Groups with at most one part of inequivalent queries need other weights, so they
+                # do not share vectors with the groups that have several such parts.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -715,13 +715,16 @@ class TradeoffSearch:
         return 2.0 * math.log(total) - math.log(norm), ratio, costs, multipliers
 
     def _strategy_gap(self) -> float:
-        """Return the target gap of the next strategies: small if the weights hardly change."""
+        """Return a gap at which the next strategy searches may stop, besides the mechanism's gap.
+
+        It is small if the last step changed the weights only a little, and 0 before the first plan.
+        """
         if self.best is None:
             return 0.0
         return min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
 
     def _share_gap(self) -> float:
-        """Return the target gap of the budget shares: large in the first steps."""
+        """Return the gap at which the next optimization of budget shares stops: large at first."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
         # a tenth of STOP_GAP does not affect the result
@@ -911,7 +914,7 @@ class TradeoffSearch:
             x = self._clip_range(x)
 
     def _should_try_query_weights(self) -> bool:
-        """Return whether to try separate query weights: half of the time is over."""
+        """Return whether separate query weights are untried and half of the time is over."""
         return not self.tried_query_weights and planning_time() > 0.5 * (
             self.started + self.deadline
         )

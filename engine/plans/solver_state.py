@@ -160,6 +160,7 @@ class Certificate:
         ----------
         achieved, bound : error of the plan, and its lower bound over the class, both in the unit of
             the objective.
+        search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
         exact : description of the public tables, or empty.  The bound on all matrix mechanisms
             assumes that no table is public, and is 0 if one is.
         searched : whether the strategies come from a search.  If the bound is 0, the gap is then

@@ -509,20 +509,22 @@ def pareto_front(features: Sequence[Array]) -> Any:
 
 
 def _without_dominated(features: Sequence[Array]) -> Index:
-    """Return the indices of points without most of those that another point dominates.
+    """Return the indices of the points, without most of those that another point dominates.
 
-    It puts the points into bins of the first of two features. A point is dominated if the bins
-    above its own have a larger last feature. This takes much less time than sorting the points.
+    Only for many points with two features are any left out.  The points are divided into bins by
+    the first feature, and a point is left out if a point in a higher bin has at least the same
+    second feature.  This takes much less time than sorting the points.
     """
     points = len(features[0])
     if len(features) != 2 or points < MIN_BINNED_POINTS:
         return np.arange(points)
-    first, last = features
+    first, second = features
     bins = (first * ((FRONT_BINS - 1) / (first.max() or 1.0))).astype(np.int64)
     highest = np.full(FRONT_BINS + 1, -np.inf)
-    np.maximum.at(highest, bins, last)
-    above = np.maximum.accumulate(highest[::-1])[::-1]
-    return np.flatnonzero(last > above[bins + 1])
+    np.maximum.at(highest, bins, second)
+    # largest second feature in each bin and all higher ones
+    highest_from = np.maximum.accumulate(highest[::-1])[::-1]
+    return np.flatnonzero(second > highest_from[bins + 1])
 
 
 def _front_of_columns(features: Array) -> Any:
@@ -1021,6 +1023,7 @@ class VarianceBuilder:
         ----------
         matrix : "pinv" for the pseudoinverse of every factor, "identity", or the number of a factor
             for its `Strategy.unmeasured` (and the identity for all other factors).
+        weights : `Block.weights` of the block, by which the entries of q M are divided; None for 1.
 
         Returns
         -------

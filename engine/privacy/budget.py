@@ -96,7 +96,7 @@ from engine.errors import BudgetError
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
-# added to log(delta), whose error is about 1e-12, so that it is an upper bound; 1.5e-11
+# added to a computed log(delta), whose error is about 1e-12, to get an upper bound; about 1.5e-11
 _LOG_DELTA_MARGIN = 2.0**-36
 # limits of noise that is fine enough for the theorem, with scales s in units of the grid:
 # largest sum of 1 / s^2 over all released numbers, divided by the privacy cost
@@ -340,7 +340,8 @@ class Budget:
             lambda pcost: pcost > 0 and released_log_delta(epsilon, pcost, _root(pcost)) > log_delta
         )
         pcost = math.nextafter(too_costly, 0.0)
-        # `delta` and `epsilon` round up, so pcost is reduced, by doubling shares, until both hold
+        # `delta` and `epsilon` round up, so reduce pcost until both limits hold; the share of each
+        # reduction is twice the previous one
         shrink = 2.0**-46
         while pcost > 0:
             budget = cls(
