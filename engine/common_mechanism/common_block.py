@@ -390,7 +390,7 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
             *_, ratios = _relative_precision(s, t)
             if not _is_in_row_space(s, t):
                 return math.inf
-            # the largest eigenvalue of a Kronecker product is the product of the largest ones
+            # the largest eigenvalue of a Kronecker product is the product of those of its factors
             ratio *= float(ratios.max(initial=0.0))
     return ratio
 
@@ -398,7 +398,7 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
 def _common_of_products(one: Block, other: Block) -> Block | None:
     """Return the common part of two product blocks: the smaller precision in every coordinate.
 
-    It is None if the blocks are not products on the same attributes with equal row spaces.
+    The result is None if the blocks are not products on the same attributes with equal row spaces.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
@@ -460,7 +460,7 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     """
     best, best_precision = None, 0.0
     for block in blocks:
-        # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
+        # with the margin of 1e-12, rounding cannot make the scaled block more precise than another
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2

@@ -54,7 +54,8 @@ from engine.errors import NotAnswerable, PlanError
 RANK_TOLERANCE = 1e-10
 # In the partial order, a relative excess of information up to this value is a rounding error.
 ORDER_TOLERANCE = 1e-9
-# A residual with less than this share of the mechanism's information in a direction is zero there.
+# A direction in which the residual has less than this share of the mechanism's information is
+# omitted from the residual.
 RESIDUAL_TOLERANCE = 1e-10
 EPS = float(np.finfo(np.float64).eps)
 
@@ -426,7 +427,7 @@ def round_up(cost: float) -> float:
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
-    # the excess is at most the rounding error of a sum of doubles, so no privacy cost is dropped
+    # the factor removes at most the rounding error of a sum of doubles, not a privacy cost
     value = Decimal(cost * (1 - 1e-13))
     return (
         float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING))
@@ -516,7 +517,7 @@ def exact_split(
     # largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
-    # an option without a residual costs nothing more if the look costs as much as the option
+    # if the look costs as much as an option without a residual, that option costs nothing more
     totals_without_residual = [
         total
         for total, needed in zip(exact_totals, has_residual, strict=True)

@@ -515,8 +515,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             " alone, because answers are rounded twice. Plan with a smaller max_records, or with"
             " fewer queries."
         )
-    # The cost of the look is the same for all options, because it is spent before the choice: the
-    # joint cost, if an option charges it and it is smaller than the sum of the costs.
+    # The cost of the look is spent before the choice, so it is the same for all options.  It is the
+    # joint cost (maximum over cells) if an option is charged this and the sum over blocks is larger.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )

@@ -105,8 +105,8 @@ def nested_decision(
 
     Returns
     -------
-    Decision whose `choice` is a position in ``errors``, or None if the first analysis is too noisy
-    by the upper bounds as well.
+    Decision whose `choice` is a position in ``errors``, or None if too few cells exceed the noise
+    of the first analysis even by their upper bounds.
 
     Notes
     -----
@@ -283,7 +283,8 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Return the standard errors of the primary queries in the plan of an option, in counts.
 
-        Without an option, those in the plan of the look, which is measured first.  Shape (queries,).
+        If ``option`` is None, they are the standard errors of the look, the measurement before the
+        choice.  Shape (queries,).
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))
@@ -423,8 +424,8 @@ def coarse_and_fine(workload: Workload) -> Analyses:
     """Return two analyses: a coarser workload with one attribute fewer per group, and the workload.
 
     In the coarser workload, every group is replaced by one group per subset with one attribute
-    fewer; equal groups are added once.  An attribute has its
-    query family of the group, or marginal queries if its family is on several attributes.
+    fewer; equal groups are added once.  An attribute retains its query family, or has marginal
+    queries if its family in the group is on several attributes.
 
     Raises
     ------

@@ -195,7 +195,8 @@ def decide(
     Raises
     ------
     LedgerError
-        There is no look under this key, or there is a decision already.
+        There is no look under this key, an option was chosen already, or "stop" would follow
+        "stop".
     ResultLost
         The result of the look is lost.
     PlanError
@@ -272,9 +273,10 @@ def finish(
 ) -> Measurement:
     """Measure what remains after the look for the chosen option, and return the final measurement.
 
-    Its `answers_on_grid` are those of this stage; its estimates combine both stages, weighted by
-    precision.  If a closer look was chosen in a chain, the result is the look of the next choice:
-    call `decide` and `finish` again with its `key`.
+    The look is the measurement of the common part of all options, see `look`.  The result has the
+    `answers_on_grid` of this stage, and estimates that combine both stages, weighted by precision.
+    If a closer look was chosen in a chain, the result is the look of the next choice: call `decide`
+    and `finish` again with its `key`.
 
     Parameters
     ----------
@@ -284,8 +286,8 @@ def finish(
         full cost of this stage again.
     person, count_column, ignore : as for the look; other arguments count other records.
     on_changed : what to do if the records cannot be shown to be those of the look: "refuse", or
-        "charge" the cost of this stage alone, which is larger, because a record may then be in the
-        most expensive cell of both stages.
+        "charge" this stage as a separate release.  That costs at least as much as the plan's cost
+        minus that of the look, because a record may be in the most expensive cell of both stages.
 
     Guarantee: the answers have the distribution of the chosen plan measured alone.  For the same
     records, look and this stage together spend its pcost to the last digit.  The same attempt on
@@ -360,7 +362,7 @@ def finish(
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if is_paid:
             return
-        # look and first attempt together have the cost of the plan; a later attempt has its own
+        # look and first attempt together are charged the cost of the plan, a later attempt its own
         if attempt == 1:
             parts, parts_cost = (
                 [common.look.blocks, residual.blocks],
@@ -532,7 +534,7 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
         common, finished = current.common, current.finished
         counts = step_counts(common, common.look, data, options)
         check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
-        # if nothing remained to be measured and paid, the result has the key of the look
+        # the result of a second stage without measurement and charge has the key of the look
         if finished is None or finished.key == step_key:
             return steps
         step_key = finished.key

@@ -100,8 +100,8 @@ class TotalDefinition:
     def check_unit(self, budget: Budget) -> None:
         """Raise LedgerError unless a release within ``budget`` has the guarantee of this total.
 
-        The release must have the same neighbours, because their costs are not comparable, and at
-        least as many rows per person.
+        It has this guarantee if its budget has the same neighbours, because costs for different
+        neighbours are not comparable, and at least as many rows per person as the total.
         """
         if self.unit(budget) != budget:
             requested = replace(

@@ -92,7 +92,7 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
         # a folder that was restored from a copy may be readable by other users
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
-        # a power cut loses directory entries that were not synced, so the entry of this folder is
+        # sync the parent, because a power cut loses the entry of a new folder that was not synced
         sync_folder(folder.parent)
         path, file = _locked_temporary_file(folder)
         with file:
@@ -183,7 +183,7 @@ def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
 def locked(file: BinaryIO) -> bool:
     """Lock a file for this run; return whether this run holds the lock.
 
-    It is False if another run holds the lock, or if the operating system has no file locks.
+    The result is False if another run holds the lock, or if the system has no file locks.
     """
     if fcntl is None:
         return False

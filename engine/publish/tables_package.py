@@ -598,7 +598,7 @@ def tables_files(
 ) -> list[Path]:
     """Write the files of a tables package into a folder; return their paths.
 
-    Guarantee: a function of released numbers only.
+    Guarantee: the files depend on the records only through released numbers.
     """
     import pyarrow.csv
 

@@ -478,7 +478,7 @@ def _answer_problems(
 
 
 class _Rows:
-    """Reader of chosen numbers of rows from a sequence of record batches."""
+    """Reader of a sequence of record batches, a requested number of rows at a time."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches, self._rest = batches, list[pa.RecordBatch]()

@@ -176,7 +176,7 @@ def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     # Arrow would convert values of several types to one type, such as integers to dates and
-    # booleans to numbers; texts and floats are not mixed if the floats are NaN, else Arrow raises
+    # booleans to numbers; it accepts texts and floats only if all floats are NaN, that is missing
     is_mixed = len(kinds) > 1 and kinds != {str, float}
     try:
         array = None if is_mixed else pa.array(values, from_pandas=True)

@@ -229,7 +229,7 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
 
 
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
-    """Return the identities of integers as texts, of which some need more than 64 bits."""
+    """Return the identities of integers given as texts, some of which need more than 64 bits."""
     first_word, second_word = _hashed(digits)
     # numbers that fit in 64 bits have the same identity as in a source without long numbers
     fits = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
@@ -311,8 +311,8 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# When more rows than this plus those retained by the last selection were added since, rows that are
-# not among the first k + 1 of their person are dropped from memory.
+# Rows beyond the first k + 1 of their person are dropped from memory whenever the number of rows
+# added since the last time exceeds this number plus the number of rows that were retained then.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 

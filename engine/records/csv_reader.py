@@ -453,7 +453,7 @@ class _CsvFile:
             self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
-        """Check the quotes up to the byte before the last of all bytes read.
+        """Check the quotes among all bytes read so far, except for the last byte.
 
         A quote can only be checked with the bytes on both of its sides.
         """

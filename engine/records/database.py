@@ -906,7 +906,7 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
 
     encoders = tally.encoders
     if tally.cap is not None:
-        # the rows that count for a person depend on all columns of the schema
+        # which rows of a person are selected depends on all attributes of the schema
         encoders = [Encoder(attribute=attribute) for attribute in tally.schema.attributes]
     names = [encoder.attribute.name for encoder in encoders]
     check_columns(list(data.columns), names if tally.cap is None else [*names, tally.cap.column])
@@ -1040,6 +1040,7 @@ def _count_tables(
     answer_sets : function that runs one query for several tables: `_one_by_one` for a temporary
         table, `_grouping_sets` for a cached one.
     """
+    # a query to a temporary table is quick, because the table contains the computed cell codes
     is_quick = answer_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
     counted = _add_refused(tally, table, columns, weight)

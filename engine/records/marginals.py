@@ -75,7 +75,7 @@ class _Count(Attribute):
     """Attribute whose cells are the numbers 0, 1, 2, ... in a count column."""
 
     def __post_init__(self) -> None:
-        """Skip the checks of `Attribute`: it allows fewer cells, since tables have all of them."""
+        """Skip the checks of `Attribute`, which allows fewer cells because tables hold them all."""
 
 
 _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
@@ -157,8 +157,8 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """Return a question to the curator about numeric columns of text files without a declared role.
 
     A column is numeric if all values at the start of the first file that contains it are numbers or
-    missing, and not all are missing.
-    The text depends on records, so only the curator may see it. Empty without such columns.
+    missing, and not all are missing. The text depends on records, so only the curator may see it.
+    It is empty if there are no such columns.
     """
     checked_names: set[str] = set()
     numeric_columns = []

@@ -287,8 +287,8 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 def _unlabelled_between(values: Sequence[Any]) -> int:
     """Return the number of integers without a label between two or three labelled integers.
 
-    0 if the number of labelled values is another one, or if one of them is not an integer: labels
-    only at the ends, or ends and middle, of a scale mean that the values between them are valid.
+    Labels only at the ends of a scale, or at its ends and middle, mean that the values between them
+    are valid. With more or fewer labelled values, or one that is not an integer, the result is 0.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)

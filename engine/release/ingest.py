@@ -161,7 +161,7 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
 def _fit_batches(
     data: Any, names: list[str], encoders: list[Encoder], report_progress: Any
 ) -> list[tuple[Any, Any]]:
-    """Read the records once; return for each column its rows by code, and by unknown value."""
+    """Read the records once; return per column the numbers of rows by code and by unknown value."""
     rows: list[Counter[int]] = [Counter() for _ in names]
     values: list[Counter[Any]] = [Counter() for _ in names]
     read = 0
@@ -428,7 +428,7 @@ def check_repeat(
     Records are compared by a keyed digest of the tables on ``sets``, so their order and file format
     do not matter.  If the digests are equal, `intake` receives the report of the counted rows.
     """
-    # the second stage of a two-stage release on other records than the first is stored with a prefix
+    # the stored digest of a second stage has a prefix if its records are not those of the first
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
@@ -475,7 +475,7 @@ def check_records(
     """
     counts = counts_for(plan, data, **keywords)
     warnings = [text] if (text := disagreements(counts, plan.schema)) else []
-    # a database counted its table without showing values, so some are read for hints such as a
+    # a database returned counts and no values, so some values are read to detect, for example, a
     # date format that the schema does not declare
     if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}

@@ -592,7 +592,7 @@ def measurement_of(
 class BlockEstimates(Mapping[Space, Array]):
     """Mapping from residual space to the estimate from its released answers, computed on access.
 
-    ``arrays`` holds estimates that are not computed again.
+    An estimate in ``arrays`` is returned from there instead.
     """
 
     blocks: Mapping[Space, Block]

@@ -332,9 +332,9 @@ def _is_answered_by_cells(part: Part, table: Array) -> bool:
 
 
 def _part_answers(part: Part, table: Array) -> Array:
-    """Return the answers of a table, shape (cells, ...), to the queries of a part on its first axis.
+    """Return the answers to the queries of a part, whose cells are the first axis of ``table``.
 
-    Shape (queries, ...).
+    ``table`` has shape (cells, ...), the result (queries, ...).
     """
     if _is_answered_by_cells(part, table):
         return table
@@ -539,13 +539,13 @@ class Archive:
         return read_member(self._zip, name, self.path.stat().st_size)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
-        """Return the released strategy answers of some spaces, in grid steps, with these shapes."""
+        """Return the released strategy answers of the spaces in ``shapes``, in grid steps."""
         return {
             space: self._array("answers", space, np.int64, shape) for space, shape in shapes.items()
         }
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
-        """Return the estimates of some spaces, in counts, with these shapes."""
+        """Return the estimates of the spaces in ``shapes``, in counts."""
         return {
             space: self._array("estimates", space, np.float64, shape)
             for space, shape in shapes.items()
@@ -564,7 +564,7 @@ class Archive:
     def _array(
         self, folder: str, space: Space, dtype: Any, shape: Iterable[int]
     ) -> npt.NDArray[Any]:
-        """Return the array of a space; raise ValueError if its type or shape is another one."""
+        """Return the array of a space; raise ValueError unless it has this type and shape."""
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):

@@ -200,10 +200,10 @@ class _Envelope:
 
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
-    """Return the histogram; its bins are 1/16 to 1/8 of the scale wide, but at least one integer.
+    """Return the histogram of exp(-gamma(m)) from which proposals are drawn.
 
-    ``floor_scale`` is the scale rounded down.  The bins end where height exp(-gamma) falls below
-    2^-5.
+    Its bins are 1/16 to 1/8 of the scale wide, but at least one integer, and end where height
+    exp(-gamma) falls below 2^-5.  ``floor_scale`` is the scale rounded down.
     """
     # 16 bins are wider than the scale, so after the bins the density halves at least every 16 bins
     width_bits = max(0, floor_scale.bit_length() - 4)
@@ -279,10 +279,11 @@ def _propose(
 
 
 def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
-    """Return a proposal m after the last bin, and the factor of f(m) in its acceptance probability.
+    """Return a proposal m after the last bin, and the factor c of its acceptance probability.
 
-    The factor is height over the histogram at m, which has 2^-(level + 5) table entries per bin
-    width.
+    The probability is c exp(-gamma(m)).  After the bins, the histogram halves every 16 bin widths:
+    in block ``level`` it has 2^-(level + 5) table entries per bin width, and c is the height
+    divided by this number.
     """
     level = 0
     while _random_bits(1, entropy=entropy):
@@ -299,7 +300,7 @@ def _uniform_below(
 ) -> bool:
     """Return whether u < bound exp(-gamma) for a uniform u, of which ``head`` has the first bits.
 
-    Further bits of u are drawn until bounds of exp(-gamma) decide the comparison.
+    More bits of u are drawn, and exp(-gamma) is computed more precisely, until this is decided.
     """
     while True:
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)

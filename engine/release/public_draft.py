@@ -292,7 +292,7 @@ def _read_errors(data: Any, names: Sequence[str]) -> dict[str, str]:
 
     if not names or not read_error(names):
         return {}
-    # raises if the file cannot be read even without columns
+    # raises an error if the file cannot be read for a reason that lies in none of the columns
     next(read_batches(data, []), None)
     return search(names)
 
@@ -596,7 +596,7 @@ def _kind(text: str, number: Any) -> str:
 
 
 def _values_outside(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Return a mapping from column to reason, for columns whose attribute lacks some of its values.
+    """Return a mapping from column to reason, for columns with values outside the drafted domain.
 
     All rows are encoded with the drafted attributes; missing values are allowed.
     """
