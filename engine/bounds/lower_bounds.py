@@ -558,7 +558,7 @@ def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
 
 
 def normalize_roots(s: Array) -> Array:
-    """Return |s|, raised to at least `MIN_ROOT_RATIO` times its maximum, with length 1."""
+    """Return |s|, raised to at least `MIN_ROOT_RATIO` times its maximum, with Euclidean norm 1."""
     s = np.abs(s)
     # basis functions are divided by s, so no element may be 0
     s = np.maximum(s, MIN_ROOT_RATIO * float(s.max()))
@@ -664,10 +664,10 @@ def _value(candidate: tuple[float, Roots]) -> float:
     return candidate[0]
 
 
-# cells of a domain up to which the weights of all cells are optimized
+# largest number of cells of a domain for which the weights of all cells are optimized
 MAX_EXACT_CELLS = 512
-# cells from which interval queries on one attribute are bounded without matrices, the relative RMSE
-# gap of that search, and a relative bound on the rounding errors of its nuclear norm
+# number of cells from which interval queries on one attribute are bounded without matrices, the
+# relative RMSE gap of that search, and a relative bound on the rounding errors of its nuclear norm
 MIN_INTERVAL_CELLS, INTERVAL_GAP, INTERVAL_ROUNDING = 100, 1e-5, 1e-9
 
 
@@ -783,7 +783,7 @@ SEARCH_LIMIT_S = 20.0
 SEARCH_STEPS = 60
 # largest number of cells of one attribute for which `best_bound` computes a bound
 MAX_BOUND_CELLS = 2_000
-# results of `best_bound` in its cache
+# largest number of results in the cache of `best_bound`
 MAX_CACHED_BOUNDS = 64
 
 
@@ -853,7 +853,10 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 
 def _widest_attribute(workload: Workload) -> tuple[int, str]:
-    """Return the most cells of an attribute whose Gram a bound needs as a matrix, and its name."""
+    """Return the largest number of cells of an attribute, and the name of this attribute.
+
+    Only attributes count whose Gram a bound needs as a matrix.
+    """
     return max(
         (
             (n, group.attributes[axis])

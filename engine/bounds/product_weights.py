@@ -162,8 +162,9 @@ Pieces = tuple[tuple[Space, Key], ...]
 class Link:
     """Queries on the free attributes for one subset of the eliminated attributes.
 
-    The subset are the attributes on which the rest is taken, see the module docstring.  ``terms``
-    maps products of parts on free attributes to their weights.
+    On the attributes of the subset, queries are replaced by their rest, on the other eliminated
+    attributes by their sum over the cells, see the module docstring.  ``terms`` maps products of
+    parts on free attributes to their weights.
     """
 
     terms: dict[Pieces, float]
@@ -444,7 +445,7 @@ class Frame:
 
     Parameters
     ----------
-    s : roots of the weights, shape (n,), length 1.
+    s : square roots of the weights, shape (n,), with Euclidean norm 1.
     functions : functions of the cells, shape (n, k), the first one constant.
     families : mapping from keys of families to their query rows, shape (m, n).
     """
@@ -452,7 +453,7 @@ class Frame:
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
-        # fix the signs of the columns of Q, which would otherwise make the objective discontinuous
+        # fix the signs of the columns of K, which would otherwise make the objective discontinuous
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
         self.F = self.K * s[:, None]  # W F are the coefficients of query rows W in K
@@ -483,7 +484,7 @@ class Frame:
     def by_s(self) -> Array:
         """Return the accumulated derivative of the nuclear norm with respect to s, shape (n,).
 
-        It is tangential to the sphere of vectors of length 1, on which s is.
+        It is tangential to the sphere of vectors of Euclidean norm 1, on which s lies.
         """
         by_K = self.s[:, None] * self.by_F
         out = np.einsum("nk,nk->n", self.by_F, self.K)
@@ -742,7 +743,10 @@ class Excitations:
         return math.fsum(count * total for count, total, _ in sums), backpropagate
 
     def _norm(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
-        """Return the product of the t of T, tr sqrt(M_T) and its derivative with respect to M_T."""
+        """Return three results: the product of the t of T, tr sqrt(M_T), and its derivative.
+
+        The derivative is that of tr sqrt(M_T) with respect to M_T, see `root_trace`.
+        """
         t = math.prod(
             state.frame(*self.frame_keys[name]).families[key].t for name, key in dense.outside
         )

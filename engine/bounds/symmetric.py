@@ -964,7 +964,7 @@ class CompositionBound:
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
     def cost_moments(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return, for every sector, moments whose traces are its part of the costs of compositions.
+        """Return moments of every sector; the cost of a composition is the sum of their traces.
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
@@ -1053,7 +1053,11 @@ def shares_norm(
 
 
 def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
-    """Return the largest norm; initial compositions are drawn near ``weights`` of values, (n,)."""
+    """Return the largest norm that is reached by adding the most costly compositions in rounds.
+
+    ``weights``, shape (n,), are those of the values of an attribute; initial compositions are drawn
+    near them.
+    """
     rng, d = np.random.default_rng(0), problem.d
 
     def draw(concentration: float, count: int) -> Array:

@@ -92,7 +92,7 @@ class LruCache(Generic[_Value]):
                 self._drop(next(iter(self._values)))
 
     def _drop(self, key: str) -> None:
-        """Remove a value, and count only the parts that other values still have."""
+        """Remove a value, and subtract the sizes of its parts that no other value shares."""
         _, parts = self._values.pop(key)
         self._holders.subtract(parts.keys())
         for part, part_size in parts.items():

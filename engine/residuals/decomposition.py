@@ -159,10 +159,11 @@ def queried_spaces(
 def _classify_spaces(
     chunks: Sequence[tuple[Index, Index, Index, Array]], attribute_classes: Index
 ) -> QueriedSpaces:
-    """Return the distinct spaces of entries, in equivalence classes with their coefficients.
+    """Return the distinct residual spaces, in equivalence classes with their coefficients.
 
-    A chunk holds arrays with a row per entry: the sort key of the entry, the positions of its
-    space's attributes, the number of its Kronecker product, and its coefficient.
+    An entry is one Kronecker product that one group adds to the Gram of one space.  A chunk holds
+    arrays with a row per entry: its sort key, the positions of the space's attributes, the number
+    of the product, and its coefficient.
     """
     keys, places, products, coefficients = (
         np.concatenate(columns) for columns in zip(*chunks, strict=True)
@@ -271,7 +272,7 @@ class Factor:
 class DeferredFactor(Factor):
     """Residual Gram of interval queries on one attribute, computed at the first access.
 
-    Forecasts need only its dimension, which the matrix of many cells would delay.
+    Forecasts need only its dimension and should not wait until a large matrix is computed.
     """
 
     def __init__(self, part: Part, weights: Array | None) -> None:
@@ -302,7 +303,7 @@ class DeferredFactor(Factor):
 
     @property
     def interval_gram(self) -> IntervalGram | None:
-        """Weights of marginal, prefix, suffix or range queries; None for other intervals."""
+        """The Gram as weights of marginal, prefix, suffix and range queries, see `interval_gram`."""
         return interval_gram(self.part, self.weights)
 
     def quadratic_forms(self, vectors: Array) -> Array:

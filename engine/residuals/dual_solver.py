@@ -251,8 +251,8 @@ def newton_weights(
     """Return dual weights that prove the required gap, and the gap they prove.
 
     Newton steps on the active set compute the weights, with shape (orbits,) and sum 1.  None if
-    they do not reach the gap before the deadline, or would take longer than evaluations on all
-    cells.
+    they do not reach the gap before the deadline, do not converge, or if a step takes too long
+    compared with evaluations on all cells, see `_is_worthwhile`.
 
     Parameters
     ----------
@@ -519,24 +519,24 @@ class DualProblem:
         import scipy.optimize
 
         ratio, best = math.inf, np.zeros(0)
-        status, evaluations, near = "optimal", 0, NEWTON_GAP
+        status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             """Return -log(T^2 / sum(mu)) for mu = s^2, and its gradient; store the best weights."""
-            nonlocal ratio, best, evaluations, near
+            nonlocal ratio, best, evaluations, newton_gap
             evaluations += 1
             # squares are never negative, so that the search needs no constraints
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            # value over bound of the same weights, so that the best weights alone prove the gap
+            # value and bound are those of the same weights, so that these alone prove the gap
             if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
             if watch is not None:
                 watch(gap)
-            if options.gap < gap <= near and evaluations >= MIN_NEWTON_EVALUATIONS:
-                near = gap / 10.0
+            if options.gap < gap <= newton_gap and evaluations >= MIN_NEWTON_EVALUATIONS:
+                newton_gap = gap / 10.0
                 newton_result = newton_weights(self, best, options.gap, options.deadline)
                 if newton_result is not None:
                     best, gap = newton_result

@@ -50,9 +50,10 @@ QUADRATURE_LOG_PRECISION = 26.0
 MIN_SHARE = 1e-9
 # number of most recent steps that Anderson acceleration combines
 HISTORY = 12
-# largest number of entries of an array (quadrature nodes, cells): further nodes are processed in
-# later sweeps, so that the arrays fit in the processor's cache
-BLOCK_ROWS = 64  # rows of a covariance that one matrix product computes
+# number of rows of a covariance that one matrix product computes
+BLOCK_ROWS = 64
+# largest number of entries of an array of shape (quadrature nodes, cells): further nodes are
+# processed in later sweeps, so that the arrays fit in the processor's cache
 SWEEP_ENTRIES = 1 << 13
 # Newton's method for the conductances of a ladder ends at this relative correction, or after this
 # number of steps
@@ -569,10 +570,11 @@ def _pivots(diagonal: Array, between: Array) -> Array:
 def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Array:
     """Return the l_k with l_k = leak + l_(k-1) / (1 + r_k l_(k-1)), by Newton's method.
 
-    ``rough`` holds approximate values from pivots and ``first`` is the conductance of the first
-    resistor, to which l_0 = leak + first belongs.  Pivots minus conductances have an absolute error
-    of 1e-16 of the conductance of a nearly empty cell. The right-hand side of the recurrence has no
-    subtraction, so a few Newton steps, each a bidiagonal system, reach full accuracy.
+    ``first`` is the conductance of the first resistor, so that l_0 = leak + first.  ``rough`` holds
+    approximate values, pivots minus conductances.  Next to a nearly empty cell, whose resistor has
+    a large conductance, their absolute error is 1e-16 times this conductance.  The right-hand side
+    of the recurrence has no subtraction, so a few Newton steps, each a bidiagonal system, reach
+    full accuracy.
     """
     import scipy.linalg.lapack
 

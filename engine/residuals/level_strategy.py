@@ -91,7 +91,10 @@ class AreaRows(EntryRows):
         return np.asarray(products[cells] + float(self.outside @ column))
 
     def _by_cell(self, values: npt.NDArray[Any]) -> Any:
-        """Return the sums of values of the rows over the areas of every cell, (..., rows) to (..., n)."""
+        """Return for every cell the sum of ``values`` over the rows whose areas contain the cell.
+
+        ``values`` has shape (..., rows), the result (..., n).
+        """
         counts = self.tree.counts
         by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
         by_area[..., self.measured] = values
@@ -167,7 +170,10 @@ class AreaEstimates:
         return self._spread(self.estimates.solve(loads))
 
     def answers_of(self, queries: Array) -> Array:
-        """Return the weights of the answers in the estimates of queries, (..., n) to (..., rows)."""
+        """Return the weights that the estimates of queries give to the answers, shape (..., rows).
+
+        ``queries`` has shape (..., n).
+        """
         sums = sums_upward(self.estimates.tree, self.estimates.solve(self._means(queries)))
         return np.asarray(np.concatenate(sums, axis=-1)[..., self.measured] * self.roots)
 
@@ -232,7 +238,10 @@ class AreaPrecision(PrecisionMatrix):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelStrategy(Strategy):
-    """Counts of areas on the residual space of one wide attribute, without matrices."""
+    """Strategy that measures areas of one wide attribute, each minus its share of the total.
+
+    The shares are those of the center.  No matrices are stored.
+    """
 
     rows: AreaRows  # type: ignore[assignment]
     pinv: AreaReconstruction  # type: ignore[assignment]
@@ -330,7 +339,7 @@ class LevelStrategy(Strategy):
         position = self._areas.estimates.tree.position[-1]
         indicators = np.zeros((self.rank + 1, self.cells))
         indicators[position, np.arange(self.cells)] = 1.0 / np.sqrt(self._areas.sizes[position])
-        # rows without their constant part, of which the last is a combination of the others
+        # remove the constant part of the rows; the last row is then a combination of the others
         residual = np.asarray(indicators @ CosineMatrix(cells=self.cells))
         return np.asarray(np.linalg.qr(residual.T[:, : self.rank])[0])
 

@@ -173,7 +173,7 @@ class AreaTree:
 
     @cached_property
     def summands(self) -> int:
-        """Upper bound on the roundings of a value in the sum over any area.
+        """Upper bound on the number of roundings of each value in a sum over an area.
 
         It adds up the largest number of children on every level.
         """
@@ -189,7 +189,7 @@ class AreaTree:
         return np.add.reduceat(values, self.first_child[level], axis=-1)
 
     def child_sums(self, values: Array, level: int) -> Array:
-        """Return the same sums, over all the areas that the children represent."""
+        """Return the sums of `upward` over all areas of the attribute that the children represent."""
         return self.upward(
             values if self.copies is None else values * self.copies[level + 1], level
         )
@@ -256,7 +256,7 @@ class LevelGram:
 
     @cached_property
     def problem(self) -> LevelProblem:
-        """Search for the precisions of all areas, for the uniform center."""
+        """Optimization problem of the precisions of all areas, for the uniform center."""
         return LevelProblem.of(self)
 
     @property
@@ -648,7 +648,8 @@ class LevelProblem:
                 args=(sharpness,),
                 jac=True,
                 method="L-BFGS-B",
-                # derivatives by the precision of one of many areas are small: they end no search
+                # with many areas the derivative by each precision is small, so the search must not
+                # end because the gradient is small
                 options={"maxcor": HISTORY, "maxiter": MAX_STEPS, "ftol": MIN_GAIN, "gtol": 0.0},
             )
             logs, count = search.x / scales, count + search.nfev
@@ -664,7 +665,10 @@ class LevelProblem:
         return solution
 
     def pack(self, precisions: Array, mass: Array) -> Array:
-        """Return precisions without the root, and weights, as one vector with sum 1."""
+        """Return precisions and weights of the last level as one vector with sum 1.
+
+        ``precisions`` are those of all areas except the root; ``mass`` holds the weights mu.
+        """
         # areas of little use are not measured; cells are, because a query may depend on them alone
         smallest = MIN_PRECISION * float(precisions.max())
         cells = self.tree.counts[-1]
@@ -673,7 +677,10 @@ class LevelProblem:
         return 0.5 * np.concatenate([precisions / precisions.sum(), mass / mass.sum()])
 
     def scaled(self, precisions: Array) -> Levels:
-        """Return precisions without the root, one array per level, at the largest privacy cost 1."""
+        """Return the precisions as one array per level, scaled to the largest privacy cost 1.
+
+        ``precisions`` are those of all areas except the root, in one vector.
+        """
         levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
         largest = float(cell_costs(self.tree, levels, self.center).max())
         return [p / largest for p in levels]

@@ -225,9 +225,9 @@ class IntervalMatrices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeferredMatrix(Operator):
-    """Strategy rows of interval queries, or with ``reconstruction`` the matrix for their answers.
+    """Strategy rows of interval queries, computed as an array at the first operation.
 
-    The array is computed at the first operation.
+    With ``reconstruction`` it is the matrix from their answers to residual coordinates instead.
     """
 
     matrices: IntervalMatrices

@@ -171,7 +171,7 @@ class EntryRows(Operator):
 
     @abstractmethod
     def with_entries(self, entries: npt.NDArray[Any]) -> Self:
-        """Return rows of the same formula with other numbers, which may be Python integers."""
+        """Return rows of the same ``form`` with other ``entries``, which may be Python integers."""
 
     @property
     def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:

@@ -170,9 +170,9 @@ class Strategy:
 
     @property
     def precision(self) -> PrecisionMatrix | None:
-        """Inverse of the covariance of the residual table at noise scale 1, without its matrix.
+        """Inverse of the covariance of the residual table at noise scale 1, as an operator.
 
-        None if only the matrix of a complete strategy gives it.
+        None if it is available only as a matrix, or not at all because the strategy is incomplete.
         """
         return None
 
@@ -189,7 +189,7 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of residual coordinates per attribute; of cells, without residual spaces."""
+        """Number of residual coordinates per attribute; of cells if there is no residual space."""
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property

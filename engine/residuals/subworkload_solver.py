@@ -366,9 +366,9 @@ MergedKey = tuple[tuple[int, float], ...]
 
 
 def _merged_key(sub: Subworkload, axes: Axes) -> MergedKey:
-    """Return the residual Grams of a subworkload on ``axes``, which are added up before a search.
+    """Return a key for the sum of a subworkload's residual Grams on ``axes``.
 
-    Their coefficients are 1 if there is one Gram.
+    A single Gram has the coefficient 1, because its scale does not change the search.
     """
     numbers = [(k, t.coefficient) for t in sub.terms for a, k in t.factors if a == axes]
     if len({k for k, _ in numbers}) == 1:
@@ -459,9 +459,10 @@ class SubworkloadSolver:
                 return
 
     def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
-        """Return the expected cost of a subworkload, without that of the sums in ``counted``.
+        """Return the expected cost of a subworkload.
 
-        The sums of factors on its own attributes are added to ``counted``.
+        Sums of factors in ``counted`` cost nothing, because an earlier subworkload includes them.
+        If the Gram of this subworkload is one product, its sums are added to ``counted``.
         """
         terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
@@ -646,11 +647,11 @@ class SubworkloadSolver:
     def _structured_gram(
         self, factor: Factor, centers: Sequence[Array | None]
     ) -> IntervalGram | LevelGram | None:
-        """Return the Gram of intervals or areas on a wide attribute if it is solved without matrix.
+        """Return the Gram of a factor that is solved without a matrix; None for other factors.
 
-        None for all other factors and for areas with a tuned center; for intervals other than
-        marginals with the uniform center, also None for approximate constructions, and for a stored
-        plan whose weights are those of a search with a matrix.
+        Areas and marginals are solved without a matrix if the center is uniform.  Other intervals,
+        and marginals with a tuned center, are if the method is "optimal", unless a stored plan is
+        rebuilt whose weights come from a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
@@ -819,8 +820,8 @@ class SubworkloadSolver:
     def _worker_searches(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that a worker process with one core may run.
 
-        Searches with a result in the cache are left out, as well as those that NumPy runs on all
-        cores, exceed the memory limit, or depend on each other (alternating searches).
+        Left out are searches with a result in the cache, searches that NumPy runs on all cores,
+        searches that exceed the memory limit, and alternating searches, which depend on each other.
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
@@ -902,8 +903,8 @@ def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> boo
 
 # largest number of cells on which a dense search combines areas of a hierarchy with other queries
 MAX_MIXED_AREA_CELLS = 2_000
-# expected steps of the search for the precisions of areas, and seconds per area of each; seconds
-# per area to find equal areas
+# expected number of steps of the search for the precisions of areas, seconds per step and area, and
+# seconds per area to find equal areas
 LEVEL_STEPS, SECONDS_PER_AREA, CLASS_SECONDS = 200, 3e-7, 3e-6
 
 

@@ -320,20 +320,20 @@ class Evaluation:
 
         This adds the contributions of scalars and of factors of joint parts; call it last.
         """
-        for number, change in self.by_scalar.items():
+        for number, derivative in self.by_scalar.items():
             piece = self.problem.pieces[number]
             if self.problem.structured_gram(piece) is not None:
                 continue
             if len(piece.roles) == 1:
                 role = piece.roles[0]
                 gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
-                self._add(role, change * basis(self.problem.sizes[role]).T @ gradient)
+                self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
                 continue
             # the scalar is the squared norm of the answers, which are linear in every center
             answers = self._contracted(piece, ())
             for position, role in enumerate(piece.roles):
                 gradient = 2.0 * answers @ self._contracted(piece, (position,))
-                self._add(role, change * basis(self.problem.sizes[role]).T @ gradient)
+                self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
         for number, by_gram in self.by_factor.items():
             self._through_factor(self.problem.pieces[number], by_gram)
         return self.by_role

@@ -650,8 +650,8 @@ def tuned_complements(
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
     """Return centers and complements at which S is small, and the vector of all parameters.
 
-    Centers are a mapping from attributes to vectors of shape (n_i,), complements one from pairs in
-    schema order.  Every result splits every query exactly.  At the time limit the best parameters
+    Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
+    pairs in schema order.  Every result splits every query exactly.  At the time limit the best parameters
     so far are returned.
 
     The caller has to compare the error with that of uniform centers, because S is only approximate
@@ -737,7 +737,8 @@ def split_of(
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
     """Return the centers and complements for a vector of parameters, shape (length,).
 
-    Centers are a mapping from attributes to vectors of shape (n_i,), complements one from pairs.
+    Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
+    pairs.
     A complement is relative to the product of the centers, not to uniform centers as Y is.
     """
     values = problem.parameters(x)

@@ -247,7 +247,7 @@ def choose_unions(
     workload: Workload,
     spaces: Collection[Space],
     memory_limit: float,
-    separate_error: Callable[[], float] = lambda: 0.0,
+    separate_seconds: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
     """Choose which residual spaces of the workload are measured jointly.
@@ -264,7 +264,7 @@ def choose_unions(
     workload : queries with their weights.
     spaces : residual spaces of the decomposition.
     memory_limit : largest memory of one search, in bytes.
-    separate_error : function that returns the expected time of tuning without unions, in seconds.
+    separate_seconds : function that returns the expected time of tuning without unions.
         A union of all spaces, which is the best of all matrix mechanisms and needs no tuning, may
         take as long, or `MAX_FULL_DOMAIN_S` if that is more.
     left : time until the time limit, in seconds, which a union of all spaces must not exceed.
@@ -319,7 +319,7 @@ def choose_unions(
         seconds = strategy_seconds(workload, everything, spaces) + union_seconds(
             workload, everything, spaces
         )
-        if seconds <= left and (seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_error()):
+        if seconds <= left and (seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_seconds()):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
@@ -482,7 +482,7 @@ def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
 
 
 def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the memory of a union's query rows before their Gram, in bytes."""
+    """Return an upper bound on the memory to form a union's query rows and their Gram, in bytes."""
     cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
