@@ -229,8 +229,7 @@ def partial_comparison(
 ) -> Comparison | None:
     """Return the cached results of a `comparison`, which may still be running.
 
-    It has these arguments, and the default memory limit.
-
+    The arguments are those of the call of `comparison`, which used the default memory limit.
     Returns None while no plan is cached.
     """
     request = _Request(

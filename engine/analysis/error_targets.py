@@ -571,7 +571,7 @@ def fit_targets(
 def errors_against_targets(
     plan: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
 ) -> pd.DataFrame:
-    """Return the smallest target and the largest standard error of sets of groups, in counts.
+    """Return the smallest target and the largest standard error of each set of groups, in counts.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from engine.workload import Workload
 HIDDEN_RATIO = 3.0
 # Weights are raised until this ratio holds instead.
 GOAL_RATIO = 2.0
-# Largest RMSE of all queries with the raised weights, as a multiple of that before.
+# Largest RMSE of all queries with the raised weights, as a multiple of that with the original ones.
 MAX_RISE = 1.1
 # Multipliers of the weights that are tried.
 FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)

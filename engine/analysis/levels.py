@@ -54,7 +54,7 @@ def level_page(
     start: int = 0,
     stop: int | None = None,
 ) -> pd.DataFrame:
-    """Return queries ``start:stop`` on some areas of a level.
+    """Return the rows of queries ``start:stop`` on areas of a level, see `LevelQueries.numbers`.
 
     ``read(first, end)`` returns the rows of queries ``first:end`` of the group.
     """

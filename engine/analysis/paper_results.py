@@ -63,7 +63,7 @@ def standard_workload(schema: str, queries: str) -> Workload:
     Parameters
     ----------
     schema : key of ``SCHEMAS``, or "[n]^40" for 40 attributes of size n.
-    queries : for a key of ``SCHEMAS`` a key of ``WAYS``: all sets of so many attributes; or
+    queries : for a key of ``SCHEMAS`` a key of ``WAYS``, the numbers of attributes per group; or
         "affine" or "abs", the workloads of table 3.  For "[n]^40" a family, on all single
         attributes and pairs; "affine" and "abs" are on the pairs only, with prefixes on the single
         attributes.

@@ -182,7 +182,7 @@ def budget_for_quality(
         raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
 
     def ratio(candidate: Plan) -> float:
-        """Return the quantile of the coefficients of variation at the share, over its limit."""
+        """Return a quantile of the coefficients of variation, divided by the limit for it."""
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
         weights = np.concatenate(

@@ -493,8 +493,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Without tuning all groups fit: tuning is what exceeds the limits, so forecasts include it.
-    # Otherwise they do not, because tuning can cost more for some of the groups than for all.
+    # If all groups fit without tuning, tuning exceeds the limits, so the forecasts include it.
+    # Otherwise the forecasts are without it, because tuning some groups can cost more than all.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):

@@ -77,7 +77,7 @@ def _schema(args: argparse.Namespace) -> Reply:
 
 
 def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
-    """Return the schema with the code list in a file for one attribute, which can be new."""
+    """Return the schema with the code list in a file for an attribute, which is added if new."""
     read = ENDINGS.get(path.suffix.lower())
     if read is None:
         raise SchemaError(

@@ -50,7 +50,8 @@ MARKERS_PER_LINE = 12
 # Blue: better, pale: equal, vermilion: worse; suitable for color vision deficiencies.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally accurate
-# Mechanisms above the first multiple of the bound are not drawn, above the second not named.
+# Mechanisms above the first multiple of the reference (see `_Gaps`) are not drawn, those above the
+# second are not named, either.
 MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0
 MAX_MAP_GROUPS = 20
 BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost

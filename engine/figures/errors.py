@@ -414,7 +414,7 @@ def _part_positions(
     """Return the positions of the drawn queries in every part of a group, one array per part.
 
     ``positions_by_part`` maps the numbers of the drawn parts to their positions, shape (queries,).
-    In all other parts the position is constant, that in ``fixed_queries``.
+    In every other part, all queries have the position of this part in ``fixed_queries``.
     """
     size = len(next(iter(positions_by_part.values())))
     return tuple(

@@ -418,7 +418,7 @@ def _problem(name: str, cells: int) -> DualProblem:
     return DualProblem(lift=FullDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
 
-# Number of rows of a person -> number of persons with so many rows.
+# Number of rows per person -> number of persons with this number of rows.
 VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]

@@ -44,7 +44,8 @@ class Checkpoints:
 
     folder: Path | None = None
     part: str = ""
-    # time of the last checkpoint, at first of creation, in a list because the class is frozen
+    # time of the last checkpoint, or of the creation of this object if there is none yet; a list,
+    # because the class is frozen
     _last_write: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
     def of_part(self, part: str) -> Checkpoints:

@@ -205,7 +205,7 @@ def better_pairs(
 
     ``singles`` and ``pairs`` map attribute sets to fitted tables in counts; ``triples`` lists the
     sets of three attributes whose residuals are pooled.  The result maps pairs to residuals, shape
-    (n_i, n_j), and their variances.  The module docstring has q and the model of a triple.
+    (n_i, n_j), and their variances.  The module docstring has the model of a triple's residual.
     """
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {  # C_ij

@@ -46,7 +46,7 @@ ORDER_FACTOR = 0.4  # factor of the deviation for every attribute beyond two
 LOG_CELL_SPREAD = 2.25  # standard deviation of the logarithm of cell counts
 CELL_QUANTILES = 15  # number of quantiles of cell counts that represent a table
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
-# smallest deviation of a table of a reference, whose noise may hide its deviation
+# lower bound on the deviation of a reference table, because noise may hide its deviation
 MIN_DEVIATION = 0.05
 MIN_WEIGHT_SHARE = 1e-12  # smallest weight, as a share of the largest one
 MIN_SLOPE = 1e-16  # smallest derivative per privacy cost, as a share of the largest one

@@ -579,7 +579,10 @@ def publish_forecast(plan: Plan) -> PublishForecast:
 
 
 def _check_records_memory(published: Published, people: int, limit: int, advice: str) -> None:
-    """Raise LimitExceeded, with this advice, if ``people`` records need more than ``limit`` bytes."""
+    """Raise LimitExceeded if ``people`` records need more than ``limit`` bytes.
+
+    ``advice`` is the last sentence of the message.
+    """
     cells = sum(published.contrasts[axes].size for axes in published._largest_sets)
     needed = 8 * (RECORD_COPIES * people * len(published.names) + TABLE_COPIES * cells)
     if needed > limit:

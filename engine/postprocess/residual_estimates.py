@@ -267,7 +267,7 @@ class MeasuredProjection:
         )
 
     def cells(self, coordinates: Array) -> Array:
-        """Return the table of residual coordinates that are projected on the measured subspace.
+        """Project residual coordinates on the measured subspace and return them as a table.
 
         ``coordinates`` have the shape (n_1 - 1, ..., n_k - 1), the table (n_1, ..., n_k).  The
         table sums to 0 along every axis.

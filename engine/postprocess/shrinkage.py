@@ -95,13 +95,14 @@ TAU_FACTORS = (1.4, 4.0, 12.0)
 # the same, for tables whose noise has a precision matrix
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
 UNDERFLOW = 1e-250  # sums of derivatives below this are 0 up to underflow
-# a table equals its reference if the squared distance of its noisy residual from it exceeds that of
-# the noise by fewer standard deviations than this: by number of attributes, and for all other numbers
+# unless the expected deviation is given, `shrink_table` returns the reference if the squared
+# distance of the noisy residual from it exceeds the expectation for pure noise by fewer standard
+# deviations than this; the keys are numbers of attributes
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# if less than the share MIN_SIGNAL_SHARE of the pairs have a squared distance that exceeds that of
-# the noise by SIGNIFICANT_SD standard deviations, the risk estimate chooses tau only for pairs that
-# exceed it by MIN_CHOICE_SD
+# the risk estimate chooses tau for all pairs if the squared distances of at least the share
+# MIN_SIGNAL_SHARE of them exceed this expectation by SIGNIFICANT_SD standard deviations; otherwise
+# only for pairs whose distance exceeds it by MIN_CHOICE_SD
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
 # values that the prior of a squared deviation is concentrated on, as shares of its upper bound
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])

@@ -279,7 +279,7 @@ class _Changes:
         return bool(applied.any())
 
     def _cells(self) -> list[tuple[Index, int]]:
-        """Return (bases, stride) for every table that contains the column."""
+        """Return the entries of ``bases`` and ``strides`` in pairs, one per table."""
         return list(zip(self.bases, self.strides, strict=True))
 
     def _removal_gains(self, chosen: Index) -> Array:

@@ -107,7 +107,7 @@ class ResidualPosterior:
         In counts^2, shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
-        # per direction: the residual has the rank instead of the number of cells as dimension
+        # the mean prior variance of a cell is the squared distance per measured direction
         scale = self.reference.size / self.rank
         prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
         return np.asarray(self.variance * prior / (self.variance + prior))
@@ -212,7 +212,8 @@ def draw_truth(
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
-        # rounding near 0 differs between machines; with a tolerance all draw for the same cells
+        # rounding near 0 differs between machines; with a tolerance, all machines draw for the same
+        # cells
         positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
@@ -523,9 +524,10 @@ class Uncertainty:
         return pd.DataFrame(rows)
 
     def _measured_shares(self, queries: Group, first: int, last: int, values: Array) -> Array:
-        """Return the measured share of queries, the mean over their cells weighted by counts.
+        """Return the column ``measured`` of `answers` for queries ``first:last``, shape (queries,).
 
-        ``values`` are the published answers to queries ``first:last``; shape (queries,).
+        It is the mean of the measured shares of the cells of a query, weighted by their counts.
+        ``values`` are the published answers, shape (queries,).
         """
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
@@ -542,7 +544,7 @@ class Uncertainty:
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
     def _assembled(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
-        """Return the table of contrasts, such as those of errors, on ``attributes``, in counts."""
+        """Return the table on ``attributes`` with the given contrasts, such as those of errors."""
         axes = self.published.positions(attributes)
         table = assemble_table(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:

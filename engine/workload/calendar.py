@@ -107,7 +107,7 @@ def cell_label(number: int, unit: str) -> str:
 
 
 def read_period(text: str, date_format: str | None = None) -> Period | None:
-    """Parse a date or period; None if the text is none in ISO 8601 or the declared format.
+    """Return the period that a text in ISO 8601 or the declared format denotes; else None.
 
     >>> read_period("2024-Q2").last_day
     datetime.date(2024, 6, 30)

@@ -61,7 +61,7 @@ class Condition:
 
     @property
     def always(self) -> bool:
-        """Whether no factor excludes a cell; False if the condition has a text."""
+        """Whether every cell satisfies the condition; False if it has texts (not evaluated)."""
         return not self.texts and all(cells.inside.all() for cells in self.cells.values())
 
     @property

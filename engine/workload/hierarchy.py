@@ -34,7 +34,7 @@ from engine.errors import SchemaError
 from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_text
 
 MAX_LEVELS = 20
-# areas of all levels together, and codes of a list
+# limit for the areas of all levels together, and for the codes of a list
 MAX_AREAS = 500_000
 # characters
 MAX_CODE_LIST = 50_000_000
@@ -723,7 +723,7 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
     Raises SchemaError if parents form a cycle, or there are too many levels.
     """
     depth = np.where(parents < 0, 0, -1)
-    # a root of its own and the cells are not counted as levels
+    # a common root above the levels and the cells below them do not count towards MAX_LEVELS
     for at in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():

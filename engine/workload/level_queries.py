@@ -59,9 +59,10 @@ class LevelQueries:
         return sorted(matches, key=lambda area: labels[area] != needle)
 
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
-        """Return the numbers in the group of queries ``start:stop`` on some areas, shape (queries,).
+        """Return the numbers of the queries ``start:stop`` in the list of all queries on some areas.
 
-        The queries on the areas are in the order of the group, with the areas in the given order.
+        The list has the given order of the areas, and otherwise the order of the group.  The
+        numbers are those within the group, shape (queries,).
         """
         shape = list(self.counts)
         shape[self.part] = len(areas)
@@ -71,7 +72,7 @@ class LevelQueries:
         return np.asarray(np.ravel_multi_index(tuple(places), self.counts), dtype=np.int64)
 
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return queries ``start:stop`` on some areas as ranges (first, end) of the group."""
+        """Return the result of `numbers` as ranges (first, end) of consecutive queries."""
         numbers = self.numbers(areas, start, stop)
         if not len(numbers):
             return []

@@ -217,7 +217,7 @@ def _terms(
 
 
 def _placeholders(names: Sequence[str]) -> list[str]:
-    """Return one Python identifier per name; none of them is the `word` of a name."""
+    """Return one Python identifier per name, all different from the `word` of every name."""
     longest = max((len(word(name)) for name in names), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(names))]
 
@@ -420,7 +420,7 @@ class _Evaluator:
             below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
         # largest value in the bin; only the last bin includes its upper edge
         largest = np.where(np.arange(a.size) == a.size - 1, high, below_high)
-        # the constant if it is inside the bin, because == differs there from the ends
+        # a value inside the bin: the constant if possible, because == is true for no other value
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:
             middle = np.minimum(np.floor(middle), largest)

@@ -501,7 +501,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Read a schema from JSON text or UTF-8 bytes; raise SchemaError if it is not one."""
+        """Read a schema from JSON text or UTF-8 bytes; raise SchemaError for other contents."""
         return cls.from_dict(read_json(text))
 
     def to_csv(self) -> str:

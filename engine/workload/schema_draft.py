@@ -31,7 +31,8 @@ from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, decoded_text
 # an integer range with more values is divided into bins
 _MAX_INTEGER_CELLS = 200
 _INTEGER_BINS = 50
-# a range of decimal numbers is divided by the smallest step for which it has at most so many steps
+# bins of decimal numbers have the smallest step (1, 2 or 5 times a power of ten) that is at least
+# the range divided by this number
 _DECIMAL_BINS = 20
 _MAX_LISTED_REASONS = 5
 

@@ -85,7 +85,7 @@ def _entry(value: object) -> str:
 
 
 def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
-    """Return hierarchies as JSON text, in which the area of a label does not depend on its place."""
+    """Return hierarchies as JSON text with areas by label, so that labels can be reordered."""
     if labels is not None:
         documents = [
             document | {"areas": dict(zip(labels, document["areas"], strict=True))}
@@ -195,7 +195,7 @@ def attribute_of_row(row: Mapping[str, str]) -> Attribute:
 
 
 def _parsed_entry(key: str, text: str, kind: str) -> Any:
-    """Return an optional entry of a row in the type that an attribute has for it."""
+    """Return an optional entry of a row, converted to the type of this field of an attribute."""
     if key in FLAGS:
         if text not in ("true", "false"):
             raise SchemaError(f"{key} is {quote_public(text)}; choose true or false")

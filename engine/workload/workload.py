@@ -224,10 +224,7 @@ class Group:
 
     @cached_property
     def part_weights(self) -> tuple[Array | None, ...] | None:
-        """Weights of the queries of each part, whose products are ``query_weights``.
-
-        They are those of the families of the parts. None if the query weights differ from them.
-        """
+        """Weights of the parts' families if their products are ``query_weights``, else None."""
         weights = tuple(part.family.query_weights for part in self.parts)
         product = _product_weights(self.parts)
         if self.query_weights is None or product is None:
@@ -637,7 +634,7 @@ def _product_weights(parts: Sequence[Part]) -> Array | None:
 
 
 def _with_family_weights(group: Group) -> Group:
-    """Return the group with the products of the weights that its families have as query weights."""
+    """Return the group with query weights that are the products of the weights of its families."""
     weights = _product_weights(group.parts)
     return group if weights is None else replace(group, query_weights=weights)
 

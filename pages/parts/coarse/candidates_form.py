@@ -263,7 +263,7 @@ def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
 
 
 def short_budget(budget: Budget) -> str:
-    """Return a budget in the chosen unit; without the rows per person, equal for all options."""
+    """Return a budget in the chosen unit, without the rows per person that all options share."""
     return budgets.headline(budget, budgets.chosen_unit())
 
 

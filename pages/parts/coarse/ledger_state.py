@@ -43,8 +43,8 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 def read(book: Ledger, key: str) -> Steps:
     """Return the state of a two-stage release: its look, decisions and remainder.
 
-    The state is cached in the session until the ledger grows. With a lost step it is read in every
-    run, because another process may still be running this step.
+    The state is cached in the session until the ledger grows. If the result of a step is missing,
+    the state is read in every run, because another process may still be running this step.
     """
     cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault(
         "coarse_steps", {}
@@ -59,7 +59,7 @@ def read(book: Ledger, key: str) -> Steps:
 
 
 def stored_steps(book: Ledger, key: str) -> Steps | None:
-    """Return the result of `read`; None, with an error on the page, if the look was lost."""
+    """Return the result of `read`; None, with an error on the page, if the look is not stored."""
     try:
         return read(book, key)
     except EngineError as error:

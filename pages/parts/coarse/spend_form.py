@@ -54,7 +54,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
-        # the records of the remainder are then not those of the look that RELEASED names
+        # RELEASED has the records of the look; those of a remainder charged separately differ
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)

@@ -50,7 +50,7 @@ def _export_buttons(key: str, picture: Picture) -> None:
 def chart(picture: Picture, *, key: str, note: str | None = None) -> None:
     """Draw a chart with its title and note.
 
-    With ``note``, this text replaces the note of the picture, which becomes its tooltip.
+    With ``note``, this text is drawn, and the note of the picture is its tooltip.
     """
     st.markdown(f"**{escape_markdown(picture.title)}**")
     figure_view.chart(picture, key=key)()

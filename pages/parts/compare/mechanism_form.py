@@ -42,7 +42,7 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
     ----------
     name : option of the mechanism.
     key : widget key of the new value.
-    entry : key in the mapping; None for an option that is no mapping.
+    entry : key in the mapping; None if the option is not a mapping.
     """
     request_state = history.current()
     value, default = st.session_state[key], _defaults(request_state)[name]
@@ -51,7 +51,7 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
             k: v for k, v in request_state.options.get(name, default).items() if k != entry
         }
         value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
-    # keep, a limit for tuned centers, ends when the centers change
+    # a change of the centers removes the option keep, which is a limit for tuned centers
     others = {
         k: v
         for k, v in request_state.options.items()

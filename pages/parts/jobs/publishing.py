@@ -120,8 +120,8 @@ def weigh(
     Returns
     -------
     JSON of the workload with the new weights, and one tuple for each number of attributes: this
-    number, and the root mean squared error, in counts, of the unbiased answers of all groups on so
-    many attributes, with the original and with the new weights.
+    number, and the root mean squared error, in counts, of the unbiased answers of all groups on
+    this number of attributes, with the original and with the new weights.
     """
     original, plan_budget = Workload.from_json(workload), Budget.from_dict(budget)
     weighted = publication_weights(original, plan_budget, expected_records=expected_records)

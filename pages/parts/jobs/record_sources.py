@@ -16,7 +16,7 @@ SHEET = "sheet:"  # "sheet:QUOTED NAME:PATH"
 
 
 def sheet_of(path: object, sheet: str) -> str:
-    """Return the text form of a sheet of a workbook, for `open_source`."""
+    """Return the text that denotes a sheet of a workbook in `open_source`."""
     return f"{SHEET}{quote(sheet, safe='')}:{path}"
 
 

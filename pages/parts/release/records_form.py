@@ -163,7 +163,7 @@ class Source:
         }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
-        """Return the text that `record_sources.open_source` reads, and the files to delete then.
+        """Return the text for `record_sources.open_source`, and the files to delete afterwards.
 
         An upload is copied to a private file; only this copy is deleted.
         """

@@ -62,7 +62,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Return what identifies the chosen records, together with the key of a release or look."""
+    """Return the key of a release or look together with values that identify the chosen records."""
     return (key, *source.identity, source.changed, str(source.columns))
 
 

@@ -195,7 +195,7 @@ def _temporary_file(name: str, content: bytes | memoryview) -> Iterator[Path]:
 def clear(source: str = "") -> dict[str, Any]:
     """Remove everything that was read from the last file; return the page state.
 
-    ``source`` is the key of the uploader of the next file, which `remove` compares.
+    ``source`` is the key of the uploader of the next file; `remove` acts only on this uploader.
     """
     cache: dict[str, Any] = history.page_state()
     for key in (*KEYS, SHEETS, TAKEN):

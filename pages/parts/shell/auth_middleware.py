@@ -66,7 +66,8 @@ class Guard:
         if not reason and not self._has_token(request_headers):
             reason = NO_KEY
         if not reason:
-            # the origin is checked; Streamlit would look up external addresses to compare it
+            # without the Origin header, which `refusal` has checked: to check it again, Streamlit
+            # would look up the external address of this machine
             headers = [
                 (name, value) for name, value in scope["headers"] if name.lower() != b"origin"
             ]

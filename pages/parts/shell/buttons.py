@@ -112,7 +112,7 @@ def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value that is equal if and only if the field value is the same; None if unknown.
+    """Return a value by which two values of a field can be compared; None for other types.
 
     A list becomes a tuple, an edited grid a text, and an uploaded file its id.
     """

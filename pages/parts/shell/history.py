@@ -21,8 +21,8 @@ from pages.parts.shell.request_state import RequestState as RequestState
 
 MAX_UNDO_STEPS = 200
 KEY = "history"
-# option of the mechanism with error targets of single tables; session state key, whether the last
-# removal of these targets was caused by a change of the workload
+# TARGETS: option of the mechanism with the error targets of single tables
+# DROPPED: session state key; True if a change of the workload removed these targets
 TARGETS, DROPPED = "targets", "targets_dropped"
 # session state key of the token with which a reloaded page finds its private report
 REPORT_TOKEN = "report_token"
@@ -188,7 +188,7 @@ def enter(page: str) -> None:
 
 
 def carry(keys: Iterable[str]) -> None:
-    """Store these values of the page state for the next page, which the user opens at once."""
+    """Keep these values of the page state when the page changes, which happens right afterwards."""
     state = page_state()
     st.session_state[CARRIED] = {key: state[key] for key in keys if key in state}
 

@@ -85,17 +85,17 @@ def _use_slider(unit: str) -> None:
 
 
 def _apply(unit: str, *numbers: float, redraw: bool = False) -> None:
-    """Commit the budget with these numbers in a unit, for the present privacy unit."""
+    """Commit the budget with these numbers in a budget unit; the privacy unit does not change."""
     history.change(budget=_budget(history.current().budget, unit, *numbers), redraw=redraw)
 
 
 def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
-    """Return the budget with these numbers in a unit, with the privacy unit of ``before``.
+    """Return the budget with these numbers in a budget unit, with the privacy unit of ``before``.
 
     The privacy unit is what is protected: the rows per person, and presence or values.
     """
     budget = MAKERS[unit](*numbers, **budgets.privacy_unit(before))
-    # these two units determine delta; with others, the delta for reports does not change
+    # budgets in these two units determine delta; others keep the delta that reports use
     return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
 
 

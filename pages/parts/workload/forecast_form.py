@@ -68,7 +68,7 @@ def effect(new: Sequence[Group]) -> None:
 def _expected(
     key: str, new: int, _extended: RequestState, _request_state: RequestState
 ) -> Forecast:
-    """Return the forecast of planning a request after a form has added its last ``new`` groups.
+    """Return the forecast of planning with the last ``new`` groups, which a form proposes.
 
     ``_extended`` is the state with these groups, ``_request_state`` the one without them.
     """

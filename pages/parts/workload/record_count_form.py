@@ -39,7 +39,10 @@ def entered_scale() -> NoiseScale | None:
 
 
 def other_page_scale() -> NoiseScale | None:
-    """Return the scale entered on another page; answers need only its thresholds."""
+    """Return the scale entered on another page, with 1 record if no record count was entered.
+
+    Released answers need the thresholds of the scale only.
+    """
     form = st.session_state
     with show_errors():
         return NoiseScale(
