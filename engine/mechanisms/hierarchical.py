@@ -767,7 +767,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
     covariances = [np.linalg.inv(part.precision) for part in parts]
     # for every axis, the covariances of the estimated cells with the total estimated from them
     total_covariances = [C.sum(axis=1) for C in covariances]
-    # variance of the total as estimated from one axis, at its full budget
+    # for every axis, variance of the total estimated from it, if it has the full budget
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])
     total_errors = np.array(

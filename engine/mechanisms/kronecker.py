@@ -2,10 +2,10 @@
 
 Product Grams
 -------------
-A unit is a set of attributes whose queries are not products over attributes: some group has affine,
-absolute-difference or custom queries on two of them, or weights of single queries.  Most units are
-one attribute.  A group without queries on a unit contributes the total of the unit, with Gram
-matrix 11^T.  The Gram matrix of group g on the full domain is the Kronecker product
+A unit is a single attribute, as most units are, or several attributes whose queries are not
+products over attributes, because some group has affine, absolute-difference or custom queries on
+them, or weights of single queries.  A group without queries on a unit contributes the total of the
+unit, with Gram matrix 11^T.  The Gram matrix of group g on the full domain is the Kronecker product
 
     w_g G_{1, k_1} (x) ... (x) G_{U, k_U}
 

@@ -193,23 +193,23 @@ class SortedWorkload:
         ]
         return tuple(sorted(range(len(keys)), key=keys.__getitem__))
 
-    def emphasis(self, emphasis: Emphasis) -> Emphasis:
+    def emphasis(self, sorted_emphasis: Emphasis) -> Emphasis:
         """Return query weights of the sorted workload as weights of the original workload."""
         # groups of one class of the sorted workload may have parts in different orders
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         class_of_group = tuple(
             numbers.setdefault((c, order), len(numbers)) if c >= 0 else -1
-            for c, order in zip(emphasis.class_of_group, self.orders, strict=True)
+            for c, order in zip(sorted_emphasis.class_of_group, self.orders, strict=True)
         )
         return Emphasis(
             class_of_group=class_of_group,
-            weights=np.array([emphasis.weights[c] for c, _ in numbers]),
+            weights=np.array([sorted_emphasis.weights[c] for c, _ in numbers]),
             vector_indices=tuple(
-                tuple(emphasis.vector_indices[c][order.index(p)] for p in range(len(order)))
+                tuple(sorted_emphasis.vector_indices[c][order.index(p)] for p in range(len(order)))
                 for c, order in numbers
             ),
-            single_vector=tuple(emphasis.single_vector[c] for c, _ in numbers),
-            vectors=emphasis.vectors,
+            single_vector=tuple(sorted_emphasis.single_vector[c] for c, _ in numbers),
+            vectors=sorted_emphasis.vectors,
         )
 
 
@@ -513,7 +513,7 @@ def strategies_of_weights(
     cell_weights: Sequence[Array] | None,
     recorded: Recorded | None = None,
 ) -> MeasuredSpaces:
-    """Return one strategy per attribute of every residual space, for weights of its queries.
+    """Return one strategy per attribute of every residual space, for given query weights.
 
     Parameters
     ----------

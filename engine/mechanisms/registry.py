@@ -47,7 +47,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     Parameters
     ----------
     text : content of the plan file.
-    untrusted : limit the memory that the document may need in proportion to its size.
+    untrusted : whether to limit the memory of the document in proportion to its size.
 
     Returns
     -------
@@ -521,7 +521,8 @@ def default_options(
     centers if the predicted memory is within the limit and the predicted planning time is at most
     one second, or at most three times that with uniform centers.  It also chooses them if the
     option ``keep`` requires them.  With objectives other than "sum" and solvers other than
-    "optimal" it chooses uniform centers.
+    "optimal" it chooses uniform centers.  Nothing is added if ``options`` contains "centers" or the
+    mechanism does not have this option.
 
     Raises
     ------

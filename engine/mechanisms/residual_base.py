@@ -1,7 +1,7 @@
 """Base class of mechanisms with independent noise on residual spaces.
 
-With L_B the weighted squared error of residual space B at privacy cost 1, the best shares of a
-budget beta are
+With L_B the weighted squared error of residual space B at privacy cost 1, the best allocation of a
+budget beta to the spaces has
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B))
     objective = (sum over B of sqrt(L_B))^2 / beta
@@ -499,7 +499,8 @@ class ResidualMechanism(Mechanism):
         recorded : stored results that replace the searches.  They are removed from ``recorded`` in
             the order of use.
         warm : dual weights from which the searches start.
-        search_share : share of the remaining time above which faster searches are chosen.
+        search_share : share of the remaining time that dense searches may take; those that are
+            expected to exceed it are replaced by alternating ones.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """Blocks, their calibration to a budget, and the privacy cost of the released integers.
 
 A block is the strategy of one or more residual spaces with its noise.  A release measures
-z = rint(B x / grid) and adds exact discrete noise of scale noise / grid, an integer.  The integer
-answers of two tables that differ in one record then have a distance of at most
+z = rint(B x / grid) and adds exact discrete noise, whose scale noise / grid is an integer.  The
+integer answers of two tables that differ in one record then have a distance of at most
 
     ( s (1 + gamma (2 records + 1)) / grid + sqrt(measurements) )      in the Euclidean norm,
 

@@ -12,11 +12,11 @@ Every objective is a norm of the variances, so it is the maximum of the weighted
 over weights u whose dual norm is 1.  Any u therefore gives a lower bound: the minimum of its
 weighted sum over the dual norm of u.
 
-`Emphasis` stores weights that attain the maximum.  They turn the objective into a weighted sum,
-which every residual mechanism minimizes.  A part of a group is one query family on some of its
-attributes.  The weights of a group with several parts are products of one vector per part, so that
-its Gram matrix remains a Kronecker product; a group with a single part, or a small group, has one
-vector for all its queries.
+`Emphasis` stores such weights.  They replace the objective by a weighted sum, which every residual
+mechanism minimizes; for weights that attain the maximum the two are equal.  A part of a group is
+one query family on some of its attributes.  The weights of a group with several parts are products
+of one vector per part, so that its Gram matrix remains a Kronecker product; a group with a single
+part, or a small group, has one vector for all its queries.
 
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).
@@ -707,7 +707,7 @@ def _shares_for_max(
 ) -> Shares:
     """Return the allocation that minimizes the largest ratio of variance to target.
 
-    The arguments are those of `best_shares`.
+    ``classes`` are the ``queries`` of `best_shares`; the other arguments are as there.
     """
     spaces = len(counts)
     # constraints rows @ s <= 1 on the squared noises s, one per query: its variance is at most its
@@ -887,7 +887,7 @@ def _shares_for_power(
 ) -> Shares:
     """Return the allocation that minimizes the p-norm of the weighted variances.
 
-    The other arguments are those of `best_shares`.
+    ``classes`` are the ``queries`` of `best_shares`; the other arguments are as there.
     """
     import scipy.optimize
 

@@ -1,9 +1,9 @@
 """Privacy cost if neighbours replace rows.
 
 Replacing a row in cell x by one in cell y moves the answers of block B by B (e_x - e_y).  With
-K = B^T B / noise^2, the cost of a pair is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y).  It
-is at most twice the cost of adding a row if the inner products of columns are nonnegative, and
-smaller by twice the cost of the total, which replacement does not change.
+K = B^T B / noise^2, the cost of a pair is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y).  If
+the inner products of columns are nonnegative, this is at most twice the cost of adding a row.  A
+measurement of the total costs nothing here, because replacement does not change the total.
 
 A row may also be replaced by one that is not counted, because it is outside the domain or rejected.
 This changes the answers of block B by B e_x, as adding the row does, and is the more costly case

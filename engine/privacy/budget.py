@@ -9,7 +9,7 @@ B^T Sigma^-1 B, if neighbours add or remove one record.  Other privacy parameter
     (eps, delta)    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)   continuous Gaussian
 
 Releases draw from the *discrete* Gaussian, for which the (eps, delta) curve holds with constants
-that change epsilon by about 1e-8; `engine.privacy.budget` contains the theorem and its proof.
+that change epsilon by about 1e-8; the notes below contain the theorem and its proof.
 `Budget.epsilon` is the epsilon of this curve, or that of rho-zCDP where it is smaller.  A release
 whose noise is too coarse for the theorem reports `Budget.epsilon_zcdp`.
 
@@ -18,8 +18,8 @@ most k times as much as a single row, so one row may cost pcost / k^2 (epsilon /
 epsilon): group privacy is exact for both.  Neighbours add or remove all rows of one person, or
 replace them by equally many other rows.
 
-The notes below prove the privacy curve of discrete Gaussian noise; the functions of this module
-return upper bounds on it that include the errors of floating point.
+The functions of this module return upper bounds on the curve that include the errors of floating
+point.
 
 Notes
 -----
