@@ -489,8 +489,8 @@ def exact_split(
 
     The two floats of a pair, read as the decimal numbers that `repr` shows, sum exactly to the
     total.  For this, the cost of the look is rounded up at its 12th digit, and raised further until
-    every difference is a float's decimal number.  It is the total of an option without a residual
-    instead if that splits all totals.
+    every difference is a float's decimal number.  If the total of an option without a residual
+    splits all totals, that total is the cost of the look instead.
 
     Parameters
     ----------
@@ -663,7 +663,7 @@ class CommonMechanism:
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
-    """Return the standard rows of the common mechanism, and its relative gap to the least trace."""
+    """Return the rows of the common mechanism in standard form, and its gap to the least trace."""
     V = _intersection(mechanisms)
     if not len(V):
         return V, 0.0
@@ -701,7 +701,7 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
 
 
 def _maximal_indices(C: Sequence[Array]) -> list[int]:
-    """Return the positions of the C_i with C_i <= C_j for no other j; of equal ones the first."""
+    """Return the positions of the matrices that are <= no other; of equal ones, only the first."""
     maximal = list(range(len(C)))
     # in reverse order, so that the first of equal matrices remains
     for i in reversed(range(len(C))):

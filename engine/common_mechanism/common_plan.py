@@ -111,7 +111,7 @@ def look_plan(
     answered_positions = [
         i
         for i, g in enumerate(full_plan.workload.groups)
-        if set(g.attributes) <= used and _answers(full_plan, i)
+        if set(g.attributes) <= used and _is_answered(full_plan, i)
     ]
     answered = tuple(list(groups.values())[i] for i in answered_positions)
     workload = Workload(full_plan.schema, answered)
@@ -120,7 +120,7 @@ def look_plan(
     return replace(full_plan, workload=workload)
 
 
-def _answers(plan: Plan, group: int) -> bool:
+def _is_answered(plan: Plan, group: int) -> bool:
     """Return whether a plan determines all queries of a group."""
     return math.isfinite(plan.group_variance(group).total())
 
@@ -516,7 +516,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             " fewer queries."
         )
     # The cost of the look is spent before the choice, so it is the same for all options.  It is the
-    # joint cost (maximum over cells) if an option is charged this and the sum over blocks is larger.
+    # joint cost (maximum over cells) if an option is charged that and the sum over blocks is more.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )

@@ -250,7 +250,7 @@ class NestedPlanRule:
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
-        """Mapping from plan to its standard errors of all primary queries, shape (queries,)."""
+        """Mapping from plan to the standard errors of the primary analysis, shape (queries,)."""
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
         for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):

@@ -6,8 +6,8 @@ so no sum is rounded.
 Units of totals, and the charge of a release in each unit:
 
     kind   unit                 release with Gaussian noise        release with Laplace noise, epsilon-DP
-    zcdp   pcost (rho = /2)     its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
-    gdp    pcost (mu = root)    its pcost                          max(pcost, mu^2), see `Budget.mu`
+    zcdp   pcost = 2 rho        its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
+    gdp    pcost = mu^2         its pcost                          max(pcost, mu^2), see `Budget.mu`
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
 A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise,
@@ -370,7 +370,7 @@ class Balance:
 
     Attributes
     ----------
-    totals : dataset -> row that added it, in which the latest total replaces the first.
+    totals : dataset -> row that added it, with the latest total of the dataset.
     spent : dataset -> exact sum of the spends.
     spends, saved : key of a release -> row of its spend, and row of its saved result.
     notes : (kind, key) -> rows of notes.

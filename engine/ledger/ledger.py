@@ -749,7 +749,7 @@ class Ledger:
                 sha256=digest,
                 note=note,
             )
-        # after the commit, so that a fresh receipt is on the disk
+        # returned after the commit, so that the row of a fresh receipt is on the disk
         return Receipt.of(row, fresh=True)
 
     def find(self, key: str) -> Receipt | None:

@@ -360,15 +360,17 @@ def write_records(
 ) -> Path:
     """Write synthetic records with labels of cells.
 
-    Parameters
-    ----------
-    records : cell codes, from `Published.records`.
-
     The first column, status, is SIMULATED or REHEARSAL in every row.  If an attribute has this
     name, ignoring case, the column is added_status, see `added_columns`.  The file is written
     atomically; an earlier file is replaced only with ``overwrite``.
 
-    Raises: PlanError if the format is not "parquet" or "csv", or the path must not be written.
+    Parameters
+    ----------
+    records : cell codes, from `Published.records`.
+
+    Raises
+    ------
+    PlanError : the format is not "parquet" or "csv", or the path must not be written.
     """
     import pyarrow.csv
     import pyarrow.parquet as pq

@@ -57,8 +57,8 @@ from engine.publish.tables_package import (
 from engine.release import Measurement
 
 TABLE_TOLERANCE = 1e-6  # relative difference between machines
-MAX_RULE_NUMBER = 1e100  # numbers of a quality rule: products with counts are finite
-MAX_DRAWS = 10_000  # bounds the time: each draw fits all tables
+MAX_RULE_NUMBER = 1e100  # thresholds of a quality rule, whose products with counts must be finite
+MAX_DRAWS = 10_000  # limits the time, because each draw fits all tables
 
 
 def table_problems(

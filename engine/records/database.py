@@ -744,7 +744,7 @@ class ProgressMonitor:
             raise self.listener_error
 
     def run(self, stop: Callable[[], object]) -> None:
-        """Report until `ended` is set; after an error of the listener, call `stop` instead."""
+        """Report at intervals until `ended` is set; after an error of the listener, call `stop`."""
         while not self.ended.wait(POLL_INTERVAL_S):
             self.n_reports += 1
             if self.listener_error is None:
@@ -753,7 +753,7 @@ class ProgressMonitor:
                 except BaseException as error:
                     self.listener_error = error
             if self.listener_error is not None:
-                # repeated, because a call between two queries cancels none of them
+                # called at every interval, because a call between two queries cancels neither
                 with suppress(Exception):
                     stop()
 

@@ -200,7 +200,7 @@ class _Envelope:
 
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
-    """Return the histogram of exp(-gamma(m)) from which proposals are drawn.
+    """Return the histogram above height exp(-gamma(m)), from which proposals are drawn.
 
     Its bins are 1/16 to 1/8 of the scale wide, but at least one integer, and end where height
     exp(-gamma) falls below 2^-5.  ``floor_scale`` is the scale rounded down.
