@@ -724,7 +724,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     >>> sizes.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
-    # matrices that commute have common eigenvectors; these are the eigenvectors of a weighted sum
+    # matrices that commute have common eigenvectors, which are also those of a weighted sum
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
     rotated = [P.T @ c @ P for c in C]
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:

@@ -91,7 +91,7 @@ def check_target(
             f"The folder {target.parent} does not exist. Create it, or give a file in another folder."
         )
     for input_path in (Path(k).resolve() for k in keep):
-        # if the input is a ledger, these belong to it; the first is the folder of results
+        # if the input is a ledger, these files belong to it; the first is its folder of results
         ledger_files = [input_path.with_name(input_path.name + end) for end in LEDGER_SUFFIXES]
         is_in_results = ledger_files[0] in target.parents
         is_input = target in (input_path, *ledger_files) or _same(target, input_path)

@@ -1082,7 +1082,7 @@ _NEIGHBOURS = {
     ADD_REMOVE: "one person added or removed",
     REPLACE_ONE: "one person replaced by another",
 }
-# fields of the certificate in the report; sentences above the table state the others
+# fields of the certificate in the table of the report; sentences above the table have the others
 _FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "status": ("Status", str),
     "dataset": ("Dataset", str),

@@ -303,7 +303,7 @@ def read_published(
     return frame
 
 
-# columns of the published numbers in `TABLE_SCHEMA`, and the table and level that they belong to
+# number of the group and title of the level, then the published numbers as in `TABLE_SCHEMA`
 LEVEL_SCHEMA = pa.schema(
     [("group", pa.int64()), ("level", pa.string()), *[TABLE_SCHEMA.field(i) for i in range(2, 10)]]
 )

@@ -161,7 +161,7 @@ def complete_tables(
     return {names: all_tables[names] for names in requested}
 
 
-# a count column with only such large numbers may hold sampling weights
+# a count column in which every number is at least this may hold sampling weights
 LARGE_COUNT = 20
 MAX_RECORDS = 2**62  # the sum of two then fits in 64 bits
 

@@ -117,8 +117,8 @@ def _compute_on_cluster(
     """
     wait: Any = import_optional("distributed", DASK_FRAME).wait
 
-    # a future of every task shows which tasks are finished; those that are finished are removed
-    # from `futures`, so that the cluster can free their results once they are added to the total
+    # the future of a task shows whether the task is finished; finished ones are removed from
+    # `futures`, so that the cluster can free their results once they are added to the total
     *futures, result = without_values(
         lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error
     )

@@ -123,7 +123,7 @@ def _labelled(
 
 
 if __name__ == "__main__":
-    # some operating systems have no such limits, or do not allow setting them
+    # some operating systems have no resource limits, or do not allow setting them
     with suppress(ImportError, ValueError, OSError):
         import resource
 

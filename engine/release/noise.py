@@ -210,7 +210,7 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
-    # the factor 1 + MARGIN makes these upper bounds in spite of float errors
+    # with the factor 1 + MARGIN, these are upper bounds in spite of float errors
     upper = height * densities_at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
     counts = np.ceil(upper[:bins]).astype(np.int64)

@@ -227,7 +227,7 @@ def draft_of_public(data: Any) -> DraftSchema:
     ([('sex', 2), ('age', 3)], {'name': 'it has one value only'})
     """
     data = as_source(data)
-    # such a reader yields its rows once, and two passes are needed
+    # a RecordBatchReader yields its rows only once, and two passes are needed
     if isinstance(data, pa.RecordBatchReader):
         data = data.read_all()
     columns = list(column_names(data))
