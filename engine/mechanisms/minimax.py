@@ -119,7 +119,7 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """Return whether all queries and all cells of a part on one attribute are equivalent.
 
     ``pi`` is the center of the attribute, shape (n,); None for the uniform center.  With another
-    center, cells are not equivalent.
+    center, cells are not equivalent.  The result is False for more queries than cells.
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False

@@ -242,7 +242,7 @@ class ResidualMechanism(Mechanism):
         return False
 
     def check_memory(self, workload: Workload, memory_limit: float) -> None:
-        """Raise LimitExceeded if the queries of a part need more memory than the limit."""
+        """Raise LimitExceeded if a group is too large for the mechanism; see `check_size`."""
         is_sum = self.goal(workload).linear
         intervals = is_sum and self.has_wide_intervals
         check_size(workload, memory_limit, closed_form=is_sum, intervals=intervals)

@@ -442,9 +442,9 @@ def joint_share(parts: Sequence[MeasuredPart]) -> float:
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
     """Return the privacy cost of releasing several sets of blocks on the same records, rounded up.
 
-    Blocks with the same key in several sets measure the same table.  A record is in one cell of
-    that table, so their joint cost is the maximum over cells of the summed costs, which is at most
-    the sum of the maxima.  The costs of different keys are added.
+    The blocks have Gaussian noise.  Blocks with the same key in several sets measure the same table.
+    A record is in one cell of that table, so their joint cost is the maximum over cells of the
+    summed costs, which is at most the sum of the maxima.  The costs of different keys are added.
 
     Parameters
     ----------

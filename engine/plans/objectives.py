@@ -78,7 +78,7 @@ class Objective:
 
     @property
     def linear(self) -> bool:
-        """Whether this is the weighted sum, which has a closed form."""
+        """Whether this is the weighted sum, whose optimal allocation has a closed form."""
         return self.power == 1.0
 
     @property

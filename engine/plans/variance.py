@@ -1299,7 +1299,8 @@ class Footprint:
     def expands(self, power: float) -> bool:
         """Return whether `power_sum` uses the multinomial `expansion` of variance^power.
 
-        It does if that is cheaper than evaluating every query.
+        It does for integer powers if the expansion has few terms, or is cheaper than evaluating
+        every query.
         """
         if power != int(power):
             return False

@@ -442,7 +442,7 @@ class Budget:
 
     @property
     def replace_one_pcost(self) -> float:
-        """Upper bound on pcost for replace-one neighbours: 4 pcost for "add_remove".
+        """Upper bound on pcost for replace-one neighbours: 4 pcost for "add_remove", else pcost.
 
         Replacing a record in cell i by one in cell j changes the data by e_i - e_j, and
         |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4 pcost in the norm of Sigma^-1, for every
@@ -454,8 +454,8 @@ class Budget:
     def delta(self, epsilon: float) -> float:
         """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        It is 0 only for a budget of pure epsilon; a smaller delta than every double is rounded up
-        to the smallest double.  It holds for the releases for which the curve of `epsilon` holds.
+        It is 0 for a budget of pure epsilon from this epsilon on; in all other cases it is at least the
+        smallest positive double.  It holds for the releases for which the curve of `epsilon` holds.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
