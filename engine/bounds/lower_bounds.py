@@ -409,15 +409,15 @@ class Model:
         )
 
     def value(
-        self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
+        self, s: Roots, basis_functions: Mapping[Role, Array], derivative: bool = True
     ) -> tuple[float, dict[Role, Array]]:
         """Return a lower bound on the nuclear norm, and its derivative with respect to s.
 
-        ``s`` maps roles to the square roots of the weights of cells, shape (n,), as does the
-        derivative, which is empty without ``derivative``; ``functions`` maps roles to basis
-        functions of the cells, shape (n, k).
+        ``s`` maps roles to the square roots of the weights of cells, shape (n,), and
+        ``basis_functions`` maps them to functions of the cells, shape (n, k).  The derivative is a
+        mapping like ``s``; without ``derivative`` it is empty.
         """
-        state = State(self.linked_queries, s, functions, derivative)
+        state = State(self.linked_queries, s, basis_functions, derivative)
         link_values = [link.value(state) for link in self.links]
         total, link_derivatives = 0.0, np.zeros(len(link_values))
         for factor, squares in self.linked_queries.sums:
@@ -872,8 +872,8 @@ def _widest_attribute(workload: Workload) -> tuple[int, str]:
 def quick_bound(workload: Workload, law: str = "gaussian") -> float:
     """Return a lower bound on the weighted squared error at privacy cost 1, without a search.
 
-    It holds for every matrix mechanism, in counts^2.  On an attribute with more than
-    `MAX_BOUND_CELLS` cells it is the weaker one of `largest_entry_bound`.
+    It holds for every matrix mechanism, in counts^2.  If an attribute has more than
+    `MAX_BOUND_CELLS` cells it is that of `largest_entry_bound`, which is weaker.
     """
     if _widest_attribute(workload)[0] > MAX_BOUND_CELLS:
         return largest_entry_bound(workload, law)

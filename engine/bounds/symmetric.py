@@ -827,7 +827,7 @@ INITIAL_COMPOSITIONS = 100
 SEARCH_STARTS = 16
 # per step of this search, candidates that change the value of one attribute
 CANDIDATE_MOVES = 12
-# share of the weight that the compositions added in one round get together
+# total share of the weight given to the compositions that one round adds
 ADDED_SHARE = 0.05
 # share of the weight below which a composition is dropped
 MIN_SHARE = 1e-7

@@ -42,7 +42,7 @@ SUFFIX = ".weights"
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-# a search of fewer residual coordinates, squared, takes less time than a file access
+# below this square of the number of residual coordinates, a search is faster than a file access
 MIN_CACHED_COORDINATES_SQUARED = 2_000
 # largest number of initial weights stored for searches of one shape (equal sizes, centers, method)
 MAX_HINTS_PER_SHAPE = 8

@@ -829,19 +829,24 @@ def _distinct_subworkloads(
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for group in queried_spaces(contributions, attribute_classes, schema.exact_places):
+    for spaces_of_size in queried_spaces(contributions, attribute_classes, schema.exact_places):
         # spaces are distinct, so `unique_rows` returns all of them, sorted by attribute names
-        order = unique_rows(alphabet[group.places])[0]
+        order = unique_rows(alphabet[spaces_of_size.places])[0]
         columns = [
-            list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()
+            list(map(schema.names.__getitem__, column))
+            for column in spaces_of_size.places[order].T.tolist()
         ]
-        names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
+        space_names: list[Space] = (
+            list(zip(*columns, strict=True)) if columns else [()] * len(order)
+        )
         by_class: dict[Any, tuple[int, float]] = {}  # -> number of the subworkload, scale
-        for space, space_class in zip(names, group.kinds[order].tolist(), strict=True):
+        for space, space_class in zip(
+            space_names, spaces_of_size.kinds[order].tolist(), strict=True
+        ):
             complement = split.complements.get(space) if split.complements else None
             key = space_class if complement is None else (space_class, complement.key)
             if key not in by_class:
-                coefficients = group.coefficients[space_class]
+                coefficients = spaces_of_size.coefficients[space_class]
                 # proportional Grams have the same optimal strategy; the scale only affects the
                 # shares of the budget
                 scale = max(coefficients.values())

@@ -443,7 +443,7 @@ class _Sweep:
 
 
 def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
-    """Yield the matrices Y_j of all quadrature nodes, some at a time.
+    """Yield the matrices Y_j of all quadrature nodes, several nodes at a time.
 
     ``mass`` holds the weights mu, with sum 1 and shape (n,).
     """

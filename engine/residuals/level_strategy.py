@@ -1,8 +1,8 @@
 """Strategies that measure the areas of nested levels on one wide attribute, without matrices.
 
 The precisions of the areas and the lower bound are those of `engine.residuals.levels`.  The row of
-an area a is sqrt(p_a) times (1 on the cells of a, 0 elsewhere) minus its center pi(a); it counts z(a)
-in units of its noise.  Answers and estimates take linear time.
+an area a is sqrt(p_a) (1 - pi(a)) on the cells of a and -sqrt(p_a) pi(a) on all other cells: it
+measures sqrt(p_a) z(a) with noise of variance 1.  Answers and estimates take linear time.
 """
 
 from __future__ import annotations

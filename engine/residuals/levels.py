@@ -628,7 +628,8 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # curvatures grow with the number of areas and about with the root of their size
+        # factors that make the curvatures similar: the curvature of a class grows with its number of
+        # areas, and about with the square root of their size
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25

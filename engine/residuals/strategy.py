@@ -260,7 +260,7 @@ MAX_JOINT_COMPARISONS = 1 << 28
 TIE_TOLERANCE = 1e-13
 # product of strategies: its attributes, (axes, strategy) of every factor, and the scale of its cost
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-# the attributes that a table of costs is on, and the number of the table
+# attributes of a table of costs, and the number of the table
 Placed = tuple[Space, int]
 
 

@@ -155,7 +155,8 @@ class AlternatingSearch:
     def run(self) -> None:
         """Search on one set of axes after the other, until a sweep no longer lowers the error."""
         coefficients = np.array([c for c, _ in self.terms])
-        # of every set's Gram in every term: the smallest error, and that of the current strategy
+        # for the Gram of every term on every set of axes: a lower bound on the error of all
+        # strategies, and the error of the current strategy
         minima = np.ones((len(self.sets), len(self.terms)))
         errors = np.ones_like(minima)
         for t in range(len(self.terms)):
@@ -446,7 +447,7 @@ class SubworkloadSolver:
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, MAX_TUNED_SEARCH_S)
-        # memory and number of subworkloads that an alternating search may solve instead
+        # (memory of a dense search, number) of each subworkload that an alternating search may solve
         dense_searches = [
             (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
             for k, s in enumerate(subs)

@@ -225,8 +225,9 @@ class Evaluation:
         ]
         if not used:
             return 0.0
-        # the smallest error of a Kronecker product is the product of those of its factors
         if len(used) == 1 or kind.separate:
+            # derivative of L by a coefficient: the smallest error of the Kronecker product, which is
+            # the product of those of its factors
             by_coefficient = {
                 f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
             }
@@ -634,9 +635,9 @@ class CenterProblem:
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
         """Return for every residual space of a group the positions, the factors, and the scalars.
 
-        Positions are those of the space's attributes in the group.  Factors are (axes in the space,
-        number of a piece) pairs, and scalars numbers of pieces.  ``ranks`` lists the axes of the
-        group in schema order.
+        The result has one tuple per space: the positions of the space's attributes in the group; the
+        factors as pairs (axes in the space, number of a piece); the scalars as numbers of pieces.
+        ``ranks`` lists the axes of the group in schema order.
         """
         position = {axis: p for p, axis in enumerate(ranks)}
         choices = []  # for every part, its pieces

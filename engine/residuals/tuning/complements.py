@@ -172,7 +172,8 @@ def cyclic(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
-    # number of parameters; bytes during the whole search, and at times; time per evaluation
+    # number of parameters; memory during the whole search and additional peak memory, in bytes; time
+    # per evaluation, in seconds
     parameters = sum(a.size**2 for a in workload.schema.attributes)
     retained, peak, seconds = 0, 0, 0.0
     for sizes, groups in _class_representatives(workload):

@@ -370,7 +370,7 @@ MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
 # additional time in seconds per residual space with a factor on several attributes, whose rows are
 # computed again in every step
 JOINT_ROWS_SECONDS = 0.4
-# expected number of steps per such space if complements of pairs exceed the limits
+# expected number of steps for such a space if complements of pairs exceed the limits
 UNTUNED_PAIR_STEPS = 2_500
 # expected number of steps for the center of an attribute of a separable workload
 SEPARABLE_STEPS = 40

@@ -51,7 +51,7 @@ MAX_LOW_RANK_CELLS = 4_096
 MAX_FULL_DOMAIN_S = 1.4
 # largest time in seconds for the variances of all queries on a single attribute, to form a union
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table, which is counted and has a dual weight per cell
+# largest number of cells of a union's table: records are counted in each, and each has a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
@@ -255,9 +255,12 @@ def choose_unions(
     The result maps the attributes of every union to its residual spaces.  If computing time and
     memory allow it, there is one union of all spaces.  Otherwise spaces are collected into clusters
     of overlapping attributes, the spaces with most attributes first, and every space belongs to the
-    first cluster that contains its attributes.  A union answers the span of its queries only, so
-    there are none if a group of positive weight has queries of weight 0, or if the weights of the
-    queries differ by more than the factor `MAX_WEIGHT_RATIO`.
+    largest cluster that contains its attributes.
+
+    With more than `MAX_SPACES` spaces only a union of all spaces is considered.  On a single
+    attribute there is no union if its variances would take too long.  A union answers the span of
+    its queries only, so there are none if a group of positive weight has queries of weight 0, or if
+    the weights of the queries differ by more than the factor `MAX_WEIGHT_RATIO`.
 
     Parameters
     ----------
