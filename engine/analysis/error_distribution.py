@@ -165,7 +165,7 @@ def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> n
     return np.concatenate([values(p, p + 1) for p in positions])
 
 
-MAX_UNSAMPLED_QUERIES = 4_000_000  # more queries with distinct variances are sampled
+MAX_UNSAMPLED_QUERIES = 4_000_000  # with more distinct variances, queries are sampled
 SAMPLED_QUERIES = 200_000  # size of the sample of all groups together
 MIN_SAMPLED_QUERIES = 256  # smallest size of the sample of a group
 FIGURE_POINTS = 800  # about the horizontal resolution of a figure

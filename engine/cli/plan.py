@@ -355,7 +355,7 @@ def add_prediction_commands(commands: Commands) -> None:
 
 
 def _coarse_or_fine(args: argparse.Namespace) -> Reply:
-    """Run ``coarse-or-fine``: predict the choice of the rule and its cost for each analysis."""
+    """Run ``coarse-or-fine``: predict which analysis the rule chooses, and what each one costs."""
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
     rule = NestedPlanRule(

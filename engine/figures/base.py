@@ -173,7 +173,7 @@ def budget_axis(pcosts: Sequence[float], texts: Sequence[str]) -> dict[str, Any]
 # Above the plot and never on data; a taller legend extends upwards.
 LEGEND = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 RIBBON_HEIGHT_PX = 20
-MIN_PLOT_SHARE = 0.5  # of the height of a figure; the rest are labels
+MIN_PLOT_SHARE = 0.5  # smallest share of the plot in the height of a figure; the rest are labels
 
 
 def mark_rehearsal(figure: go.Figure) -> None:

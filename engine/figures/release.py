@@ -50,7 +50,7 @@ SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # between attribute and value in the t
 MIN_ANSWERS_HEIGHT_PX = 330
 TITLE_HEIGHT_PX = 24  # of a panel
 MAX_CELL_TEXTS = 120  # answers of a heat map that are printed in its cells
-FEW_ANSWERS = 40  # more intervals of one panel are drawn thinner
+FEW_ANSWERS = 40  # with more answers in a panel, their intervals are thinner
 # panels of a product of two attributes; products with more panels are drawn as heat maps
 PANELS_PER_ROW, MAX_PANELS = 3, 6
 MIN_VISIBLE_SHARE = 0.01  # shorter intervals, relative to the axis, cannot be seen

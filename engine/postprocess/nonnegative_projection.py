@@ -57,7 +57,7 @@ TOTAL_WEIGHT = 1e-3  # g of the empty set
 # multipliers, as a multiple of the tolerance for negative cells
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250  # largest number of gradient steps
-ROUNDS_PER_FULL_UPDATE = 8  # every this many rounds, all tables are updated
+ROUNDS_PER_FULL_UPDATE = 8  # rounds from one update of all tables to the next one
 SKIP_TOLERANCE = 0.5  # share of the tolerance up to which a table is skipped
 CG_TOLERANCE, MAX_CG_STEPS = 1e-7, 2_000
 CG_PASSES = 2  # the second pass removes the error of the first, down to rounding

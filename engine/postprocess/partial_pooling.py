@@ -108,11 +108,11 @@ def single_tables(
 
     ``pairs`` maps pairs to their residuals, shape (n_i, n_j), which are used as additional
     measurements of those attributes that have neither a public table nor noise with a precision
-    matrix.  The result maps sets of one attribute to tables in counts,
-    shape (n_i,), without negative cells.
+    matrix.  The result maps sets of one attribute to tables in counts, shape (n_i,), without
+    negative cells.
     """
     singles: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
-    direct: dict[Axes, tuple[Array, float]] = {}  # (residual, precision) without pairs
+    direct: dict[Axes, tuple[Array, float]] = {}  # (residual, precision), not pooled
     for axes in singles:
         n, pi = evidence.sizes[axes[0]], evidence.centers[axes[0]]
         estimate = evidence.residuals.get(axes)

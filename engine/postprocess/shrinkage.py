@@ -191,6 +191,7 @@ def shrink_table(
     margins : mapping from the subsets of ``axes`` with one attribute fewer to fitted tables, which
         are the margins of the result.
     total : number of records.
+    possible : mask of the possible cells, for the maximum-entropy table.
     reference : table with these margins, shape (n_1, ..., n_k); by default the maximum-entropy
         table.
     expected_excess : squared deviation from the reference in counts^2, see `expected_deviations`.

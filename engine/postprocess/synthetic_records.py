@@ -35,7 +35,8 @@ from engine.residuals import Axes
 from engine.workload import Schema
 
 BATCH_RECORDS = 20_000  # records whose gains are computed at the same counts
-MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200  # records of a batch whose changes are evaluated
+# changes are evaluated for this share of the records of a batch, but at least this number
+MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200
 STEPS_PER_BATCH = 4
 MAX_ROUNDS = 15  # passes over all attributes
 MIN_IMPROVEMENT = 0.03  # relative decrease of the objective below which the search ends

@@ -668,7 +668,8 @@ def _code_list(
     ----------
     parents : position of the parent of each code, or -1, shape (codes,).
     level_names : name of the level of each code, or "".
-    names : names of all levels, or none.
+    name : name of the hierarchy.
+    names : names of all levels from coarse to fine; if empty, ``level_names`` or numbers name them.
     """
     if not codes:
         raise SchemaError("the code list is empty; give it codes")

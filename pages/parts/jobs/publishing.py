@@ -57,7 +57,7 @@ def publish_tables(
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
-        place.unlink(missing_ok=True)  # an empty placeholder
+        place.unlink(missing_ok=True)  # the empty file that `private_tempdir.new_file` created
     tables = publish(
         measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=checkpoint
     )

@@ -27,7 +27,7 @@ from pages.parts.shell.history import RequestState
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
-COST = 1.0  # at which the attack fails
+COST = 1.0  # default pcost, at which the attack fails
 NOISY_ANSWERS = "learn_noisy_answers"  # session key
 STEPS = (
     (

@@ -25,7 +25,7 @@ from pages.parts.shell.history import RequestState
 
 NAME = "binning"
 COSTS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-COST = 0.05  # at which the bias is visible
+COST = 0.05  # default pcost, at which the bias is visible
 STEPS = (
     (
         "A sparse table with noise, whose **negative counts are set to zero**: the mean published"

@@ -17,7 +17,7 @@ from pages.parts.shell.python_script import Script
 
 UNIFORM = {"centers": "uniform"}  # plan options of lessons about the split of the paper
 COURSE = "course"  # session key: whether the lessons are shown for a class
-COURSE_FONT_PX, COURSE_SCALE = 16, 1.25  # of the figures of a class
+COURSE_FONT_PX, COURSE_SCALE = 16, 1.25  # font size and scale of figures in the course mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from pages.parts.shell.history import RequestState
 
 NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-COST = 0.02  # at which the noise is visible
+COST = 0.02  # default pcost, at which the noise is visible
 DRAWS = 20
 RELEASES = "learn_draws"  # session key
 STEPS = (

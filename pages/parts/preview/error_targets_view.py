@@ -191,7 +191,7 @@ def one_query(plan: Plan) -> None:
 def distance(plan: Plan) -> None:
     """Show the gap to the lower bounds of the plan's class and of all matrix mechanisms."""
     key = _bound_key(plan)
-    job_state = job_queue.find(key)  # started with the headline
+    job_state = job_queue.find(key)  # the headline of the page has started this job
     if job_state is not None and job_state.done:
         st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
         figure_view.picture(

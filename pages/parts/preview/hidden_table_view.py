@@ -14,7 +14,7 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_
 from pages.parts.shell.history import RequestState
 
 PLACE = "hidden"  # key of the error of the button
-SEARCH_S = 5.0  # a longer planning time per trial needs no search for weights
+SEARCH_S = 5.0  # no search for weights if one plan is expected to take longer
 
 
 def draw(plan: Plan) -> None:
