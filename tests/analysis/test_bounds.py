@@ -34,7 +34,7 @@ def test_mechanism_bound_is_below_every_plan() -> None:
     assert 0 < analysis.mechanism_bound(workload).rmse(result) < result.weighted_rmse
     with pytest.raises(LimitExceeded):
         analysis.mechanism_bound(
-            Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "prefix")
+            Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "circular")
         )
 
 
