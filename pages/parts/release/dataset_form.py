@@ -256,8 +256,14 @@ def time_text(utc: str) -> str:
 
 
 def balance(status: DatasetStatus) -> str:
-    """Return the remaining budget of a dataset as text."""
-    return f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
+    """Return the remaining budget of a dataset as text.
+
+    What is left is rounded down and the total up, except that an unspent total is the same text
+    twice.
+    """
+    total = cost(status.total)
+    left = remaining_text(status.left) if status.spent else total
+    return f"{left} of {total} {status.definition.counts} left"
 
 
 def payment(status: DatasetStatus, budget: Budget) -> str:

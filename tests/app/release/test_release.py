@@ -242,6 +242,14 @@ def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
     assert "choose “pure epsilon”" in session.set(dataset="pure").text()
 
 
+def test_unspent_total_does_not_look_spent(ledger: Ledger) -> None:
+    ledger.add_dataset("unspent", total=Budget(pcost=2.50025))
+    session = open_step(ledger.path).set(dataset="unspent")
+    assert "2.501 of 2.501 pcost left" in session.text()
+    ledger.spend(dataset="unspent", key="a", pcost=0.5, plan_hash="p")
+    assert "2 of 2.501 pcost left" in session.run(session.app).text()
+
+
 def test_dataset_of_another_schema_is_not_preselected(ledger: Ledger) -> None:
     session = open_step(ledger.path)
     assert session.app.selectbox(key="dataset").value is None
