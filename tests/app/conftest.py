@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from streamlit.components.v2 import manifest_scanner
+from streamlit.elements.widgets import button
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
@@ -47,6 +49,19 @@ def share_server_objects() -> Iterator[None]:
         # without a time limit the results do not depend on the speed of the machine
         patch.setattr(plans, "PAGE_LIMIT_S", CEILING)
         yield
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
+    """Return the contents of deferred downloads by file name, which AppTest does not provide."""
+    contents: dict[str, Callable[[], Any]] = {}
+
+    def record(_path: str, data: Any, _proto: Any, _type: Any, name: str, **_: Any) -> None:
+        if callable(data):
+            contents[name] = data
+
+    monkeypatch.setattr(button, "marshall_file", record)
+    return contents
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from engine.cli.main import main
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
 from engine.privacy import Budget
@@ -48,6 +50,11 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {
         str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()
     }
+
+
+def read_package(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def test_export_overwrites_no_existing_file(session: Session) -> None:
@@ -113,6 +120,28 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     }
 
 
+def test_downloaded_package_is_signed_like_written_file(
+    session: Session, downloads: dict[str, Callable[[], bytes]]
+) -> None:
+    folder = find_folder(session)
+    target = folder / "written.zip"
+    wait(session.set(release_result_path=str(target)).press("release_result_write"))
+    written = read_package(target)
+    # the result opened by the step of the confirmation, and by the list of past releases
+    for number in range(2):
+        downloads.clear()
+        if number:
+            session.press("Past releases").press("open_result").set(release_result_view="Download")
+        session.run(session.app)
+        package = folder / f"download{number}.zip"
+        package.write_bytes(downloads["release.zip"]())
+        ledger = ["--ledger", str(folder / "budget.csv")]
+        assert main(["verify", *ledger, "--package", str(package)]) == 0
+        content = read_package(package)
+        assert content["signature.json"] == written["signature.json"]
+        assert content["certificate.json"] == written["certificate.json"]
+
+
 @pytest.mark.parametrize("word", ["outside", "dot file", "link", "behind a link", "no data file"])
 def test_records_outside_folders_are_refused(session: Session, word: str) -> None:
     place = create_protected_files(find_folder(session))[word]
@@ -141,15 +170,20 @@ def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -
     assert not os.path.lexists(place)
 
 
-def test_failed_download_shows_error_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_shows_error_without_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> Callable:
         raise OSError(28, "No space left on device", "/a/secret/path")
 
     monkeypatch.setattr(download_view, "write_answers", full)
     monkeypatch.setattr(download_view, "write_package", full)
+    monkeypatch.setattr(tasks, "write_signed_package", full)
+    ledger = Ledger.create(tmp_path / "budget.ledger")
     for make in (
         lambda: download_view._content(None, "csv"),
         lambda: download_view._package(None, ""),
+        lambda: download_view._package(None, str(ledger.path)),
     ):
         with pytest.raises(DataError, match="No space left") as caught:
             make()

@@ -189,7 +189,8 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     first_key, (key, state) = stages[0][0], stages[-1]
     if state.finished is not None:
         ledger_state.draw_summary(book, stages)
-        views.answers(state.finished, key=f"coarse_released_{len(stages) - 1}")
+        name = f"coarse_released_{len(stages) - 1}"
+        views.answers(state.finished, key=name, ledger=str(book.path))
         with st.expander("Look, rule and decision", key="coarse_past", on_change="rerun") as fold:
             if fold.open:
                 ledger_state.draw_look_receipt(book, first_key)

@@ -66,13 +66,15 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
     figure_view.picture(figures.snr_picture(rule, measurement, group, option), key=f"{key}_snr")
 
 
-def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
-    """Draw the final answers, as on the Release page."""
+def answers(measurement: Measurement, *, key: str, records: Any = None, ledger: str = "") -> None:
+    """Draw the final answers, as on the Release page; ``ledger`` is the path of their ledger."""
     views = {
         "Answers": lambda: results_view.browse(
             measurement, key=key, records=records, name=f"{key}_answers"
         ),
         "Ask a question": lambda: results_view.ask(measurement, key=key),
-        "Download": lambda: download_view.downloads(measurement, key=key),
+        "Download": lambda: download_view.downloads(
+            measurement, key=key, ledger=ledger, to_server=False
+        ),
     }
     figure_view.tabs(views, key=f"{key}_tab")

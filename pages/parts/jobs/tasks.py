@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
@@ -20,7 +22,7 @@ from engine.mechanisms import label_of, load_plan, plan
 from engine.privacy import Budget
 from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
-from engine.release import Intake, load_measurement, measure
+from engine.release import Intake, Measurement, load_measurement, measure
 from engine.release.ingest import ColumnFit, check_records, records_fit
 from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
 from engine.workload import Workload
@@ -264,14 +266,8 @@ def export(
     measurement = load_measurement(book, key)
     with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
         if path.lower().endswith(".zip"):
-            receipt = book.find(key)
-            write_package(
-                measurement,
-                partial,
-                receipt=receipt,
-                ledger=book,
-                confidence=confidence,
-                progress=progress,
+            write_signed_package(
+                measurement, partial, ledger=book, confidence=confidence, progress=progress
             )
         else:
             kind = "csv" if path.lower().endswith(".csv") else "parquet"
@@ -279,6 +275,17 @@ def export(
                 measurement, partial, format=kind, confidence=confidence, progress=progress
             )
     return path
+
+
+def write_signed_package(
+    measurement: Measurement, path: str | os.PathLike[str], *, ledger: Ledger, **options: Any
+) -> Path:
+    """Write the package of a release with receipt and signature of its ledger; return the path.
+
+    ``options`` are further arguments of `write_package`.
+    """
+    receipt = ledger.find(measurement.key)
+    return write_package(measurement, path, receipt=receipt, ledger=ledger, **options)
 
 
 def coverage(

@@ -36,8 +36,17 @@ def mark(measurement: Measurement) -> str:
     return "REHEARSAL_" if measurement.rehearsal else ""
 
 
-def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
-    """Draw the downloads of all answers, the plan and the package."""
+def downloads(
+    measurement: Measurement, *, key: str, ledger: str = "", to_server: bool = True
+) -> None:
+    """Draw the downloads of all answers, the plan and the package.
+
+    Parameters
+    ----------
+    ledger : path of the ledger of a release, which signs the package; "" for a rehearsal.
+    to_server : whether to draw the export to a file on the server as well, for a release that
+        `load_measurement` can load.
+    """
     queries = measurement.plan.workload.queries
     st.caption(f"{pluralize(queries, 'answer')} with standard errors and 95% intervals.")
     many = queries > MAX_DOWNLOAD_ANSWERS
@@ -81,7 +90,7 @@ def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
     )
     if reason:
         st.caption(escape_markdown(reason))
-    if ledger:
+    if ledger and to_server:
         _to_file(measurement, key=key, ledger=ledger)
 
 
@@ -162,12 +171,10 @@ def _content(measurement: Measurement, kind: str) -> bytes:
 
 
 def _package(measurement: Measurement, ledger: str) -> bytes:
-    """Release package as bytes; called when the button is pressed."""
-    receipt = Ledger(ledger).find(measurement.key) if ledger else None
+    """Return the package as bytes, signed if there is a ledger; called when the button is pressed."""
+    write = partial(tasks.write_signed_package, ledger=Ledger(ledger)) if ledger else write_package
     with _data_errors(), tempfile.TemporaryDirectory() as folder:
-        return write_package(
-            measurement, Path(folder) / "release.zip", receipt=receipt
-        ).read_bytes()
+        return write(measurement, Path(folder) / "release.zip").read_bytes()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
+from engine.cli.main import main
 from engine.common_mechanism import selection_rule as analyses
 from engine.common_mechanism import stepwise
 from engine.ledger import Ledger
@@ -82,7 +84,9 @@ def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path
     assert "enough for" not in session.text()
 
 
-def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
+def test_coarse_steps_requested_twice_run_once(
+    ledger: Ledger, records: Path, downloads: dict[str, Callable[[], bytes]]
+) -> None:
     common = build_common_plan()
     session, other = (open_look_step(ledger, records, confirmation="office") for _ in range(2))
     session.press("coarse_look")
@@ -117,6 +121,10 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
         assert summary in one.text()
         pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_worst_group(stored))
     assert len(row_kinds(ledger)) == 6
+    session.set(coarse_released_0_tab="Download")
+    package = ledger.path.parent / "release.zip"
+    package.write_bytes(downloads["release.zip"]())
+    assert main(["verify", "--ledger", str(ledger.path), "--package", str(package)]) == 0
     session.press("New look").set(coarse_step=LOOK).set(coarse_again_1=True)
     assert "Attempt 2 draws new noise" in session.text()
 
