@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,12 +40,16 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
     costs = figures.costs(comparison.results) if comparison is not None else {}
     labels = [label for label in costs if label in choices]
     labels += [label for label in choices if label not in costs]
-    key = f"use_mechanism_{history.version()}"
+    texts = {label: f"{title_of(label)} · {costs.get(label, 'not compared')}" for label in labels}
+    # the browser sends the text of the selected option; other texts need another key, because an
+    # outdated text, sent while a comparison runs, would count as a new choice
+    digest = hashlib.sha256("|".join(texts.values()).encode()).hexdigest()[:16]
+    key = f"use_mechanism_{history.version()}_{digest}"
     st.selectbox(
         "Mechanism of your plan",
         labels,
         index=labels.index(current),
-        format_func=lambda label: f"{title_of(label)} · {costs.get(label, 'not compared')}",
+        format_func=texts.__getitem__,
         key=key,
         on_change=_use_selected,
         args=(key, choices),

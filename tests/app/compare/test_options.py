@@ -10,7 +10,7 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.compare.sessions import mechanism_choice
+from tests.app.compare.sessions import mechanism_choice, run_comparison
 from tests.app.session import UNIFORM, Session, demo_schema
 
 pytestmark = pytest.mark.usefixtures("keeps_comparisons")
@@ -38,6 +38,17 @@ def test_mechanism_change_clears_its_options() -> None:
     assert session.studio.options == {}
     assert session.press("undo").studio.options_without_defaults == options
     assert session.press("undo").studio.options == UNIFORM
+
+
+def test_mechanism_choice_with_outdated_text_changes_nothing() -> None:
+    session = open_options()
+    request, options = session.studio, mechanism_choice(session).options
+    outdated = session.app._tree.get_widget_states()  # fields that a browser would send
+    run_comparison(session)
+    assert mechanism_choice(session).options != options
+    session.app._run(outdated)
+    assert not session.app.exception
+    assert session.studio == request
 
 
 def test_equal_errors_are_not_called_smaller() -> None:
