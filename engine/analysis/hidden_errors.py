@@ -121,13 +121,10 @@ def proposal_text(proposal: WeightProposal, tables: int) -> str:
     """Return a sentence with the effect of the proposed weights on ``tables`` tables.
 
     >>> proposal_text(WeightProposal(factor=16.0, largest=84.52, typical=27.09), 1)
-    '16 times its weight lowers this error to 84.52; the typical error becomes 27.09.'
+    'With 16 times the weight, this error becomes 84.52 and the typical error 27.09.'
     """
-    whose = "its weight" if tables == 1 else "the weight of these tables"
-    lowered = "this error" if tables == 1 else "their errors to at most"
-    separator = " to " if tables == 1 else " "
+    errors = "this error becomes" if tables == 1 else "the errors of these tables are at most"
     return (
-        f"{proposal.factor:g} times {whose} lowers {lowered}{separator}"
-        f"{format_number(proposal.largest)}; the typical error becomes"
-        f" {format_number(proposal.typical)}."
+        f"With {proposal.factor:g} times the weight, {errors} {format_number(proposal.largest)} and"
+        f" the typical error {format_number(proposal.typical)}."
     )

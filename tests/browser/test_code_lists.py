@@ -5,12 +5,14 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import NARROW, Visit
+from tests.browser.screens import IS_CUT
 
 FOLD = "Advanced: code list, impossible combinations, published totals, dictionary"
 CSV = "code,label,parent,level\nN,North,,region\nS,South,,region\n01,Ayle,N,\n02,Borne,N,\n03,Cray,{},"
 
 
 def test_code_list_is_pasted_corrected_and_added(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1440, "height": 900})
     visit.open("schema")
     visit.unfold(FOLD)
     visit.fill("Name of the new column", "place")
@@ -23,6 +25,7 @@ def test_code_list_is_pasted_corrected_and_added(visit: Visit) -> None:
     visit.expect_text("Levels: region (2 areas). 3 cells: 01, 02, 03.")
     visit.press("Add the code list")
     visit.expect_text("place, areas: region (2 areas), 3 cells.")
+    assert visit.page.get_by_test_id("stDataFrame").first.evaluate(IS_CUT) is False
     visit.expect_text("1 attribute, 3 cells in the full table")
     visit.check_accessibility("code_list_added")
     visit.page.reload()  # the address has the schema

@@ -30,6 +30,13 @@ HEADER_BOTTOM = """() => {
 }"""
 CUT_TABS = """() => [...document.querySelectorAll("[data-testid=stMain] [role=tablist]")].filter(
   (list) => list.scrollWidth > list.clientWidth + 1).map((list) => list.textContent)"""
+# help icons in the header that another element covers, such as the toolbar: start of its HTML
+COVERED_HELP = """(bottom) => [...document.querySelectorAll(
+    "[data-testid=stMain] [data-testid=stTooltipIcon]")].flatMap((icon) => {
+  const box = icon.getBoundingClientRect();
+  const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+  return box.bottom > bottom || icon.contains(top) ? [] : [top.outerHTML.slice(0, 80)];
+})"""
 WARNINGS = """() => [...document.querySelectorAll("[data-testid=stMain] [data-testid=stAlert]")].filter(
   (one) => one.checkVisibility()).map((one) => one.innerText.trim())"""
 
@@ -63,6 +70,7 @@ def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
     assert visit.page.evaluate(CUT_TABS) == []
     warnings = visit.page.evaluate(WARNINGS)
     assert len(set(warnings)) == len(warnings), warnings
+    assert visit.page.evaluate(COVERED_HELP, MAX_HEADER) == []
     visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.settle()
     assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not

@@ -160,7 +160,7 @@ def draw(schema: Schema | None) -> None:
         hide_index=True,
         height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 2)),
         column_order=shown,
-        column_config=_columns(),
+        column_config=_columns(with_levels=LEVELS in shown),
         key=key,
         on_change=_use_edits,
         args=(key,),
@@ -200,15 +200,17 @@ def _has_formats(rows: Sequence[Row]) -> bool:
     return any(row[name] for row in rows for name in FORMAT_COLUMNS)
 
 
-def _columns() -> dict[str, Any]:
-    """Return the settings of the columns of the grid."""
+def _columns(*, with_levels: bool) -> dict[str, Any]:
+    """Return the settings of the columns of the grid, narrower ones beside the column of levels."""
     text, choice, flag = (
         st.column_config.TextColumn,
         st.column_config.SelectboxColumn,
         st.column_config.CheckboxColumn,
     )
     return {
-        "name": text("column", help="Name of the column in the records", width=160),
+        "name": text(
+            "column", help="Name of the column in the records", width=130 if with_levels else 160
+        ),
         "type": choice(
             "type",
             options=list(ROW_TYPES),
@@ -217,7 +219,7 @@ def _columns() -> dict[str, Any]:
         ),
         "values": text(
             "possible values",
-            width=290,
+            width=170 if with_levels else 290,
             help=(
                 "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first:last:step, 0:100:5."
                 " Dates: 2024-01:2024-12:month. Codes: how many, 10."
@@ -256,6 +258,6 @@ def _columns() -> dict[str, Any]:
             "date format", help="Dates, in text files, such as %d.%m.%Y; blank for 2024-03-15"
         ),
         LEVELS: text(
-            "levels", width=220, disabled=True, help="Levels of a code list, see Advanced."
+            "levels", width=150, disabled=True, help="Levels of a code list, see Advanced."
         ),
     }

@@ -47,7 +47,8 @@ STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
 #root [data-testid=stMainBlockContainer] h2 {font-size: 1.25rem; padding: 0.5rem 0 0}
-#root [data-testid=stHeader] {background: none; pointer-events: none}
+#root [data-testid=stHeader] {background: none}
+#root :is([data-testid=stHeader], [data-testid=stToolbar]) {pointer-events: none}
 #root [data-testid=stHeader] button {pointer-events: auto}
 #root [data-testid=stSidebarHeader] {height: 2.5rem}
 #root [data-testid=stSidebarNav] {margin-top: 0}

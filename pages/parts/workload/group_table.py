@@ -58,7 +58,7 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
         column_order=["attributes", "family", "queries", WEIGHT, "typical error", REMOVE],
         column_config={
             "attributes": st.column_config.TextColumn("Table", disabled=True, width=160),
-            "family": st.column_config.TextColumn("Type", disabled=True, width=80),
+            "family": st.column_config.TextColumn("Type", disabled=True, width=125),
             "queries": st.column_config.NumberColumn(
                 "Queries", disabled=True, format="localized", width=70
             ),
