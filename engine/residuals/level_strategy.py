@@ -22,7 +22,6 @@ from engine.residuals.levels import (
     AreaTree,
     LeastSquares,
     LevelGram,
-    Levels,
     cell_costs,
     sums_upward,
 )
@@ -86,7 +85,7 @@ class AreaRows(EntryRows):
         # column ``other`` of the matrix, one entry per row
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0
-        column = self._transposed_rows(is_other)
+        column = self._answers(is_other)
         products = self._by_cell((self.inside - self.outside) * column)
         return np.asarray(products[cells] + float(self.outside @ column))
 
@@ -105,7 +104,7 @@ class AreaRows(EntryRows):
             first += count
         return out
 
-    def _transposed_rows(self, tensor: npt.NDArray[Any]) -> Any:
+    def _answers(self, tensor: npt.NDArray[Any]) -> Any:
         """Return the strategy answers of tables, (..., n) to (..., rows)."""
         sums = self.tree.area_sums(tensor)
         total = sums[0]
@@ -116,7 +115,7 @@ class AreaRows(EntryRows):
         if tensor.dtype != object:  # sums of large integers could overflow
             tensor = np.asarray(tensor, float)
         if self.transposed:
-            return np.asarray(self._transposed_rows(tensor))
+            return np.asarray(self._answers(tensor))
         constant = np.sum(tensor * self.outside, axis=-1, keepdims=True)
         return np.asarray(self._by_cell(tensor * (self.inside - self.outside)) + constant)
 
@@ -320,7 +319,7 @@ class LevelStrategy(Strategy):
     @cached_property
     def cell_covariance(self) -> Array:
         N = CosineMatrix(cells=self.cells)
-        return np.asarray(N.T.T @ self.covariance.dense() @ N.T)
+        return np.asarray(N @ self.covariance.dense() @ N.T)
 
     @property
     def coordinate_trace(self) -> float:
@@ -353,10 +352,6 @@ class LevelStrategy(Strategy):
         )
         return leaving
 
-    def area_variances(self) -> Levels:
-        """Return the variance of the count of every measured area, one array per level."""
-        return self._areas.estimates.variances
-
     def total_variance(self, gram: LevelGram) -> float:
         """Return the summed variance of area counts at noise scale 1, in counts^2.
 
@@ -364,7 +359,7 @@ class LevelStrategy(Strategy):
         """
         return math.fsum(
             float(weights @ v)
-            for weights, v in zip(gram.weights[1:], self.area_variances()[1:], strict=False)
+            for weights, v in zip(gram.weights, self._areas.estimates.variances, strict=False)
         )
 
     def query_variances(self, part: Part) -> Array:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of all mechanisms: an additional mechanism, few levels."""
+"""Fixtures of the tests of all mechanisms: an additional mechanism, few levels, wide attributes."""
 
 import functools
 import sys
@@ -7,6 +7,7 @@ import pytest
 
 import engine.mechanisms.registry
 from engine.mechanisms.hierarchical import LevelOptions
+from engine.residuals import operators
 from tests.mechanisms.requests import SUITE, planned_once
 
 
@@ -23,3 +24,9 @@ def few_levels(request, monkeypatch):
         return
     few = functools.partial(LevelOptions, levels=6)
     monkeypatch.setattr(sys.modules["engine.mechanisms.hierarchical"], "LevelOptions", few)
+
+
+@pytest.fixture
+def wide_from_ten(monkeypatch):
+    """Attributes of ten cells and more are wide."""
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)

@@ -25,12 +25,13 @@ from engine.plans import replace_one
 from engine.plans.replace_one import Distances, worst_pair
 from engine.publish.release_package import read_measurements, write_measurements
 from engine.release.noisy_answers import _on_grid
-from engine.residuals import DualProblem, Factor, Lift, Options, basis, operators
+from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import decompose
 from engine.residuals.level_strategy import LevelStrategy, level_solution
 from engine.residuals.levels import LevelGram, LevelProblem, area_tree
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
+from tests.mechanisms.wide import OPTIONS, plan_of
 
 STATES = [2, 5, 1, 4]
 CELLS = sum(STATES)
@@ -46,12 +47,6 @@ def code_list(counties=STATES):
     return CodeList.from_rows(rows)
 
 
-@pytest.fixture
-def wide_from_ten(monkeypatch):
-    """Attributes of ten cells and more are wide."""
-    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
-
-
 def areas_by_sex(weights=None):
     county = Attribute.hierarchy("county", code_list())
     schema = Schema([county, Attribute.categorical("sex", ["f", "m"]), Attribute.of_size("age", 4)])
@@ -62,29 +57,10 @@ def areas_by_sex(weights=None):
     return workload.add(("county", "sex"), "marginal").add("county", Levels(["state"]))
 
 
-CASES = {
-    "querysmasher": {},
-    "querysmasher tuned": {"centers": "tuned"},
-    "querysmasher largest": {"objective": "max"},
-    "residualplanner": {},
-    "residualplanner+": {},
-    "wff": {},
-    "identity": {},
-    "gaussian": {},
-    "hdmm": {},
-}
-
-
+CASES = [case for case in OPTIONS if case not in ("datacube", "hdmm marginals")]
 # how much better than a plan with matrices: Fourier bases are not optimal for areas, and centers
 # are tuned on matrices only
 GAPS = {"wff": 0.07, "querysmasher": 2e-3, "querysmasher tuned": 2e-3, "querysmasher largest": 3e-3}
-
-
-def plan_of(workload, case, **budget):
-    mechanism, _, _ = case.partition(" ")
-    return plan(
-        workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **CASES[case]
-    )
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
@@ -463,3 +439,9 @@ def test_areas_beside_other_queries_are_refused_with_a_remedy(other, monkeypatch
     with pytest.raises(LimitExceeded, match="residualplanner"):
         plan_of(workload, "querysmasher")
     assert plan_of(workload, "residualplanner").rmse > 0.0
+
+
+def test_gram_key_keeps_small_weights_and_ignores_rounding():
+    gram, small = level_gram((1.0, 1.0, 0.0)), level_gram((1.0, 1.0, 1e-13))
+    near = level_gram((1.0, 1.0 + 1e-15, 1e-13))
+    assert gram.key(1.0) != small.key(1.0) == near.key(1.0)

@@ -43,19 +43,9 @@ from engine.residuals.marginals import (
 from engine.residuals.tuning.tune import tuned_centers
 from engine.workload import Circular, Marginal, Part, Range, Suffix
 from engine.workload.families import Intervals, Prefix
+from tests.mechanisms.wide import OPTIONS, plan_of
 
-CASES = {
-    "querysmasher": {},
-    "querysmasher tuned": {"centers": "tuned"},
-    "querysmasher largest": {"objective": "max"},
-    "residualplanner": {},
-    "residualplanner+": {},
-    "wff": {},
-    "identity": {},
-    "gaussian": {},
-    "datacube": {},
-    "hdmm marginals": {"operator": "OPT_marginals"},
-}
+CASES = [case for case in OPTIONS if case != "hdmm"]
 
 
 def marginals(cells):
@@ -64,19 +54,6 @@ def marginals(cells):
         [Attribute.of_size("code", cells), Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]
     )
     return Workload.all_ways(schema, (1, 2, 3), "marginal")
-
-
-def plan_of(workload, case, **budget):
-    mechanism, _, _ = case.partition(" ")
-    return plan(
-        workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **CASES[case]
-    )
-
-
-@pytest.fixture
-def wide_from_ten(monkeypatch):
-    """Attributes of ten cells and more are wide."""
-    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
 
 
 def has_closed_form(result):
