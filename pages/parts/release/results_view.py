@@ -56,9 +56,15 @@ def views(
         "Answers": lambda: browse(measurement, key=key, records=records),
         "Published tables": lambda: published_view.draw(measurement, source, key=key),
         "Ask a question": lambda: ask(measurement, key=key),
-        "Download": lambda: download_view.downloads(measurement, key=key, ledger=ledger),
+        "Download": lambda: _download(measurement, key=key, ledger=ledger),
     }
     figure_view.tabs(tabs | dict(more or {}), key=f"{key}_view")
+
+
+def _download(measurement: Measurement, *, key: str, ledger: str) -> None:
+    """Draw the downloads of the answers, and where tables without negative counts are."""
+    download_view.downloads(measurement, key=key, ledger=ledger)
+    st.caption("Answers may be negative. Tables without negative counts are in Published tables.")
 
 
 def browse(
