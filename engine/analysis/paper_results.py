@@ -8,6 +8,7 @@ QuerySmasher, tables 2 to 4.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,30 +122,26 @@ def _table_2() -> list[PublishedRow]:
         "CPS": (3.1350, 6.1918, 7.8860, 8.1400),
         "Loans": (4.6698, 14.575, 34.991, 34.927),
     }
-    return [
-        PublishedRow(
-            table=2,
-            schema=schema,
-            queries=query_name,
-            printed=printed[schema][i],
-            optimum=optimum[schema][i],
-        )
-        for schema, (i, query_name) in itertools.product(SCHEMAS, enumerate(WAYS))
-    ]
+    return _rows_by_schema(2, WAYS, printed, optimum)
 
 
 def _table_3() -> list[PublishedRow]:
     printed = {"CPS": (5.935, 5.900), "Adult": (16.435, 16.254), "Loans": (14.305, 14.330)}
     optimum = {"CPS": (4.8371, 4.8778), "Adult": (14.922, 14.843), "Loans": (12.717, 12.621)}
+    return _rows_by_schema(3, JOINT_FAMILIES, printed, optimum)
+
+
+def _rows_by_schema(
+    table: int,
+    queries: Iterable[str],
+    printed: Mapping[str, Sequence[float]],
+    optimum: Mapping[str, Sequence[float]],
+) -> list[PublishedRow]:
+    """Return the rows of a table from the numbers per schema, in the order of ``queries``."""
     return [
-        PublishedRow(
-            table=3,
-            schema=schema,
-            queries=family,
-            printed=printed[schema][i],
-            optimum=optimum[schema][i],
-        )
-        for schema, (i, family) in itertools.product(printed, enumerate(JOINT_FAMILIES))
+        PublishedRow(table=table, schema=schema, queries=name, printed=value, optimum=best)
+        for schema in printed
+        for name, value, best in zip(queries, printed[schema], optimum[schema], strict=True)
     ]
 
 

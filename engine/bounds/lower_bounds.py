@@ -181,7 +181,7 @@ class _IntervalNorm:
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
         costs = solution.dual * solution.norms
-        return solution.trace * math.sqrt(float(mass.sum())) * (1.0 - INTERVAL_ROUNDING), [
+        return solution.trace * math.sqrt(float(mass.sum())) * (1.0 - QUADRATURE_ROUNDING), [
             costs / costs.sum()
         ]
 
@@ -210,7 +210,7 @@ class _LevelNorm:
         if areas.min() < MIN_AREA_SHARE * total / len(areas):
             return 0.0, [mass / total]
         norm = self.problem.root_bound(areas / total) * math.sqrt(total)
-        return norm * (1.0 - 1e-9), [mass / total]
+        return norm * (1.0 - QUADRATURE_ROUNDING), [mass / total]
 
 
 def independent_bound(parts: Decomposition) -> float:
@@ -668,7 +668,7 @@ def _value(candidate: tuple[float, Roots]) -> float:
 MAX_EXACT_CELLS = 512
 # number of cells from which interval queries on one attribute are bounded without matrices, the
 # relative RMSE gap of that search, and a relative bound on the rounding errors of its nuclear norm
-MIN_INTERVAL_CELLS, INTERVAL_GAP, INTERVAL_ROUNDING = 100, 1e-5, 1e-9
+MIN_INTERVAL_CELLS, INTERVAL_GAP, QUADRATURE_ROUNDING = 100, 1e-5, 1e-9
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
@@ -717,7 +717,7 @@ def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     It is optimized over the weights of all cells, as `exact_bound` is, in linear time.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
-    return error_bound(solution.trace * (1.0 - INTERVAL_ROUNDING), law)
+    return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)
 
 
 def full_domain_problem(workload: Workload) -> DualProblem:
