@@ -9,7 +9,12 @@ from engine.workload import Schema
 from pages.parts.schema import code_list_form, constraints_form, draft_form, grid
 from pages.parts.shell import history, page_layout, python_script
 from pages.parts.shell.budgets import ROWS_LABEL
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import (
+    deferred_error,
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+)
 
 page_layout.require()
 
@@ -96,12 +101,13 @@ with st.expander(
     on_change="rerun",  # the fold stays open when the elements above it change
 ):
     advanced_form(request.schema)
+reason = ""
+if request.schema is None:
+    reason = "Enter the values of at least one column to continue, or open a demo on Start."
+elif deferred_error(grid.PLACE):
+    reason = "Correct the last edit of the grid to continue."
 page_layout.footer(
     code=python_script.schema_script(request.schema).text(),
     target=page_layout.page("Workload"),
-    reason=(
-        ""
-        if request.schema is not None
-        else "Enter the values of at least one column to continue, or open a demo on Start."
-    ),
+    reason=reason,
 )

@@ -21,12 +21,19 @@ from engine.workload.schema_rows import (
     is_incomplete,
 )
 from pages.parts.shell import history
-from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import (
+    clear_deferred_error,
+    deferred_errors,
+    escape_markdown,
+    show_deferred_error,
+)
 
 Row = dict[str, str]
 # session state: rows with a name and no values; rows that the grid shows before its edits; number
 # of the grid, for its key
 INCOMPLETE, BASE, SERIAL = "schema_incomplete", "schema_base", "schema_serial"
+REJECTED = "schema_rejected"  # version of the request, and the rows with an invalid edit
+PLACE = "table"  # key of the error of the last edit
 LEVELS = "levels"  # column with the levels of an attribute, which is not edited
 MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
@@ -114,6 +121,7 @@ def incomplete_names() -> list[str]:
 def redraw() -> None:
     """Draw a new grid from the schema and the incomplete rows, without earlier edits."""
     st.session_state[BASE] = None
+    st.session_state.pop(REJECTED, None)
 
 
 def clear() -> None:
@@ -129,9 +137,11 @@ def _empty_row(name: str = "") -> Row:
 def _use_edits(key: str) -> None:
     """Apply the edits of the grid; an invalid edit changes nothing but stays in the grid."""
     schema = history.current().schema
-    with deferred_errors("table"):
-        rows = edited_rows(st.session_state[BASE], st.session_state[key])
+    rows = edited_rows(st.session_state[BASE], st.session_state[key])
+    st.session_state[REJECTED] = history.version(), rows
+    with deferred_errors(PLACE):
         new_schema, incomplete = schema_of_rows(schema, rows)
+        del st.session_state[REJECTED]
         st.session_state[INCOMPLETE] = incomplete
         if new_schema is not None:
             history.choose_schema(new_schema, redraw=False)
@@ -144,7 +154,7 @@ def draw(schema: Schema | None) -> None:
     if key not in state or state.get(BASE) is None:
         state[SERIAL] = state.get(SERIAL, 0) + 1
         key = f"schema_grid_{history.version()}_{state[SERIAL]}"
-        state[BASE] = _base_rows(schema)
+        state[BASE] = _rejected_rows() or _base_rows(schema)
     shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
     hidden = {HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS)}
     shown = [name for name in ROW_KEYS if name not in hidden]
@@ -167,7 +177,7 @@ def draw(schema: Schema | None) -> None:
         placeholder="",
         alt="Editable attributes of the schema",
     )
-    show_deferred_error("table")
+    show_deferred_error(PLACE)
     names = incomplete_names()
     if schema is not None and names:
         names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
@@ -177,6 +187,19 @@ def draw(schema: Schema | None) -> None:
                 f" {names_text}."
             )
         )
+
+
+def _rejected_rows() -> list[Row]:
+    """Return the rows with an invalid edit, when their page is opened again; else no rows.
+
+    If the schema was changed in another way, they are dropped together with their error.
+    """
+    version, rows = st.session_state.get(REJECTED, (None, []))
+    if version == history.version():
+        return list(rows)
+    st.session_state.pop(REJECTED, None)
+    clear_deferred_error(PLACE)
+    return []
 
 
 def _base_rows(schema: Schema | None) -> list[Row]:

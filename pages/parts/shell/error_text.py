@@ -109,7 +109,18 @@ def deferred_errors(place: str) -> Iterator[None]:
         messages[place] = error_text(error)
 
 
+def deferred_error(place: str) -> str:
+    """Return the error that `deferred_errors` stored under this key; empty if there is none."""
+    message: str = st.session_state.get("trouble", {}).get(place, "")
+    return message
+
+
+def clear_deferred_error(place: str) -> None:
+    """Remove the error that `deferred_errors` stored under this key, if any."""
+    st.session_state.get("trouble", {}).pop(place, None)
+
+
 def show_deferred_error(place: str) -> None:
     """Show the error that `deferred_errors` stored under this key, if any."""
-    if message := st.session_state.get("trouble", {}).get(place):
+    if message := deferred_error(place):
         show_error(message)
