@@ -9,7 +9,7 @@ Packages, high-level first; a package imports only packages below it (see ARCHIT
 
     cli               command line
     lessons           worked examples of the lessons
-    publish           exports, release package, verification
+    publish           export files, release package, verification
     figures           Plotly figures
     postprocess       non-negative consistent tables, uncertainty, synthetic records
     common_mechanism  coarse or fine: common part of plans, two-stage release
@@ -120,7 +120,7 @@ __all__ = [
     "tolerance_for",
 ]
 
-# module of each public name; type checkers read the imports above instead
+# from which module `__getattr__` imports each public name; type checkers use the imports above
 _MODULES = {
     "Attribute": "engine.workload",
     "Budget": "engine.privacy",

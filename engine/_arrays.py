@@ -30,38 +30,40 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
 
 
 def unique_rows(rows: Index) -> tuple[Index, Index]:
-    """Return the positions of the distinct rows, and the index of every row among them.
+    """Find the distinct rows of a matrix, and for each row the distinct row that it equals.
 
     Parameters
     ----------
-    rows : non-negative integers, shape (m, k).
+    rows : matrix of non-negative integers, shape (m, k).
 
     Returns
     -------
-    first : position of the first occurrence of each distinct row, shape (d,); distinct rows are in
-        lexicographic order.
-    inverse : index of every row in ``first``, shape (m,).
+    first : position in ``rows`` of the first occurrence of each distinct row, shape (d,); the
+        distinct rows are in lexicographic order.
+    inverse : for each row, the index of its distinct row in ``first``, shape (m,).
 
     >>> first, inverse = unique_rows(np.array([[2, 1], [0, 3], [2, 1]]))
     >>> first.tolist(), inverse.tolist()
     ([1, 0], [1, 0, 1])
     """
-    # one integer code per row, below n_codes, in the lexicographic order of the rows
+    # each row gets an integer code from 0 to n_codes - 1; codes are ordered as the rows are
     code, n_codes = np.zeros(len(rows), dtype=np.int64), 1
     for column in rows.T if len(rows) else ():
-        width = int(column.max()) + 1
-        if n_codes * width >= 2**63:  # number the distinct codes consecutively, to fit in 64 bits
+        n_values = int(column.max()) + 1
+        # codes that would exceed 64 bits are replaced by their ranks, which keep the order
+        if n_codes * n_values >= 2**63:
             _, code = np.unique(code, return_inverse=True)
             n_codes = int(code.max()) + 1
-        code, n_codes = code * width + column, n_codes * width
+        code, n_codes = code * n_values + column, n_codes * n_values
     if n_codes > 8 * len(rows) + 1_000:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         return first, inverse
-    # with few possible codes, tables with one entry per code replace sorting
+    # with few possible codes, an array with one entry per code is faster than sorting
     first_of_code = np.full(n_codes, -1)
+    # of several rows with the same code the last assignment remains, so rows are assigned backwards
     first_of_code[code[::-1]] = np.arange(len(rows))[::-1]
     used_codes = np.flatnonzero(first_of_code >= 0)
     first = first_of_code[used_codes]
-    index_of_code = first_of_code
+    index_of_code = first_of_code  # reuses the array, whose entries are no longer needed
     index_of_code[used_codes] = np.arange(len(used_codes))
     return first, index_of_code[code]

@@ -94,11 +94,11 @@ def fresh_file(
 def _move_to_new(draft: Path, path: Path) -> None:
     """Give a file its final name; raise FileExistsError if a file with this name exists."""
     try:
-        # link fails where rename would replace a file, which could be a ledger or records
+        # an existing file could be a ledger or records: os.rename would replace it, os.link fails
         os.link(draft, path)
     except FileExistsError:
         raise
     except OSError:
-        # the file system has no hard links
+        # on a file system without hard links, O_EXCL fails if the file exists
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         os.replace(draft, path)

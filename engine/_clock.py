@@ -1,8 +1,8 @@
-"""Clock of time limits: wall time in which this process computes.
+"""Clock of time limits: counts the wall time in which this process computes.
 
-Time in which other programs occupy the processors does not count: otherwise a planner on a busy
-machine would reach its time limit before it has tuned the plan.  If several threads compute at
-once, their processor time exceeds the wall time, and the wall time counts.
+Time in which other programs occupy the processors is not counted, so that a busy machine does not
+change which computations fit in a time limit.  If several threads compute at once, wall time is
+counted, not the sum of their processor times.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# wall time after which a new interval starts; longer than the resolution of processor clocks
+# length of an interval in seconds of wall time; longer than the resolution of processor clocks
 INTERVAL_S = 0.5
 
 
 class PlanningClock:
-    """Clock that adds, per interval, the wall time or the processor time, whichever is smaller.
+    """Clock that counts, in each interval, the smaller of wall time and processor time in seconds.
 
     >>> clock = PlanningClock()
     >>> clock() <= clock()
@@ -37,28 +37,26 @@ class PlanningClock:
     def _start(self) -> None:
         self._wall, self._processor = time.monotonic(), time.process_time()
 
-    def _read(self, interval: float) -> float:
+    def _read(self, min_interval: float) -> float:
         """Return the seconds counted so far.
 
-        Parameters
-        ----------
-        interval : if the current interval has at least this length in seconds, it ends and a new
-            one starts.
+        If the current interval has lasted at least ``min_interval`` seconds, start a new one.
         """
         wall = time.monotonic() - self._wall
-        # in a forked process the processor time is below the one that was stored before the fork
+        # a forked process starts with a processor time of 0, which is below the value that its
+        # parent stored
         processor = max(time.process_time() - self._processor, 0.0)
         total = self._total + (wall if self._waiting else min(wall, processor))
-        if wall >= interval:
+        if wall >= min_interval:
             self._total = total
             self._start()
         return total
 
     @contextmanager
     def counting_waits(self) -> Iterator[None]:
-        """Count wall time inside the ``with`` block, in which worker processes compute.
+        """Count wall time inside the ``with`` block, for callers that wait for worker processes.
 
-        The processor time of this process does not contain theirs.
+        The processor time of workers is not part of the processor time of this process.
         """
         with self._lock:
             self._read(0.0)

@@ -21,7 +21,7 @@ MAX_NAME = 200  # characters of a name that the search for similar names compare
 DELIMITERS = ",;\t|"
 MAX_HEADER = 2**16  # characters of a CSV text that are searched for the header
 SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
-# Python arguments that messages of the engine also name without "=", as plain words
+# names of Python arguments that occur in error messages without a following "="
 BARE_ARGUMENTS = (
     "SheetFile",
     "count_column",
@@ -36,8 +36,8 @@ BARE_ARGUMENTS = (
     "time_limit",
 )
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
-# a Python argument in a message: name=, name=value, or a name of BARE_ARGUMENTS; neither in quotes
-# nor inside the parentheses of a call
+# a Python argument in an error message: name=, name=value, or one of BARE_ARGUMENTS.  Arguments in
+# quotes or inside the parentheses of a call do not match.
 ARGUMENT = re.compile(
     rf"(?<![\w.'\"`/-])(?<!\w\()(?:([a-z][a-z_]*)=({_QUOTED}|\[(?:{_QUOTED}|[^\]'\"])*\]|\w+(?:\.\d+)?)?"
     rf"|({'|'.join(BARE_ARGUMENTS)}))(?![\w='\"])"
@@ -49,7 +49,10 @@ MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
 
 def quote_public(value: object) -> str:
-    """Return a public value for a message: a text escaped and shortened, otherwise its type.
+    """Return the text of a value in an error message, which must not contain private data.
+
+    A string is quoted, with escapes, and shortened to 60 characters.  Of any other value only the
+    name of its type is returned.
 
     >>> quote_public("tab\\t")
     "'tab\\\\t'"
@@ -59,11 +62,15 @@ def quote_public(value: object) -> str:
 
 
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
-    """Return a CSV text without a first line such as ``sep=;``, and the delimiter of its fields.
+    """Remove a first line such as ``sep=;`` from a CSV text, and find the delimiter of its fields.
 
-    Spreadsheets write this line to state the delimiter.  In a text without it the delimiter is
-    ``preferred`` if the header contains it, and otherwise the character of `DELIMITERS` that is
+    Spreadsheets write such a line to state the delimiter.  In a text without it the delimiter is
+    ``preferred`` if the header contains that; otherwise it is the character of `DELIMITERS` that is
     most frequent in the header outside quotes.
+
+    Returns
+    -------
+    The remaining text, and the delimiter.
 
     >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
     (('age;sex\\n', ';'), ';', ';')
@@ -87,7 +94,9 @@ def header_name(text: str) -> str:
 
 
 def near_matches(name: object, names: Iterable[str]) -> str:
-    """Return the end of a message that lists names similar to a mistyped one; "" if there are none.
+    """Return a clause for an error message that lists names similar to a mistyped name.
+
+    The clause is empty if no name is similar.
 
     >>> near_matches("agee", ["age", "sex"])
     "; close names: 'age'"
@@ -139,15 +148,15 @@ def number(value: int) -> str:
 def translate_arguments(
     message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]
 ) -> str:
-    """Return a message with its Python arguments in the terms of another interface.
+    """Replace the Python arguments in an error message by the words of another interface.
 
     Parameters
     ----------
-    words : mapping from an argument to its replacement.  The key is the name of the argument, or
-        ``name=value`` for a replacement of this one value only.  In the replacement ``{}`` stands
-        for the value; where the message has no value, ``{}`` and a sign before it are left out.
-        Arguments without a key stay as they are.
-    value : function that returns the text of a list of values.
+    words : mapping from an argument to its replacement.  A key is the name of an argument, or
+        ``name=value`` for a replacement that applies to this value only.  The value from the
+        message is inserted for ``{}``.  If the message has no value, ``{}`` and the characters
+        ``" =:"`` before it are left out.  Arguments without a key stay as they are.
+    value : function that formats a list of values as one text.
 
     >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
     >>> translate_arguments("Give count_column='n', no count_column, or use rehearsal=True.", words, " ".join)
@@ -169,9 +178,9 @@ def translate_arguments(
 
 
 def _argument_values(text: str) -> list[str]:
-    """Return the elements of a Python list in a message as texts, or its single value in a list.
+    """Return the values in the text of a Python argument: those of a list, or a single value.
 
-    A text that is no Python literal is returned unchanged.
+    A text that is not a Python literal is returned unchanged as the single value.
     """
     try:
         literal = ast.literal_eval(text)
@@ -191,7 +200,7 @@ def pluralize(things: int, one: str, many: str = "") -> str:
 
 
 def format_number(value: float) -> str:
-    """Return the text of an error or an estimate, rounded to three or four significant digits.
+    """Return the text of an error or an estimate, rounded to at least three significant digits.
 
     >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')
@@ -221,7 +230,7 @@ def cost(value: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in the unit that people would use.
+    """Return the text of a duration in seconds, minutes or hours, depending on its length.
 
     >>> duration_text(0.02), duration_text(3.04), duration_text(42.3), duration_text(600.0)
     ('under 0.1 s', '3.0 s', '42 s', '10 min')

@@ -1,6 +1,6 @@
 """Checks of arguments with uniform error messages.
 
-Checks of numbers return them as Python numbers, also if the argument was a NumPy number.
+Functions that check a number return a Python number, also for a NumPy number.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Refusal = type[EngineError]
 def check_int(
     word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError
 ) -> int:
-    """Return the value as an int if it is a whole number from ``low`` to ``high``; else raise.
+    """Return the value as an int; raise ``error`` unless it is an integer from ``low`` to ``high``.
 
-    ``word`` names the value in the message.
+    ``word`` is the name of the value in the error message.
 
     >>> check_int("number of cells", 5)
     5
@@ -44,9 +44,10 @@ def check_positive(
     most: float = math.inf,
     error: Refusal = WorkloadError,
 ) -> float:
-    """Return the value as a float if it is above 0, below ``below`` and at most ``most``; else raise.
+    """Return the value as a float; raise ``error`` unless it is finite and in the allowed range.
 
-    The number must be finite.  ``word`` names the value in the message.
+    It must be above 0, less than ``below``, and at most ``most``.  ``word`` is the name of the
+    value in the error message.
 
     >>> check_positive("confidence", 1.5, below=1)
     Traceback (most recent call last):
@@ -74,8 +75,8 @@ def check_choice(
 ) -> str:
     """Return ``value`` if it is in ``allowed``; raise ``error`` otherwise.
 
-    ``public`` : whether the message shows the value; only for values without data, such as options.
-    Without it the message shows the type, see `_shown_value`.
+    With ``public=True`` the error message shows the value; use it only for values that cannot be
+    private data, such as options.  Otherwise the message shows what `_shown_value` returns.
 
     >>> check_choice("format", "parqet", ("csv", "parquet"))  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
@@ -99,7 +100,7 @@ def check_type(
 ) -> None:
     """Raise ``error`` unless a value is an instance of ``kinds``.
 
-    ``word`` names the value in the message, and ``give`` describes an allowed value.
+    In the error message ``word`` is the name of the value, and ``give`` describes an allowed value.
 
     >>> check_type("plan", 5, str, give="a Plan, as plan() makes it")
     Traceback (most recent call last):
@@ -112,9 +113,9 @@ def check_type(
 def check_slice(
     start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError
 ) -> tuple[int, int]:
-    """Return the queries of the Python slice ``start:stop`` of ``count`` queries as (first, end).
+    """Return the first and the end of the Python slice ``start:stop`` of ``count`` queries.
 
-    ``end`` is exclusive and at least ``first``; negative arguments count from the last query.
+    The end is exclusive and at least the first.  Negative arguments count from the last query.
 
     >>> check_slice(-2, None, 10), check_slice(4, 2, 10)
     ((8, 10), (4, 4))
@@ -122,17 +123,17 @@ def check_slice(
     for word, value in (("first query", start), ("end of the queries", stop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise error(
-                f"The {word} was {_shown_value(value)}. Give a whole number; the {number(count)}"
-                " queries have the numbers from 0."
+                f"The {word} was {_shown_value(value)}. Give a whole number from 0, the first"
+                f" query, to {number(count)}, the end of the queries."
             )
     first, last, _ = slice(start, stop).indices(count)
     return first, max(first, last)
 
 
 def _shown_value(value: object) -> str:
-    """Return the text of a number, and of any other value its type or a shortened text.
+    """Return the text of a value in an error message: the digits of a number, else `quote_public`.
 
-    A table that was passed by mistake could be private, so its content is not shown.
+    The content of a table that was passed by mistake is not shown, because it could be private.
     """
     # an integer may have more digits than Python converts to text
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)

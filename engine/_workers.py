@@ -29,31 +29,30 @@ from typing import Any
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 # Modules that most plans use and that are slow to import.
 PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
-# Environment of processes that fork. A process must not have other threads when it forks: OpenBLAS
-# ends its threads before a fork, and this setting keeps the memory allocator of Arrow from starting
-# one.
+# Environment variables of a process that forks. Such a process must not have other threads.
+# OpenBLAS ends its threads before a fork; this variable keeps Arrow's allocator from starting one.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# Interval of progress messages, which also limits the delay of a cancellation.
+# Seconds between progress messages. A cancellation takes effect at the next message.
 PROGRESS_INTERVAL_S = 0.2
 _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Failed call; ``reason`` is a sentence that says why it has no result."""
+    """Result of a call that failed; ``reason`` is a sentence that says why."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Progress:
-    """Message of the server while calls run; the last message of a request is the results.
+    """Message that the server sends while calls run; after the last call it sends the results.
 
     Attributes
     ----------
     fraction : fraction of finished calls.
     running : labels of the running calls.
-    new_results : mapping from label to result, of the calls that finished since the last message.
+    new_results : results of the calls that finished since the message before, by label.
     """
 
     fraction: float
@@ -104,11 +103,11 @@ class _ForkServer:
             self.process.stdin.write(key)
             self.process.stdin.flush()
             address = self.process.stdout.readline().decode().strip()
-        # a server that has ended has printed no address
+        # the address is empty if the server ended before it printed one
         self.connection = Client(address, authkey=key) if address else None
 
     def receive(self, request: Any = None) -> Any:
-        """Send a request, if any, and return the next message of the server; None if it ended."""
+        """Send ``request`` unless it is None; return the next message, or None if the server ended."""
         if self.connection is None:
             return None
         with suppress(EOFError, OSError):
@@ -118,13 +117,13 @@ class _ForkServer:
         return None
 
     def end(self) -> None:
-        """Close the connection, at which the server ends, and wait for that."""
+        """Close the connection, so that the server ends, and wait until it has ended."""
         if self.connection is not None:
             self.connection.close()
         self.process.wait()
 
 
-# Servers without a request; append and pop of a list are safe among threads.
+# Servers that are not in use. Threads share the list: its append and pop are atomic.
 _IDLE_SERVERS: list[_ForkServer] = []
 
 
@@ -143,15 +142,16 @@ def run_in_workers(
     on_progress: Callable[[float, list[str]], object],
     on_result: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
-    """Run calls in worker processes; return a mapping from their labels to result or `Failed`.
+    """Run calls in worker processes; return for each label the result of its call, or `Failed`.
 
     Parameters
     ----------
-    calls : mapping from a label to a function of a module and its arguments; both are pickled.
-    at_once : number of calls that run at the same time.
-    seconds : time limit of a call.
-    on_progress : called a few times per second with the fraction of finished calls and
-        the labels of the running ones; an exception from it ends all calls.
+    calls : mapping from a label to a pair of function and arguments.  The function must be defined
+        at the top level of a module, because it is pickled.
+    at_once : largest number of calls that run at the same time.
+    seconds : time limit of each call, in seconds of wall time.
+    on_progress : called a few times per second with the fraction of finished calls and the labels
+        of the running calls.  If it raises an exception, all calls are ended.
     on_result : called with the label and the result of a call when it finishes.
 
     >>> calls = {"five": (len, ("abcde",))}
@@ -186,16 +186,16 @@ def run_in_workers(
 
 
 def _serve() -> None:
-    """Receive calls from the caller and send their results, until it closes the connection.
+    """Receive calls and send their results until the caller closes the connection.
 
     This function runs in the server process.  It reads the key of the connection from standard
-    input and prints its address.
+    input, and prints the address of the connection.
     """
     key = sys.stdin.buffer.read(_KEY_BYTES)
     with Listener(authkey=key) as listener:
         print(listener.address, flush=True)
         connection = listener.accept()
-    # the caller has closed the other end of standard output
+    # the caller no longer reads standard output, so that later output goes to standard error
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # imported before the forks, because most strategy searches use this module
     import scipy.optimize  # noqa: F401
@@ -209,9 +209,9 @@ def _serve() -> None:
 def _run_calls(
     calls: Mapping[str, Call], at_once: int, seconds: float, caller: Connection
 ) -> dict[str, Any]:
-    """Run the calls of one request, at most ``at_once`` at a time, and return their results.
+    """Run the calls of one request, at most ``at_once`` at a time, and return their results by label.
 
-    Messages of the type `_Progress` are sent to the caller meanwhile.
+    While calls run, messages of the type `_Progress` are sent to the caller.
     """
     forks = "fork" in multiprocessing.get_all_start_methods()
     # forked processes share the modules that their parent has imported
@@ -220,7 +220,7 @@ def _run_calls(
             import_module(name)
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     waiting = list(calls)
-    # receiving end of the pipe of a process -> label of its call, process, time of its start
+    # key: receiving end of the pipe from a process; value: label of its call, process, start time
     running: dict[Any, tuple[str, Any, float]] = {}
     results: dict[str, Any] = {}
     n_sent = 0
@@ -276,7 +276,7 @@ def _result_of(receiver: Any, process: Any) -> Any:
 
 
 def _ending(code: int | None) -> str:
-    """Return the end of a sentence that says how a process with this exit code ended."""
+    """Return the predicate of a sentence that says how a process with this exit code ended."""
     if code == -signal.SIGTERM or code is None or code >= 0:
         return f"ended with exit code {code} and without a result"
     is_killed = code == -getattr(signal, "SIGKILL", 9)
@@ -285,7 +285,7 @@ def _ending(code: int | None) -> str:
 
 
 def _run_call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run one call and send its result or failure; runs in a separate process."""
+    """Run one call in a forked process, and send its result, or `Failed` if it raised an exception."""
     try:
         result = function(*arguments)
     except Exception as error:

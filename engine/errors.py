@@ -1,7 +1,7 @@
 """Exceptions of the engine.
 
-A message states what is wrong, what is allowed and what to do.  It never contains a value that was
-read from records: column names, public labels and counts of refused rows are the most it contains.
+A message states what is wrong, what is allowed and what to do.  A message about records may contain
+column names, public labels and the count of refused rows, but never a value that was read from them.
 
     EngineError
     |-- SchemaError        the schema, or a file that describes it, is not usable   (also ValueError)
@@ -95,4 +95,4 @@ class BudgetExceeded(LedgerError):
 
 
 class ResultLost(LedgerError):
-    """Budget was spent under this key, but its result was never saved."""
+    """The ledger contains the spend of a release whose result was never saved."""

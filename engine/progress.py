@@ -1,8 +1,12 @@
 """Progress of long computations: a callback, or a progress bar in notebooks and terminals.
 
-The argument ``progress`` of a function is a callback of (fraction, text), which may return False to
-cancel; True for a progress bar; or None.  Ctrl-C and the stop button of a notebook end the work
-with an exception as usual.
+The argument ``progress`` of a function is one of
+
+- a function of (fraction, text), which may return False to cancel the computation,
+- True for a progress bar,
+- None or False for no reports.
+
+Ctrl-C and the stop button of a notebook raise KeyboardInterrupt as usual.
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ PROGRESS_STEPS = 10
 
 
 class Bar:
-    """Progress callback that shows a tqdm bar in a notebook or on a terminal, otherwise text lines.
+    """Progress callback that draws a tqdm bar in a notebook or terminal, and else writes lines.
 
-    Without a terminal it writes one line per tenth of the work.  All output goes to standard error.
-    If the fraction decreases, a new part of the work has started, and a new bar is drawn for it.
+    Lines are written once per tenth of the work.  All output goes to standard error.  If the
+    fraction decreases, another stage of the work has started, and a new bar is drawn for it.
 
     >>> import io
     >>> from contextlib import redirect_stderr
@@ -82,7 +86,7 @@ class Bar:
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, and the stop button of a notebook, until the block has ended."""
+    """Delay an interrupt (Ctrl-C, or the stop button of a notebook) until the block has ended."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         # only the main thread receives signals, and only a Python handler can be called later
@@ -99,9 +103,10 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def check_callback(progress: Progress | None) -> Listener | None:
-    """Return the callback of an argument ``progress``: None for None and False, a Bar for True.
+    """Return the callback that an argument ``progress`` selects, or None for no reports.
 
-    Any other value is returned unchanged; raises PlanError if it cannot be called.
+    None and False give None, True gives a `Bar`, and a function is returned unchanged.
+    Raises: PlanError for any other value.
 
     >>> check_callback(3)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
@@ -121,9 +126,9 @@ def check_callback(progress: Progress | None) -> Listener | None:
 
 
 def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
-    """Return a function that calls ``progress`` and raises Cancelled if that returns False.
+    """Return a function of (fraction, text) that reports to ``progress``.
 
-    ``cancelled`` is the message of the exception.
+    The function raises Cancelled, with the message ``cancelled``, if the callback returns False.
 
     >>> progress_reporter(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
     Traceback (most recent call last):

@@ -32,10 +32,11 @@ from engine.residuals.decomposition import (
 from engine.residuals.strategy_search import Cost
 from engine.workload import Part, Workload
 
-# Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
+# Largest number of attributes of a group. It has 2^14 subsets of attributes, each with a residual
+# space; planning these takes a few seconds.
 MAX_ATTRIBUTES = 14
-# Largest number of cells of an attribute whose interval queries are solved without a matrix; with
-# so many cells, planning takes about 20 s.
+# Largest number of cells of an attribute with prefixes or ranges that are solved without matrices;
+# at this number planning takes about 20 s.
 MAX_INTERVAL_CELLS = 100_000
 
 NoiseLaw = Literal["gaussian", "laplace"]
@@ -60,8 +61,8 @@ class Limits:
     time_limit : computing time in seconds, without waits for other programs; None for no limit.
     memory_limit : memory in bytes.
     progress : callback with a fraction and a text; planning stops if it returns False or raises.
-    workers : number of worker processes, 1 to use none; with None, all cores for large problems,
-        or the number in an active `joblib.parallel_config`.
+    workers : number of worker processes; 1 computes in this process.  With None, the number in an
+        active `joblib.parallel_config`, or else all cores for large problems and 1 for small ones.
     cache : whether solved strategies are read from and written to the cache on disk.
     """
 
@@ -76,8 +77,8 @@ class Limits:
             value = getattr(self, name)
             if value is None and name == "time_limit":
                 continue
-            # memory_limit None is an error, because without a limit the operating system would end
-            # the process; `not value > 0` also rejects nan
+            # memory_limit=None is an error: without a limit the operating system could end the
+            # process.  `not value > 0` also rejects nan.
             if not is_number(value) or not value > 0:
                 raise PlanError(
                     f"{name} is {value!r}, but must be a number above 0. Give one, or leave the"
@@ -110,8 +111,8 @@ class Limits:
 class PlanOptions(TypedDict, total=False):
     """Keyword arguments of `plan` and `forecast`.
 
-    `Mechanism` documents the first block of keys, `Limits` the second, and the classes of the
-    mechanisms their own options, which are the third.
+    The first block of keys is documented in `Mechanism`, the second in `Limits`, and the third in
+    the classes of the mechanisms that have these options.
     """
 
     objective: str
@@ -163,21 +164,21 @@ class Mechanism(ABC):
     Class attributes
     ----------------
     name, title, meaning : identifier, display name and one-sentence description.
-    variants : combinations of options that comparisons of mechanisms include.
-    choices : mapping from option to the values that a form offers; an option that is not listed is
-        a number, or is not offered.
-    laws : noise distributions; a budget of pure epsilon needs "laplace", all others "gaussian".
-    unsaid : mapping from option to the value it has if a plan file does not contain it.
+    variants : option settings that a comparison of mechanisms includes, one mapping per row.
+    choices : for options with a fixed set of values, the values that a form offers.
+    laws : noise distributions that the mechanism can use.  A budget of pure epsilon requires
+        "laplace", and every other budget "gaussian".
+    unsaid : for options that older plan files lack, the value that these files imply.
     keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
     Options
     -------
-    objective : "sum" is the weighted sum of variances; "max" the largest variance of a query with
-        positive weight; "lp" is (sum of weight times variance^power)^(1/power), between the two.
-        See `engine.plans.objectives`.
+    objective : what the plan minimises.  "sum" is the weighted sum of variances; "max" is the
+        largest variance of a query with positive weight; "lp" is the compromise
+        (sum of weight times variance^power)^(1/power).  See `engine.plans.objectives`.
     power : p of "lp", from 1 to 100.
-    targets : for "max", target standard errors in counts: one number, or one per group.  The
-        largest ratio of standard error to target is minimised.
+    targets : target standard errors in counts, only for "max": one number for all groups, or one
+        per group.  The plan then minimises the largest ratio of standard error to target.
     max_records : public upper bound on the number of records.
     """
 
@@ -217,12 +218,12 @@ class Mechanism(ABC):
     def options(self) -> dict[str, Any]:
         """Return the options that identify a plan, as JSON-compatible data.
 
-        Omitted are max_records, which a plan stores separately, options without an effect on the
-        objective, and options with the value in ``unsaid``.
+        They do not contain max_records, which a plan stores separately; power, unless the objective
+        is "lp"; targets, if there are none; and options that have their value in ``unsaid``.
         """
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # The hash of a plan includes its options.  Plan files that are older than an option do not
-        # contain it, so the value that it has for these files must not change the hash.
+        # The hash of a plan covers its options.  A plan file that is older than an option does not
+        # contain it, so the option's value in ``unsaid`` must not change the hash.
         out = {
             name: value
             for name, value in out.items()
@@ -243,7 +244,7 @@ class Mechanism(ABC):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         """Predict the time and memory of `plan`.
 
-        The base class predicts a mechanism without a search; others override the method.
+        This implementation is for mechanisms without a search.
         """
         check_size(workload, limits.memory_limit, closed_form=getattr(self, "closed_form", False))
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
@@ -282,7 +283,7 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
     PlanError
         If an argument has the wrong type, or no query has a positive weight.
     NotApplicable
-        If the budget requires another noise distribution than those of the mechanism.
+        If the budget requires a noise distribution that is not in ``laws``.
     """
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError(
@@ -314,8 +315,9 @@ def check_size(
     Parameters
     ----------
     memory_limit : in bytes.
-    closed_form : whether the mechanism solves marginals without a matrix on their cells.
-    intervals : whether it solves prefixes, suffixes, ranges and areas without such a matrix, too.
+    closed_form : whether the mechanism needs no dense matrix (cells times cells) for marginals.
+    intervals : whether it needs no such matrix for prefixes, suffixes, ranges and areas of code
+        lists either.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -326,21 +328,23 @@ def check_size(
                 " attributes."
             )
         for part in group.parts:
-            # number of cells of the part, and of coordinates of its residual space
+            # number of cells of the part, and dimension of its residual space
             cells, coordinates = part.cells, math.prod([n - 1 for n in part.sizes])
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
             if intervals and is_wide_areas(part):
                 continue
-            # number of dense matrices of shape (cells, cells), and of the entries of all arrays
+            # number of dense matrices of shape (cells, cells), and total number of array entries
             matrices = 6.0
             entries = matrices * cells**2
             if len(part.sizes) > 1:
-                # the query rows on several attributes do not grow with the square of the cells
+                # queries on several attributes need matrices of rows, which are smaller than
+                # (cells, cells)
                 matrices = 0.0
                 entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
-                # variances of few queries take linear time; those of many need their covariances
+                # the variances of few queries are computed without a matrix, those of many from a
+                # covariance matrix
                 if part.count <= 2 * cells:
                     _check_interval_cells(part)
                     continue
@@ -361,7 +365,7 @@ def check_size(
 
 
 def _check_interval_cells(part: Part) -> None:
-    """Raise LimitExceeded if interval queries on so many cells take minutes to plan."""
+    """Raise LimitExceeded if a part has more than `MAX_INTERVAL_CELLS` cells."""
     if part.cells > MAX_INTERVAL_CELLS:
         raise LimitExceeded(
             f"The family '{part.family.name}' on {part.cells:,} cells would take minutes to plan."
@@ -372,7 +376,7 @@ def _check_interval_cells(part: Part) -> None:
 
 
 def _cheaper_requests(part: Part) -> list[str]:
-    """Return which other queries or mechanisms need less memory for a part, as clauses."""
+    """Return clauses for an error message that propose queries or mechanisms with less memory."""
     if len(part.sizes) > 1:
         return []
     if part.family.name == "marginal":
@@ -383,11 +387,11 @@ def _cheaper_requests(part: Part) -> list[str]:
 
 
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
-    """Raise NotApplicable if the strategy search of a subworkload must alternate between axes.
+    """Raise NotApplicable if a strategy search must alternate between factors of a product.
 
-    Searches for objectives other than the weighted sum adapt the query weights to lower bounds on
-    the error of each residual space.  Alternating searches give weak bounds, so such a search would
-    take minutes and end with a plan without a useful bound.
+    Objectives other than the weighted sum choose query weights by lower bounds on the error of each
+    residual space.  An alternating search has a weak lower bound: planning would take minutes, and
+    the bound on the error of the plan would be useless.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:

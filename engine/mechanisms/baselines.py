@@ -69,9 +69,10 @@ class GaussianQueries(ExplicitMechanism):
 
     Options
     -------
-    charge : "cell" charges the joint sensitivity of all groups.  "groups" charges the sum of the
-        costs of the groups, which is never less, for comparison with programs that do so.  Plan
-        files without this option have "groups".
+    charge : how the privacy cost is computed.  "cell" charges the joint sensitivity of all groups
+        (the largest sum over groups that one cell reaches).  "groups" charges the sum of the costs
+        of the groups, which is never less; use it to compare with programs that charge this sum.
+        Plan files without this option have "groups".
     """
 
     name: ClassVar[str] = "gaussian"
@@ -111,7 +112,8 @@ class GaussianQueries(ExplicitMechanism):
             attributes = group.named(order)
             components.append((attributes, tuple(factors), number))
             sensitivities.append(sensitivity)
-        # A group whose queries are all 0 needs no budget, but its noise must be finite.
+        # A group whose queries have only coefficients 0 needs no budget, but a share of 0 would make
+        # its noise infinite.
         smallest = 1e-6 * max(sensitivities)
         shares = [
             max(s, smallest) if law == "laplace" else max(s, smallest) ** 2 for s in sensitivities
@@ -142,7 +144,10 @@ class LaplaceQueries(GaussianQueries):
 
 @lru_cache(maxsize=64)
 def _normalized_rows(part: Part, law: str) -> tuple[Strategy, float]:
-    """Return the query rows of a part scaled to largest column norm 1, and the norm before."""
+    """Return the query rows of a part as a strategy of sensitivity 1, and their own sensitivity.
+
+    The sensitivity is the largest column norm: L1 for the law "laplace", otherwise L2.
+    """
     rows = part.family.rows(part.sizes)
     norm = float(
         abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5
@@ -166,7 +171,7 @@ class Optimum(ExplicitMechanism):
     name: ClassVar[str] = "optimum"
     title: ClassVar[str] = "Global optimum"
     meaning: ClassVar[str] = (
-        "The best any matrix mechanism can do, for domains of a few thousand cells."
+        "The most accurate matrix mechanism, for domains of up to a few thousand cells."
     )
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
@@ -203,7 +208,7 @@ class Optimum(ExplicitMechanism):
                 steps = [0]
 
                 def watch(gap: float) -> None:
-                    """Report a step of the search, whose number of steps is not known."""
+                    """Report progress after a step; the fraction approaches 1 with the steps."""
                     steps[0] += 1
                     limits.tell(
                         1.0 - math.exp(-steps[0] / 40.0),
@@ -229,10 +234,7 @@ class Optimum(ExplicitMechanism):
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
-    """Return the component that measures every cell of a marginal table.
-
-    ``share`` is its share of the budget.
-    """
+    """Return the component that measures every cell of a marginal with a ``share`` of the budget."""
     factors = tuple(
         ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
     )
@@ -241,7 +243,7 @@ def marginal_component(workload: Workload, attributes: Space, share: float) -> C
 
 @dataclass(frozen=True, kw_only=True)
 class DataCube(ExplicitMechanism):
-    """A greedy choice of marginals from which all marginals of the workload are summed."""
+    """Measures a greedy choice of marginals that determine all marginals of the workload."""
 
     name: ClassVar[str] = "datacube"
     title: ClassVar[str] = "DataCube"
@@ -289,18 +291,20 @@ def data_cube(
     *,
     limit: int | None = None,
 ) -> tuple[Axes, ...]:
-    """Return the marginals to measure, with equal noise, for a workload of marginals.
+    """Choose which marginals to measure, with equal noise, for a workload of marginals.
 
-    A measured marginal covers a marginal of the workload if each cell of the latter is the sum of
-    at most ``limit`` cells of the former.  Marginals are chosen greedily by the number of newly
-    covered marginals.  Without a limit, several limits are tried, and the choice with the smallest
-    least squares error is returned.  The experiments of the paper use the number of marginals in
-    the workload as the limit.
+    A measured marginal covers a queried marginal if each cell of the queried one is the sum of at
+    most ``limit`` cells of the measured one.  Greedy set cover repeatedly adds the marginal that
+    covers the most queried marginals which are not covered yet.
 
     Parameters
     ----------
-    sizes : domain size of every axis.
+    sizes : number of cells of every axis.
     queried_sets : axes of every marginal of the workload.
+    noise : distribution by which choices for several limits are compared.
+    limit : largest number of cells that are summed.  With None, up to 24 limits are tried, and the
+        choice with the smallest least squares error is returned.  The experiments of the paper use
+        the number of marginals in the workload.
 
     Returns
     -------
@@ -317,8 +321,8 @@ def data_cube(
             f"There are {len(wanted)} marginals on {len(sizes)} axes. "
             "Give at least one marginal, with axes numbered from 0."
         )
-    # for every pair of marginals, how many cells of the first are summed to a cell of the second;
-    # infinite if the second cannot be computed from the first
+    # entry [measured, queried]: how many cells of the measured marginal sum to one cell of the
+    # queried marginal; infinite if the measured marginal does not determine the queried one
     summed_cells = np.array(
         [
             [
@@ -335,7 +339,7 @@ def data_cube(
     limits = np.unique(summed_cells[np.isfinite(summed_cells)])
     if limit is not None:
         limits = np.array([max(limit, 1)])
-    # Trying a limit takes time, and similar limits often lead to the same choice.
+    # Every limit takes time to try, and similar limits often lead to the same choice.
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
@@ -359,9 +363,13 @@ def marginals_error(
     For Laplace noise the result is half of this sum.  It is infinite if the measured marginals do
     not determine a queried one.  The cells are estimated by least squares from the measured
     marginals, which have equal noise and together spend epsilon 1 (Laplace) or pcost 1 (Gaussian).
-    Residual spaces B are eigenspaces of the Gram matrices of workload and strategy, so the error is
-    the sum over B of dim(B) g_B / l_B.  The eigenvalue g_B (l_B) is the sum over queried (measured)
-    sets that contain B of the number of cells on the attributes outside the set.
+
+    Notes
+    -----
+    Each residual space, on a set B of axes, is an eigenspace of the Gram matrices of workload and
+    strategy, with eigenvalues g_B and l_B.  The error is the sum over B of dim(B) g_B / l_B.  The
+    eigenvalue g_B is a sum over those queried sets that contain B: each adds the number of cells on
+    the axes outside that set.  l_B is the same sum over the measured sets.
 
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
@@ -384,7 +392,7 @@ def marginals_error(
 
     measured_values = eigenvalues(measured)
     dimensions = [math.prod(sizes[i] - 1 for i in B) for B in spaces]
-    # A residual space outside all measured tables cannot be answered.
+    # An eigenvalue of 0 means that no measured table contains the residual space.
     if not measured_values.all():
         return math.inf
     total = float(

@@ -9,8 +9,8 @@ The mechanism runs several operators on a workload and uses the strategy with th
     OPT_marginals   weighted marginals; see below
 
 An operator is a strategy search whose result depends only on the workload and a seed.  Squared
-errors are those at unit budget: pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose
-variance is 2 / epsilon^2.
+errors are sums of variances at unit budget: pcost 1 for Gaussian noise, and epsilon 1 for Laplace
+noise, whose variance is 2 / epsilon^2 at sensitivity 1.
 
 OPT_marginals
 -------------
@@ -76,12 +76,13 @@ from engine.residuals.marginals import identity_strategy
 from engine.residuals.operators import is_wide
 from engine.workload import Workload, subsets
 
-# With at most this many attributes, OPT_marginals may measure the marginal on every subset.
+# With at most this many attributes, OPT_marginals considers the marginals on all of their subsets.
 MAX_FULL_LATTICE_AXES = 14
+# Largest number of marginals that OPT_marginals considers if there are more attributes.
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# Marginals with a smaller share of the budget, relative to the largest share, are not measured
-# unless leaving them out would increase the error.
+# A marginal with a smaller share of the budget, relative to the largest share, is not measured,
+# unless leaving out such marginals would increase the error.
 MIN_SHARE = 1e-9
 
 
@@ -110,10 +111,10 @@ class MarginalStrategy:
 
 
 def residual_traces(workload: Workload) -> dict[Space, float]:
-    """Return a mapping from residual space B to t_B, in counts^2.
+    """Return for every residual space B the trace t_B of the workload on B, in counts^2.
 
-    t_B is the weighted sum of the squared norms of the queries' components in B.  The error of a
-    marginal strategy depends on the workload only through these numbers.
+    t_B is the sum over queries of the weight times the squared norm of the component in B.  The
+    error of a marginal strategy depends on the workload only through these traces.
 
     Source: HDMM, theorem 10.
 
@@ -150,8 +151,9 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        # with all subsets as sets, `_by_attribute` computes f without a matrix, and needs only the
-        # position of every set in a table with axes of length 2 (attribute absent, present)
+        # If the sets are all subsets, `_by_attribute` computes f without a matrix.  It needs the
+        # position of every set in an array with one axis of length 2 per attribute, whose index is
+        # 1 if the set contains the attribute.
         if self.full:
             names = list(self.sizes)
             bits = [[int(name in s) for name in names] for s in self.sets]
@@ -189,19 +191,21 @@ class Lattice:
         return self._by_attribute(f, forward=True, sign=-1.0)
 
     def _by_attribute(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
-        """Return the image of ``values`` under the map of `precision`, one attribute at a time.
+        """Apply the map of `precision`, its transpose or its inverse, one attribute at a time.
 
-        This needs all subsets of the attributes as sets.  Shape (sets,) for ``values`` and result.
+        This method requires that the sets are all subsets of the attributes.
 
         Parameters
         ----------
-        forward : False for the transposed map.
-        sign : -1 for the inverse map.
+        values : shape (sets,), as is the result.
+        forward : whether to apply the map; False applies the transposed map.
+        sign : -1 applies the inverse of the map instead.
         """
         table = np.zeros(len(self.sets))
         table[self.position] = values
         table = table.reshape((2,) * len(self.sizes))
-        # Sums over supersets are a Kronecker product of 2 x 2 matrices: d 2^d operations, not 3^d.
+        # The map is a Kronecker product of 2 x 2 matrices, one per attribute.  Applying them in turn
+        # takes d 2^d operations for d attributes; the sparse matrix would have 3^d entries.
         for axis, n in enumerate(self.sizes.values()):
             # values of the sets without and with the attribute
             without, included = (np.take(table, side, axis=axis) for side in (0, 1))
@@ -215,10 +219,10 @@ class Lattice:
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
-    """Return the candidate sets: all subsets of every set of attributes in ``spaces``.
+    """Return the sets of attributes whose marginals OPT_marginals considers.
 
-    If ``spaces`` together have at most `MAX_FULL_LATTICE_AXES` attributes, the candidates are all
-    subsets of these attributes.
+    If ``spaces`` together have at most `MAX_FULL_LATTICE_AXES` attributes, these are all subsets of
+    the attributes; otherwise they are all subsets of each set in ``spaces``.
 
     Raises
     ------
@@ -251,8 +255,8 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
     """Return the optimal v for Gaussian noise, or None if the formula gives a negative entry.
 
-    ``traces`` (the t_B) and the result have shape (sets,); v has the sum 1.  The squared error is
-    then that of `marginal_svd_bound`.
+    ``traces`` (the t_B) and the result have shape (sets,), and the result has the sum 1.  Its
+    squared error equals the lower bound of `marginal_svd_bound`.
 
     Source: HDMM, theorem 13.
     """
@@ -282,9 +286,9 @@ def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     """Return a lower bound on the squared error of marginal strategies, in counts^2 at pcost 1.
 
-    It is the singular value bound of the weighted marginals that have the same ``traces`` (the
-    t_B, shape (sets,)) as the workload.  For a workload of marginals it holds for every matrix
-    mechanism.
+    ``traces`` are the t_B of the workload, shape (sets,).  The bound is the singular value bound of
+    a workload of weighted marginals with these traces.  If the workload consists of marginals, the
+    bound holds for every matrix mechanism.
 
     Source: HDMM, theorem 12.
 
@@ -298,15 +302,15 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
 def marginal_objective(
     theta: Array, lattice: Lattice, traces: Array, noise: str
 ) -> tuple[float, Array]:
-    """Return the logarithm of the squared error at unit budget and its derivative by theta.
+    """Return the logarithm of sensitivity^2 sum_B t_B / f_B, and its derivative by theta.
 
-    The squared error is sensitivity^2 times the sum of t_B / f_B, for Laplace noise without the
-    factor 2 of its variance; ``theta`` >= 0 has shape (sets,).
+    For Gaussian noise the argument of the logarithm is the squared error at unit budget, and for
+    Laplace noise half of that.  ``theta`` and the derivative have shape (sets,).
     """
     f = lattice.precision(theta**2)
     has_queries = traces > 0
-    # If a residual space of the workload is not measured, the error is infinite.  L-BFGS needs a
-    # finite value, so return a large one.
+    # The error is infinite if a residual space of the workload is not measured, but L-BFGS needs a
+    # finite value.
     if not (f[has_queries] > 0).all():
         return 1e10, np.zeros_like(theta)
     errors = np.divide(traces, f, out=np.zeros_like(f), where=has_queries)
@@ -329,9 +333,9 @@ def marginal_strategy(
     restarts: int = 4,
     seed: int | np.random.Generator = 0,
 ) -> MarginalStrategy:
-    """Return the weighted marginals with the smallest squared error found (OPT_marginals).
+    """Search for the weighted marginals with the smallest squared error (OPT_marginals).
 
-    The marginals with the returned shares as weights have sensitivity 1.
+    The weights of the returned strategy are scaled to sensitivity 1.
 
     Raises
     ------
@@ -397,8 +401,8 @@ def _search(
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # The derivative by theta_A is 0 at theta_A = 0, so an entry of 0 would never change: all
-        # entries of the starts are positive.
+        # all entries of a start are positive, because the derivative by theta_A is 0 at theta_A = 0,
+        # so that the search would never change an entry of 0
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
         starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
@@ -410,7 +414,8 @@ def _search(
             args=(lattice, traces, noise),
             jac=True,
             method="L-BFGS-B",
-            # For Gaussian noise the sign of theta is irrelevant, and a bound would trap it at 0.
+            # for Gaussian noise the sign of theta is irrelevant, and with the bound theta >= 0
+            # entries would remain at 0
             bounds=[(0.0, None)] * count if noise == "laplace" else None,
             options={
                 "maxcor": 15,
@@ -468,13 +473,13 @@ class HDMMStrategy:
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    operator : name and description of the operator.
-    components : measured components, with total sensitivity 1.
+    operator : name of the operator, a colon and a description of the strategy.
+    components : measured components; their shares make the total sensitivity 1.
     squared_error : sum over queries of weight times variance at unit budget, in counts^2.
     bound : lower bound on the squared error of all strategies of the operator; None without a
         proof.
-    marginals : weights of OPT_marginals; every group is then answered by least squares over all
-        components, and the components list no groups.
+    marginals : result of OPT_marginals, None for other operators.  With it, every group is answered
+        by least squares over all components, and the components list no groups.
     joint : whether the shares assume that the joint privacy cost is charged, see `Plan.joint`.
     """
 
@@ -495,7 +500,7 @@ class OperatorChoice:
     ----------
     best : strategy with the smallest squared error.
     errors : mapping from operator to squared error, for the operators that apply.
-    refused : mapping from operator to the reason why it does not apply, for the other operators.
+    refused : mapping from operator to the reason, for operators that do not apply.
     """
 
     best: HDMMStrategy
@@ -580,8 +585,8 @@ def merge_clusters(
 ) -> list[tuple[int, ...]]:
     """Merge pairs of clusters of groups while that lowers the squared error.
 
-    At most `MAX_MERGE_TRIALS` pairs are tried, first those whose union has few cells compared with
-    the larger of the two clusters, and none after the deadline of the solver.
+    At most `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.  Pairs are
+    ordered by `_union_cells`, that is, by how much merging increases the number of cells.
 
     Raises
     ------
@@ -597,14 +602,14 @@ def merge_clusters(
         return budget_shares([errors[c] for c in candidate], solver.noise)[1]
 
     growth = partial(_union_cells, builder.workload)
-    # every trial takes a search, so pairs with the largest expected gain come first
+    # every trial takes a search, so the pairs with the most promising sort keys are tried first
     queue = sorted(itertools.combinations(current, 2), key=growth)
     while queue and trials_left > 0 and planning_time() < solver.deadline:
         one, other = queue.pop(0)
         merged, trials_left = tuple(sorted(one + other)), trials_left - 1
         errors[merged] = solver.solve(builder.build(merged)).squared_error
         trial = [c for c in current if c not in (one, other)] + [merged]
-        # Ignore gains that are rounding errors.
+        # a smaller relative gain could be a rounding error
         if total_error(trial) < total_error(current) * (1.0 - 1e-9):
             remaining = [pair for pair in queue if one not in pair and other not in pair]
             queue = sorted(remaining + [(c, merged) for c in trial[:-1]], key=growth)
@@ -631,10 +636,11 @@ def _union_cells(
 
 
 def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
-    """Return the product strategy problems that a search solves, for forecasts of its time.
+    """Return the product strategy problems that a search is expected to solve, for forecasts.
 
-    ``operator`` is "best" or the name of an operator.  OPT_kron has one problem; for all others the
-    problems are those of OPT_plus, which include the merged pairs that are tried first.
+    ``operator`` is "best" or the name of an operator.  For OPT_kron the result is its one problem.
+    For all others the result has the problems of OPT_kron and OPT_plus, including the first
+    `MAX_MERGE_TRIALS` merged pairs of clusters.
 
     Raises
     ------
@@ -701,7 +707,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # alternatively, the table on a maximal set of attributes also answers the groups on subsets
+    # the second clustering joins each group to one whose attributes contain its own
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
@@ -842,10 +848,10 @@ def best_of(
     )
 
 
-# A forecast lists the problems of workloads with at most this many groups, and assumes a time per
-# group, in seconds, for larger workloads.
+# For workloads with at most this many groups, a forecast lists all problems. For larger workloads it
+# assumes a time per group, in seconds.
 MAX_LISTED_GROUPS, GROUP_SECONDS = 1_000, 2e-2
-# The number of searches is not known; after this many, the reported progress is 0.5.
+# The number of searches is not known in advance. After this many, the reported progress is 0.5.
 PROGRESS_HALF_CALLS = 60
 
 
@@ -953,9 +959,10 @@ class HDMM(ExplicitMechanism):
 def _assign_unweighted(
     workload: Workload, components: Sequence[Component]
 ) -> tuple[Component, ...]:
-    """Assign every group of weight 0 to the first component that has all its attributes.
+    """Assign every group without a component to the first component that has all its attributes.
 
-    Groups for which there is none remain without a component.
+    These are the groups of weight 0, which the search ignored.  A group remains without a component
+    if no component has all its attributes.
     """
     answered = {g for c in components for g in c.groups}
     extra_groups: dict[int, list[int]] = {}

@@ -2,9 +2,9 @@
 
 Fixed trees and wavelets
 ------------------------
-The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_hierarchy` return
-strategy rows, shape (rows, cells), with full column rank.  The mechanisms measure the Kronecker
-product of the rows of each attribute on the table of all attributes.
+The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_hierarchy` return a
+strategy as a matrix, shape (rows, cells), with full column rank.  The mechanisms compute such a
+matrix for every attribute and measure the Kronecker product of these matrices.
 
     sensitivity of rows   largest norm of a column: L1 for Laplace noise, Euclidean for Gaussian noise
     error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the
@@ -17,10 +17,11 @@ Source: HDMM, section 8 (baselines), and the papers cited in the functions.
 
 Level selection
 ---------------
-A level is a partition of the cells into boxes, so adding a level raises the squared norm of every
-column by 1.  The strategy starts with the single cells.  Each new level starts as one box, the full
-domain, and its boxes are split in two while the error of the workload decreases.  Levels are added
-until a level no longer lowers the error.
+A strategy is a sum of levels, and a level is a partition of the cells into boxes.  Every cell is in
+one box of a level, so each level adds 1 to the squared norm of every column.  The first level has
+the single cells.  Each new level starts as one box with all cells, and its boxes are split in two
+while that lowers the error of the workload.  Levels are added until a level no longer lowers the
+error.
 
     Gram        G     W^T W, shape (cells, cells), in counts^2
     precision   X     A^T A of the current strategy; R = X^-1, M = R G R,
@@ -120,11 +121,10 @@ def identity(n: int) -> Array:
 
 
 def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
-    """Return a tree of intervals with the single cells as leaves, shape (nodes, n).
+    """Return the 0/1 rows of a tree of intervals with the single cells as leaves, shape (nodes, n).
 
-    Children of a node differ in size by at most one cell.  A cell is in floor or ceil of
-    log_branching(n) nodes, and in one more with the root.  Without the root, the total of all cells
-    is not measured separately.
+    Children of a node differ in size by at most one cell.  Without the root, no row measures the
+    total of all cells.
 
     Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root
     out.
@@ -147,11 +147,11 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
 
 
 def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
-    """Return the branching factor b of a tree without root that is best for ranges of n cells.
+    """Return the branching factor for which a tree without root answers ranges best on average.
 
-    At noise of variance 1 the mean variance over all ranges is proportional to
-    (b - 1) h - 2 (b + 1) / 3 for a tree of height h.  The variance of the noise is proportional to
-    h^2 (Laplace) or h (Gaussian).  The product of the two is minimized.
+    For a tree of height h with branching factor b over n cells, the mean variance over all ranges is
+    proportional to (b - 1) h - 2 (b + 1) / 3 if the noise has variance 1.  The variance of the noise
+    is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product.
 
     Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
@@ -165,7 +165,7 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     def variance(b: int) -> float:
         """Return the mean variance of a range, up to a constant factor."""
         height = 1
-        # the height is an exact logarithm, rounded up, which floating point cannot guarantee
+        # the height is log_b(n), rounded up; a floating-point logarithm could be off by one
         while b**height < n:
             height += 1
         return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
@@ -239,21 +239,21 @@ def greedy_hierarchy(
     squared: bool | None = None,
     discount: float | None = None,
 ) -> Array:
-    """Return a binary tree with nodes weighted for the workload, shape (nodes, cells).
+    """Return the rows of a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
-    Every column has norm 1.  Weights are chosen bottom up.  Of the budget of its cells, a node
-    spends one share on measuring their sum, and its subtrees spend the remainder.  The share
-    minimizes the error of the workload on these cells.
+    Every column has norm 1.  Weights are chosen bottom up: a node spends a share of its budget on
+    measuring the sum of its cells and leaves the remainder to its subtrees.  The share minimizes
+    the error of the workload on the cells of the node.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
     squared : whether budget shares are optimized for the Gram matrix G^2 instead of G.
-    discount : at a node of depth d, the error of queries on cells of both of its halves counts
-        ``discount``^d times.
+    discount : at a node of depth d, errors of queries that use cells of both halves of the node are
+        multiplied by ``discount``^d.
 
-    The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  For a parameter
-    that is None, several values are tried and the one with the smallest error is used.
+    The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  If a parameter is
+    None, several values are tried, and the tree with the smallest error is returned.
 
     Source: Li and others (2014), GreedyH of DAWA, extended to Gaussian noise.
 
@@ -292,8 +292,8 @@ def _greedy_tree(
     C = scipy.linalg.block_diag(left_C, right_C)
     # u: covariances of the estimated cells with their estimated sum; G: Gram matrix on these cells
     u, G = C.sum(axis=1), gram[first:end, first:end]
-    # u^T G u / (1^T u) is the error that an exact measurement of the sum would save.  Queries on
-    # cells of both halves count with the discount, queries within one half fully.
+    # An exact measurement of the sum would lower the error by u^T G u / (1^T u).  The terms of
+    # u^T G u with cells of both halves are multiplied by the discount.
     within_halves = u[:m] @ G[:m, :m] @ u[:m] + u[m:] @ G[m:, m:] @ u[m:]
     discount_here = discount**depth
     saving = (u @ G @ u - within_halves) * discount_here + within_halves
@@ -339,8 +339,8 @@ def _check_noise(noise: str) -> None:
 
 # Relative changes of the error below this are rounding errors.
 ROUNDING = 1e-12
-# Low-rank updates of R and M accumulate rounding errors; after this many levels both are
-# recomputed.
+# Low-rank updates of R and M accumulate rounding errors, so both are recomputed each time this many
+# levels have been added.
 LEVELS_PER_INVERSE = 8
 # Boxes of cells, shape (boxes, 2, axes): entry 0 is the first cell per axis, entry 1 the end
 # (exclusive).
@@ -349,13 +349,13 @@ Boxes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class LevelOptions:
-    """Stopping rules of level selection, which adds partitions of the cells (levels) in turn.
+    """Stopping rules of level selection, which adds levels (partitions of the cells) one by one.
 
     Attributes
     ----------
     levels : largest number of levels, including the single cells.
     deadline : time at which the search stops, on the clock of `planning_time`.
-    patience : number of further levels that are tried after a level without improvement.
+    patience : number of levels that are tried after the first one without improvement.
     min_gain : smallest relative decrease of the error that counts as an improvement.
     watch : called after every level with the number of levels and the gap sqrt(error / bound) - 1.
     """
@@ -371,22 +371,26 @@ class LevelOptions:
 PUBLISHED = LevelOptions(patience=0, min_gain=ROUNDING)
 
 
-# Number of levels that contain each box; the key has the first cells and the ends of the box.
+# For each box, the number of levels that contain it. A key is (first cell per axis, end per axis).
 BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
     """An interval of cells whose levels (partitions into boxes) are searched separately.
 
-    ``R`` is its diagonal block of (A^T A)^-1, the covariance of the strategy at noise 1, and ``M``
-    its diagonal block of R G R.  ``first`` is the number of the first cell.
+    Attributes
+    ----------
+    first : number of the first cell of the interval.
+    sizes : shape of the interval, one entry per axis.
+    R : diagonal block of (A^T A)^-1 on the interval, the covariance of the strategy at noise 1.
+    M : diagonal block of R G R on the interval.
     """
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
     def level(self) -> Level:
-        """Return the next level: one box with all cells, split as long as that lowers the error."""
+        """Return the next level: one box of all cells, repeatedly split while that lowers the error."""
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while True:
             gains, children = level.splits(self.R, self.M)
@@ -403,7 +407,7 @@ class LevelPart:
     def add(self, level: Level) -> None:
         """Update ``R`` and ``M`` for the strategy with an additional level."""
         # Woodbury formula for the new R = (R^-1 + P^T P)^-1, with P the 0/1 rows of the level.  The
-        # quadratic term of M = R G R is divided into two equal halves, so that M remains exactly
+        # update of M = R G R is written as a matrix plus its transpose, so that M remains exactly
         # symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
@@ -426,7 +430,7 @@ def search(
     boxes : boxes of the initial strategy, with their multiplicities.
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix G, shape (cells, cells), for a single part; if present, R and M are
+    gram : Gram matrix G, shape (cells, cells); give it only for a single part.  With it, R and M are
         recomputed every `LEVELS_PER_INVERSE` levels, which limits rounding errors.
 
     Returns
@@ -475,8 +479,8 @@ def search(
 class Level:
     """A candidate level for the current strategy.
 
-    ``gain`` is the decrease of tr(G R) by the level; the matrices P, Z, Y, S and T are those of the
-    module docstring, B = S^-1 Z and D = Y - T B / 2.
+    ``gain`` is the amount by which the level lowers tr(G R).  The matrices P, Z, Y, S and T are
+    defined in the module docstring; B = S^-1 Z and D = Y - T B / 2.
     """
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:
@@ -520,7 +524,8 @@ class Level:
             pairs = (cells[:, :, None], cells[:, None, :])
             Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
             change = np.swapaxes(B, 1, 2) @ D
-            # diagonal blocks of R and M after adding the level, to which split gains are relative
+            # diagonal blocks of R and M after adding this level: a split changes the strategy that
+            # already contains the level
             level_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
             level_M = M[pairs] - change - np.swapaxes(change, 1, 2)
             for axis in np.flatnonzero(shape > 1).tolist():
@@ -543,17 +548,17 @@ class Level:
 
 
 def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, Array, Array]:
-    """Return the sums of matrices on the cells of a box over pairs of its halves.
+    """Return sums of the entries of matrices over the halves of boxes, for every cut of the boxes.
 
     Parameters
     ----------
-    blocks : shape (boxes, cells, cells), for boxes of ``shape``.
-    axis : axis along which the box is cut.
+    blocks : one matrix per box, shape (boxes, cells, cells); all boxes have the same ``shape``.
+    axis : axis along which the boxes are cut in two halves.
 
     Returns
     -------
-    Sums over (first half, first half), (first, second) and (second, second), for every box and
-    every cut, shape (boxes, cuts) each.
+    Three arrays of shape (boxes, cuts): the sums over the entries with row and column in the first
+    half, with row in the first and column in the second half, and with both in the second half.
     """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -594,7 +599,7 @@ def precision_of(boxes: Boxes, weights: Array, sizes: tuple[int, ...]) -> Array:
     return np.asarray((P.T @ P.multiply(weights[:, None] ** 2).tocsr()).todense())
 
 
-# Largest number of cells: the matrices G, R and M take 400 MB.
+# Largest number of cells for level selection, at which the matrices G, R and M take 400 MB.
 MAX_CELLS = 4096
 
 
@@ -644,9 +649,10 @@ class SelectedLevels:
 def svd_bound(*grams: Array) -> float:
     """Return the singular value bound for a product of Grams, in counts^2 at privacy cost 1.
 
-    No matrix mechanism with Gaussian noise has a smaller error than (sum of the singular values of
-    W)^2 / cells.  Cells with equal columns of W are counted once, which raises the bound.  The
-    bound of a product is the product of the bounds of the factors, and that of a total is 1.
+    ``grams`` are the Gram matrices W^T W of the factors of a product workload.  No matrix mechanism
+    with Gaussian noise has a smaller error than (sum of the singular values of W)^2 / cells.  Cells
+    with equal columns of W are merged before, which raises the bound.  The bound of a product is the
+    product of the bounds of the factors.
 
     Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
@@ -657,14 +663,15 @@ def svd_bound(*grams: Array) -> float:
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        # drop eigenvalues that are 0 up to rounding, because the square root magnifies the error
+        # eigenvalues that are 0 up to rounding are left out, because the square root of a rounding
+        # error is much larger than the rounding error
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
         out *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return out
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:
-    """Merge cells that have the same coefficient in every query into buckets.
+    """Merge cells into buckets, such that every query has equal coefficients on the cells of each.
 
     Returns
     -------
@@ -680,7 +687,7 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     tolerance = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # |W e_a - W e_b|^2 is 0 exactly if all queries have equal coefficients on a and b
+            # |W e_a - W e_b|^2 is 0 if and only if all queries have equal coefficients on a and b
             same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= tolerance) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)
@@ -746,8 +753,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
     """Return one strategy per axis and the budget shares, for queries on single axes.
 
     One-way tables have only the total in common, so if the total is measured, each axis is a
-    separate problem.  Least squares combines the estimates of the total from all axes.  The shares
-    minimize the error of this estimate, by a numerical search.
+    separate problem.  Least squares over all measurements estimates the cells of each axis.  A
+    numerical search finds the shares that minimize the summed variance of all queries.
 
     Parameters
     ----------
@@ -765,9 +772,9 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # for every axis, the covariances of the estimated cells with the total estimated from them
+    # for every axis, the covariances of the estimated cells with their sum, which estimates the total
     total_covariances = [C.sum(axis=1) for C in covariances]
-    # for every axis, variance of the total estimated from it, if it has the full budget
+    # for every axis, the variance of the total estimated from the axis alone at the full budget
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])
     total_errors = np.array(
@@ -813,13 +820,14 @@ def interval_strategy(
 ) -> SelectedLevels:
     """Return a strategy for one axis by level selection in two stages.
 
-    The first search merges every interval of cells into one cell, and the second is inside every
-    interval.  This is much faster than `level_selection` and slightly less accurate.
+    The axis is divided into intervals.  The first stage selects levels whose boxes are unions of
+    intervals; the second stage selects levels inside every interval.  This is much faster than
+    `level_selection` and slightly less accurate.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
-    groups : number of intervals; the cube root of the number of cells by default, as in the paper.
+    groups : number of intervals; by default the cube root of the number of cells, as in the paper.
 
     Source: Li and Miklau, section 4.3.2.
 
@@ -863,9 +871,9 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy of boxes with multiplicities ``counts``, with its error.
+    """Return the strategy in which every box occurs as often as ``counts`` says, with its error.
 
-    If measuring every cell has a smaller error, that strategy is returned.
+    If measuring every single cell has a smaller error, return that strategy instead.
     """
     cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
     levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
@@ -930,9 +938,9 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: number of evaluations of all splits of a level, on one attribute.
+# For forecasts: number of times that all splits of a level are evaluated, on one attribute.
 EXPECTED_EVALUATIONS = 600
-# For forecasts: share of these evaluations for workloads of marginals only.
+# For forecasts: this number is multiplied by this share for workloads of marginals only.
 MARGINALS_EVALUATION_SHARE = 1 / 15
 # For forecasts: seconds per evaluation, for every attribute and for every pair of cells.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
@@ -1065,10 +1073,10 @@ class LevelSelection(ExplicitMechanism):
 
 
 def count_split_evaluations(workload: Workload, cells: int) -> float:
-    """Estimate the number of evaluations of all splits of a level in level selection.
+    """Estimate how many times level selection evaluates all splits of a level, for forecasts.
 
-    The formula was fitted to twelve workloads.  Workloads with few queries, or with only marginals,
-    need fewer evaluations than others.
+    The formula was fitted to twelve workloads.  The number is smaller for workloads with few queries
+    or with only marginals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}
@@ -1086,9 +1094,9 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the sum of the Grams of the parts on one attribute, weighted by their groups.
+    """Return the Gram matrix of all queries on one attribute, weighted by their groups, shape (n, n).
 
-    Without such parts, return the identity.
+    Queries on several attributes at once are left out.  Without other queries, return the identity.
     """
     n = workload.schema[name].size
     total = np.zeros((n, n))

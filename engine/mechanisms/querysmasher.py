@@ -48,27 +48,27 @@ from engine.residuals.tuning.unions import (
 )
 from engine.workload import Workload
 
-# For the choice of unions (residual spaces measured jointly): tuning is assumed to take as long as
-# this many searches for the strategies of all residual spaces.
+# For the choice of unions (residual spaces that one strategy measures): tuning is assumed to take
+# this many times as long as the search for the strategies of all residual spaces.
 TUNING_SOLVES = 40.0
 # For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
-# With tuned centers, dense searches for the plan with uniform centers may take this share of the
-# time limit, so that time remains for tuning.
+# With tuned centers the plan with uniform centers is computed first. Its dense searches may take
+# this share of the time limit, so that time remains for tuning.
 UNIFORM_SEARCH_SHARE = 0.25
 # Largest expected time, in seconds, of the search for a product strategy on the full table.
 MAX_PRODUCT_SEARCH_S = 1.0
-# A product strategy on the full table is used only if it lowers the error by at least this share,
-# because its plan cannot publish tables.
+# A product strategy on the full table must lower the RMSE by at least this share to be used,
+# because a plan with such a strategy cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-4
 TABLE_STATEMENT = (
     "A product of strategies on the full table is more accurate here than residual spaces."
 )
-# For forecasts: number of plans until the accuracy constraints of all groups are satisfied.
+# For forecasts: number of plans that are computed until all accuracy constraints are satisfied.
 CONSTRAINED_PLANS = 10
-# With accuracy constraints of groups, these mixtures of tuned and uniform centers are tried; the
-# number is the weight of the tuned centers.
+# With accuracy constraints of groups, mixtures of tuned and uniform centers are tried in this
+# order; each number is the weight of the tuned centers in the mixture.
 TUNED_SHARES = (1.0, 0.5, 0.25)
 
 
@@ -78,11 +78,11 @@ class QuerySmasher(ResidualMechanism):
 
     Options
     -------
-    centers : "uniform" is the decomposition into residual spaces of the paper.  "tuned" chooses the
-        centers that split queries into residual spaces, and may measure several residual spaces by
-        one strategy; up to ``gap`` it is at least as accurate.  If one product of strategies on the
-        full table is more accurate, that is the plan.  With objectives other than the sum, every
-        residual space is measured separately.  See `engine.residuals.tuning`.
+    centers : "uniform" is the decomposition into residual spaces of the paper.  "tuned" optimises
+        the centers that split queries into residual spaces, may measure several residual spaces by
+        one strategy, and may replace all of them by one product strategy on the full table; up to
+        ``gap`` the plan is at least as accurate as with "uniform".  With objectives other than the
+        sum, only the centers are optimised.  See `engine.residuals.tuning`.
     keep : with tuned centers, the share by which the RMSE of a group may exceed its RMSE with
         uniform centers: one number for all groups, or a mapping from group numbers to shares, such
         as {0: 0.0, 3: 0.05}.  Without it, tuning lowers the total error but may raise the error of
@@ -148,8 +148,8 @@ class QuerySmasher(ResidualMechanism):
         )
         covers_all = _covers_all(unions, parts.spaces)
         tuning_seconds = MIN_TUNING_SECONDS * len(parts.subworkloads)
-        # With unions (spaces measured jointly), the other spaces are solved again, and once more if
-        # some unions are rejected.
+        # With unions (spaces measured by one strategy) all other spaces are solved a second time,
+        # and a third time if some unions are rejected.
         solves = 3.0 if unions and not covers_all else 1.0
         seconds = base.seconds * solves + tuning_seconds
         # time of one plan with accuracy constraints
@@ -186,8 +186,8 @@ class QuerySmasher(ResidualMechanism):
             workload, budget, limits, deadline, UNIFORM, search_share=UNIFORM_SEARCH_SHARE
         )
         elapsed = planning_time() - started
-        # tuning ends early, to leave time for two more plans, each with dense searches of at most
-        # MAX_TUNED_SEARCH_S; those plans may take until the deadline
+        # after tuning, up to two plans are computed, each with dense searches of at most
+        # MAX_TUNED_SEARCH_S, so tuning ends that much before the deadline
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
@@ -207,9 +207,9 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # Skip tuned plans in which rounding drops queries of small weight.  If the plan with
-        # uniform centers drops some, too, it is chosen nevertheless, and assembling it raises
-        # `Unanswered`.
+        # In some plans rounding drops the measurements of queries with a small weight.  A tuned plan
+        # of this kind is skipped.  The plan with uniform centers is not skipped: assembling it
+        # raises `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
             # the product search solves no residual space, so it needs no reserve of time
@@ -238,11 +238,11 @@ class QuerySmasher(ResidualMechanism):
         """
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
-            # With unions no later candidate is computed, so assemble the plan now: this raises if
-            # it cannot answer all queries.
+            # A plan with unions is the last candidate.  It is assembled now, because that raises
+            # `Unanswered` if the plan does not answer all queries.
             return [plan] if not split.unions or plan.plan else []
-        # planning is out of time, rounding drops queries of small weight, or the split is too large
-        # for the objective
+        # TimeoutError: after the deadline.  NotApplicable: the plan does not answer all queries, or
+        # the spaces of the split are too large for the objective.
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
@@ -254,14 +254,14 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return the best plan for an objective other than the sum, trying uniform centers last.
 
-        A search for query weights stops when its lower bound excludes a better plan than the best
-        so far.  After tuned centers, the search with uniform centers usually stops after a few
-        steps.
+        A search for query weights stops when its lower bound shows that no weights lead to a better
+        plan than the best so far.  The search with uniform centers therefore usually stops after a
+        few steps if it follows that with tuned centers.
         """
-        # called for its error: it raises if a single step of the search exceeds the limits
+        # called because it raises an error if a single step of the search exceeds the limits
         self.forecast_split(workload, decompose(workload), limits)
         started = planning_time()
-        # tuning, tuned plans and the uniform plan may each use up their time, so each gets a third
+        # tuning, the plans with tuned centers and the plan with uniform centers get a third each
         third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
@@ -272,7 +272,8 @@ class QuerySmasher(ResidualMechanism):
 
         allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            # lower bounds of searches hold for the sum of the costs of blocks, not their joint cost
+            # The lower bound of a search assumes that the cost of a plan is the sum of the costs of
+            # its blocks.  `joint` is the factor by which the joint cost changes the error.
             best_error = math.inf if best is None else best.error / best.joint
             until = started + 2.0 * third
             if split.centers or split.complements:
@@ -302,10 +303,10 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        Groups are reweighted with the split of ``best``.  If no weights lead to a plan that
-        satisfies the constraints and is better than ``uniform``, splits half way and three quarters
-        of the way to uniform centers are tried, and at last ``uniform`` is returned, which always
-        satisfies the constraints.
+        With the split of ``best``, weights of groups are searched for which the plan satisfies the
+        constraints and is better than ``uniform``.  If there are none, the same is tried with splits
+        half way, and then three quarters of the way, to uniform centers.  If that fails, too,
+        ``uniform`` is returned, which always satisfies the constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -335,14 +336,14 @@ class QuerySmasher(ResidualMechanism):
 
         Infinite if the mechanism does not search for one.
         """
-        # A product strategy on the full table supports only the weighted sum as the objective, and
-        # neither accuracy constraints of groups nor public tables.
+        # A product strategy on the full table supports no objective other than the weighted sum, no
+        # accuracy constraints of groups and no public tables.
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        # Every attribute is in a factor of the strategy, so the search takes at least as long as
-        # that for the largest attribute alone.
+        # The time for the largest attribute alone is a lower bound on the search time that is quick
+        # to compute.
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         largest_size = max((n for group in examples for n in group.sizes), default=1)
         if unit_seconds(largest_size) > MAX_PRODUCT_SEARCH_S:
@@ -410,8 +411,8 @@ class QuerySmasher(ResidualMechanism):
     ) -> list[CandidatePlan]:
         """Return candidate plans: with uniform centers, with tuned splits and with unions.
 
-        If a plan with one strategy for all residual spaces is better than that with uniform
-        centers, it is the only candidate.
+        If one strategy for all residual spaces gives a better plan than uniform centers, that plan
+        is the only candidate.
         """
         limits.tell(0.1, "Choosing spaces to measure together")
         unions = _in_time(
@@ -419,8 +420,8 @@ class QuerySmasher(ResidualMechanism):
         )
         if _covers_all(unions, uniform.values):
             united = _plans_with_unions(uniform, unions, plans_of_split)
-            # `CandidatePlan.error` omits the cost of rounding to the grid, which is larger for one
-            # strategy than for several, so compare the errors of the assembled plans
+            # the errors of assembled plans are compared, because `CandidatePlan.error` omits the
+            # cost of rounding to the grid, which is larger for a single strategy than for several
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -437,11 +438,13 @@ class QuerySmasher(ResidualMechanism):
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
     ) -> dict[Space, tuple[Space, ...]]:
-        """Return unions: sets of residual spaces to measure by one strategy each.
+        """Choose unions, that is, sets of residual spaces that are measured by one strategy each.
 
-        The result maps the attributes of a union to its spaces.
+        Returns
+        -------
+        Mapping from the attributes of each union to its residual spaces.
         """
-        # other objectives optimize the budget shares of single spaces, which a union does not have
+        # other objectives set a budget share for each space, but a union has only one share
         if self.solver != "optimal" or not self.goal(workload).linear:
             return {}
 
@@ -470,7 +473,7 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> Iterator[Split]:
-        """Yield tuned splits: one with complements, one with centers, where these apply."""
+        """Yield the tuned splits that apply: first that with complements, then that with centers."""
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         tunes_complements, tunes_centers = ways_to_split(workload, allowance)
         if tunes_complements:
@@ -498,7 +501,11 @@ def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Sp
 def _in_time(
     workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return those unions, in order, whose expected planning times fit into the remaining time."""
+    """Return the unions that fit into the remaining time.
+
+    Unions are considered in order; one is left out if its expected planning time, added to those of
+    the unions accepted before it, exceeds the remaining time.
+    """
     out, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
         total = seconds + union_seconds(workload, attributes, spaces)
@@ -512,10 +519,10 @@ def _plans_with_unions(
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return in a list the plan with those unions that are better than separate measurements.
+    """Return a list with the plan that uses the unions which lower the error.
 
-    A union may be worse than measuring its spaces separately if its search stopped early.  The list
-    is empty if no union is better or planning fails.
+    The error of a union may exceed that of separate measurements if its search stopped early; such
+    a union is left out.  The list is empty if no union remains or planning fails.
 
     Parameters
     ----------

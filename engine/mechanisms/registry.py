@@ -47,12 +47,12 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     Parameters
     ----------
     text : content of the plan file.
-    untrusted : whether to limit the memory of the document in proportion to its size.
+    untrusted : whether to reject a document that would need too much memory for its size.
 
     Returns
     -------
     data : the JSON document.
-    solved : the result of the strategy search in it.
+    solved : the result of the strategy search that the document contains.
 
     Raises
     ------
@@ -150,7 +150,10 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
 
 
 def _packed_entries(workload: Any) -> int:
-    """Return the number of matrix entries that the shapes in a workload's JSON data declare."""
+    """Return the number of entries of all matrices in the JSON data of a workload.
+
+    Only the declared shapes are read, not the entries.
+    """
     total, pending = 0, [workload]
     while pending:
         value = pending.pop()
@@ -165,9 +168,9 @@ def _packed_entries(workload: Any) -> int:
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
-    """Return the rebuilt plan; raise PlanError if its cost, error or hash is not that of the file.
+    """Compare a rebuilt plan with the plan file ``data``, and return the plan.
 
-    ``data`` is the JSON document of the plan file.
+    Raises PlanError if the privacy cost, error or hash of the plan is not that in the file.
     """
     solved = data["solved"]
     recomputed = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
@@ -253,8 +256,9 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
-    """Return the mechanism with the options of a plan; missing options have their ``unsaid`` value.
+    """Return the mechanism with the options of a stored plan.
 
+    An option that the plan lacks gets its value in `Mechanism.unsaid`.
     Raises PlanError for an unknown mechanism or option, or an invalid value of an option.
     """
     return _configure(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
@@ -458,7 +462,10 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _is_equal(value: Any, other: Any) -> bool:
-    """Return whether two option values are equal; sequences are never equal, nor are True and 1."""
+    """Return whether two option values are equal.
+
+    True differs from 1, and values of other types than text, number, mapping and None differ always.
+    """
     if isinstance(value, bool) != isinstance(other, bool):
         return False
     return isinstance(value, (str, bool, int, float, Mapping, type(None))) and bool(value == other)
@@ -480,7 +487,7 @@ def title_of(label: str) -> str:
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return a mapping from label to (mechanism name, options) for all mechanisms and variants."""
+    """Return all variants of all mechanisms: by label, the name of the mechanism and its options."""
     return {
         label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants
     }
@@ -502,8 +509,8 @@ class DefaultOptions:
     Attributes
     ----------
     options : keyword arguments of `plan`, with the default of "centers" added.
-    reason : which centers are the default here, and why; empty if there was nothing to choose, or
-        if planning with tuned centers would raise an error.
+    reason : which centers were chosen, and why; empty if none were chosen, or if the forecast
+        raised an error.
     expected : forecast of time and memory for these options; None if none was computed.
     """
 
@@ -517,18 +524,22 @@ def default_options(
 ) -> DefaultOptions:
     """Add the default of the option "centers", as the app and the command line do.
 
-    `plan` itself has uniform centers by default, as in the paper.  This function chooses tuned
-    centers if the predicted memory is within the limit and the predicted planning time is at most
-    one second, or at most three times that with uniform centers.  It also chooses them if the
-    option ``keep`` requires them.  With objectives other than "sum" and solvers other than
-    "optimal" it chooses uniform centers.  Nothing is added if ``options`` contains "centers" or the
-    mechanism does not have this option.
+    `plan` itself has uniform centers by default, as in the paper.  This function leaves the options
+    unchanged if they contain "centers" or the mechanism has no such option.  Otherwise it decides by
+    the first rule that applies:
+
+    1. With the option ``keep``, which requires tuned centers: tuned.
+    2. With an objective other than "sum" or a solver other than "optimal": uniform.
+    3. If the predicted memory with tuned centers exceeds the limit: uniform.
+    4. If planning with tuned centers is predicted to take at most one second, or at most three times
+       as long as with uniform centers: tuned.
+    5. Otherwise: uniform.
 
     Raises
     ------
     PlanError
-        For an unknown mechanism, and for an unknown option or an invalid value if the function has
-        to choose centers; `plan` raises the error in any case.
+        For an unknown mechanism.  If the function has to choose centers, also for an unknown option
+        or an invalid value of an option.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
@@ -591,5 +602,5 @@ def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _duration(prediction: Forecast) -> str:
-    """Return the predicted seconds as text, at least 0.1 s."""
+    """Return the predicted planning time as text such as "2.5 s"; times below 0.1 s give "0.1 s"."""
     return f"{max(prediction.seconds, 0.1):.{0 if prediction.seconds >= 10.0 else 1}f} s"

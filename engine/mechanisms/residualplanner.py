@@ -1,16 +1,17 @@
 """ResidualPlanner and ResidualPlanner+: one strategy per attribute, combined by Kronecker products.
 
-A strategy with rows A is described by V = A^T A.  ResidualPlanner measures the residual space on
-the attributes B with V_B the Kronecker product of C_i = I - 1 1^T / n_i over B.  ResidualPlanner+
-has a base workload W for every attribute.  It computes the optimal strategy S (S^T S has diagonal
-1) for the rows 1^T and W C_i stacked, and measures V_i = C_i S^T S C_i.  The noise of every space
-has a closed form.
+A strategy with rows A is described by its precision V = A^T A, and C_i = I - 1 1^T / n_i is the
+centering matrix of attribute i.  ResidualPlanner measures the residual space on a set of attributes
+with the Kronecker product of the C_i of these attributes as V.  ResidualPlanner+ has a base workload
+W for every attribute.  Its strategy S is optimal for the rows of 1^T and W C_i together, scaled so
+that S^T S has diagonal 1, and replaces C_i by V_i = C_i S^T S C_i.  The noise scale of every
+residual space has a closed form.
 
 `WeightedFourier` has closed-form strategies in the Fourier basis.  With f_k the Fourier vectors of
 a residual space and G the Gram matrix of the queries, the optimal variances of the coefficients are
 proportional to (f_k^* G f_k)^(-1/2).  The strategy is optimal for marginals and circular ranges.
-Prefixes and suffixes can be embedded as half circles on twice as many cells (extended marginals),
-which is more accurate from about twenty cells.
+Prefixes and suffixes on n cells can be treated as half circles on a circle of 2 n cells (extended
+marginals), which is more accurate if n is at least about twenty.
 
 Source: Weighted Fourier Factorizations, sections 3 and 4; QuerySmasher, appendix C and theorem 5.
 """
@@ -68,8 +69,8 @@ class WeightedFourier(ResidualMechanism):
 
     Options
     -------
-    embedding : "cells" uses the Fourier basis on the cells of every attribute; "circle" embeds the
-        attributes that have only prefixes and suffixes as half circles.
+    embedding : "cells" uses the Fourier basis on the cells of every attribute.  "circle" treats
+        attributes that have only prefixes and suffixes as half circles, and others as "cells".
     """
 
     name: ClassVar[str] = "wff"
@@ -92,10 +93,10 @@ class WeightedFourier(ResidualMechanism):
         return self.candidate_plan(workload, budget, limits, deadline, self.split(workload))
 
     def split(self, workload: Workload) -> Split:
-        """Return the split: half-circle centers for attributes with only prefixes and suffixes.
+        """Return the split of queries into residual spaces that the embedding selects.
 
-        Other attributes, attributes with fewer than 3 cells, and all attributes without the
-        embedding "circle" have uniform centers.
+        With the embedding "circle", an attribute of at least 3 cells that has only prefixes and
+        suffixes has the center (1/2, 0, ..., 0, 1/2).  All other centers are uniform.
         """
         if self.embedding == "cells":
             return UNIFORM
@@ -121,8 +122,8 @@ class WeightedFourier(ResidualMechanism):
         )
 
 
-# For forecasts: times of the factorisation of a strategy, of the bound of a residual Gram, and of the
-# search for a base strategy, in eigenvalue problems of the same order.
+# For forecasts: times relative to an eigenvalue problem of the same order, of factorising a strategy
+# (ROOT), of bounding a residual Gram (BOUND) and of searching a base strategy (the two others).
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
 MARGINAL_BASE_STEPS, BASE_STEPS = 14.0, 30.0
 
@@ -133,11 +134,12 @@ class AxisSolver:
     Parameters
     ----------
     factors : distinct residual Grams of the decomposition.
-    axis : for a label and a size n of an attribute, returns the precision of its strategy in
-        residual coordinates, shape (n - 1, n - 1).
+    axis : function of the label and the number of cells n of an attribute that returns the precision
+        of its strategy in residual coordinates, shape (n - 1, n - 1).
+    is_equal_noise : function of a label; True if that precision is a multiple of the identity.
     memory_limit : largest memory of one strategy, in bytes.
-    axis_steps : for a label, the expected time of ``axis`` in eigenvalue problems of n cells.
-    is_equal_noise : for a label, returns whether that precision is a multiple of the identity.
+    axis_steps : function of a label that returns the expected time of ``axis``, relative to an
+        eigenvalue problem of order n.
     """
 
     def __init__(
@@ -171,7 +173,8 @@ class AxisSolver:
             ]
             for s in subs
         ]
-        # a strategy or bound that several subworkloads need is computed once
+        # (label, size) of strategies and numbers of factors whose time is counted already: each is
+        # computed once, even if several subworkloads need it
         computed = set[Any]()
         costs = []
         for sub, widths in zip(subs, dense, strict=True):
@@ -193,7 +196,7 @@ class AxisSolver:
         return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Do nothing: every strategy is a formula."""
+        """Do nothing, because no search has to end within a time limit."""
 
     def ahead(
         self,
@@ -202,12 +205,13 @@ class AxisSolver:
         workers: int | None,
         tell: Callable[[float], object],
     ) -> None:
-        """Do nothing: every strategy is a formula."""
+        """Do nothing, because no search is worth starting in a worker process."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the product strategy with its squared error and a lower bound on any error.
+        """Return the product strategy with its squared error and a lower bound.
 
-        The bound is the sum of the singular value bounds of the terms of the subworkload.
+        The lower bound holds for every strategy on the residual space: it is the sum of the singular
+        value bounds of the terms of the subworkload.
         """
         if self.watch is not None:
             self.watch(0.0)
@@ -220,7 +224,8 @@ class AxisSolver:
             for axes, number in term.factors:
                 # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces.
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
-                # bounds of factors multiply; bounds of terms add up, as one strategy serves all
+                # the bound of a product is the product of the bounds of its factors; the bounds of
+                # terms add up, because one strategy answers all terms
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
@@ -251,7 +256,7 @@ class AxisSolver:
                 root = scipy.linalg.cholesky(X)
                 rows = root @ basis(n).T
                 norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
-                # A triangular solve is more accurate than an inversion of X.
+                # solving with the triangular root is more accurate than inverting X
                 pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
                 self._strategies[label, n] = Strategy(
                     sizes=(n,), rows=rows / norm, pinv=pinv, complete=True
@@ -259,7 +264,7 @@ class AxisSolver:
         return self._strategies[label, n]
 
     def _svd_bound(self, number: int) -> float:
-        """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
+        """Return the singular value bound of a factor: (sum of singular values)^2 / cells."""
         if number not in self._spectra:
             factor = self.factors[number]
             if isinstance(factor, LevelFactor):
@@ -280,7 +285,8 @@ class AxisSolver:
 def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     """Return tr(G X^-1), with X the Kronecker product of the precisions of the strategies.
 
-    G is the residual Gram ``factor``; the trace is the squared error of its queries at noise 1.
+    G is the residual Gram ``factor``.  The trace is the summed variance of its queries if the
+    strategies are measured with noise of variance 1.
     """
     shape = [n - 1 for n in factor.sizes]
     if len(shape) == 1 and isinstance(strategies[0], MarginalStrategy):
@@ -323,9 +329,10 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : mapping from attribute to the query family of its base workload.  For other attributes it
-        is the most frequent of the families prefix, range, circular and marginal in the groups with
-        the attribute; without any, "prefix" for numeric and "marginal" for categorical attributes.
+    base : mapping from attribute to the query family of its base workload.  For an attribute that is
+        not in the mapping, the base workload is that of prefix, range, circular and marginal which
+        occurs most often on the attribute.  If none occurs, it is "prefix" for a numeric and
+        "marginal" for a categorical attribute.
     """
 
     name: ClassVar[str] = "residualplanner+"
@@ -390,8 +397,8 @@ class ResidualPlannerPlus(ResidualMechanism):
 def base_strategy(base: Any, n: int) -> Array:
     """Return the precision of the strategy for a base family, shape (n - 1, n - 1).
 
-    It is N^T V N, in residual coordinates, with V = S^T S of the strategy S that is optimal for the
-    total and the centered rows of the family on n cells.
+    The strategy S is optimal for the total and the centered rows of the family on n cells.  The
+    result is N^T S^T S N, with N the cosine basis of the residual space.
     """
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T

@@ -1,7 +1,8 @@
 """Base class of mechanisms with explicit strategies on tables.
 
-A component is one strategy on a marginal table with its share of the budget.  A subclass returns
-the components in `ExplicitMechanism.design`; privacy cost, variances and release are common to all.
+A component is one strategy on a marginal table with its share of the budget.  The method
+`ExplicitMechanism.design` of a subclass returns the components.  Code that all subclasses share
+computes privacy cost, variances and blocks from them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Design:
     bound : lower bound on the weighted squared error of all matrix mechanisms, in counts^2 at
         privacy cost 1; None if the search proved none.
     matrices : arrays from which the mechanism rebuilds the components, for plan files.
-    origin : a number that the mechanism stores in plan files, such as that of the operator used.
+    origin : an integer that the mechanism stores in plan files, such as the index of the method by
+        which it chose the components.
     joint : whether the joint privacy cost of all components is charged, see `Plan.joint`.
     """
 
@@ -63,11 +65,12 @@ class Design:
     joint: bool = False
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
-        """Return the design as arrays for a plan file.
+        """Return the design as a sequence of arrays for a plan file.
 
-        The first array is a header: origin, number of components, 1 if `full_tables`, and a fourth
-        number 1 if `joint`.  For every component follow three arrays (share and number of factors,
-        groups, attributes) and, for every factor, its axes and its rows.
+        The first array is the header: origin, number of components, 1 or 0 for ``full_tables``, and
+        if ``joint`` is true, a fourth entry 1.  Each component then has three arrays: [share, number
+        of factors], its groups, and its attributes.  They are followed by two arrays for each of its
+        factors: its axes, and the rows of its strategy.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
         out: list[Any] = [[*header, 1.0] if self.joint else header]
@@ -85,17 +88,17 @@ class Design:
 
     @classmethod
     def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
-        """Rebuild a design from the output of `arrays`, with the original shapes.
+        """Rebuild a design from the arrays that the method `arrays` returned.
 
         Raises
         ------
         ValueError
-            If the arrays do not define a design.
+            If the arrays do not describe a design for the workload.
         """
         remaining = list(matrices)
 
         def take() -> Array:
-            """Remove and return the first remaining array."""
+            """Remove the next array from ``remaining`` and return it."""
             if not remaining:
                 raise ValueError("the stored design has too few arrays")
             return remaining.pop(0)
@@ -122,8 +125,8 @@ class Design:
                 axis_sizes = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
                     raise ValueError("the stored strategy rows do not fit the attributes")
-                # Equal factors share one object: their pseudoinverse is computed once, and caches
-                # compare strategies by identity.
+                # Equal factors share one Strategy object, so that its pseudoinverse is computed once
+                # and caches that compare strategies by identity find it.
                 if (axis_sizes, rows.tobytes()) not in strategies:
                     strategies[axis_sizes, rows.tobytes()] = (
                         explicit_strategy(rows, axis_sizes, law)
@@ -229,28 +232,28 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
 
 @lru_cache(maxsize=64)
 def _cached_bound(workload: Workload, law: str) -> float:
-    """Return the lower bound on the weighted squared error of all matrix mechanisms.
+    """Return a lower bound on the weighted sum of variances of every matrix mechanism.
 
-    In counts^2 at privacy cost 1.  Cached, because all mechanisms and budgets share it.
+    The unit is counts^2 at privacy cost 1.  The bound is cached because it is the same for all
+    mechanisms and budgets.
     """
     return quick_bound(workload, law)
 
 
 def _has_nonzero_query(group: Group) -> bool:
     """Return whether some query of positive weight has a coefficient other than 0."""
-    marks = np.ones(1, dtype=bool)
-    for part in group.parts:
-        nonzero = part.family.squared_norms(part.sizes) > 0.0
-        marks = (
-            np.logical_and.outer(marks, nonzero).ravel()
-            if group.query_weights is not None
-            else marks & nonzero.any()
-        )
-    return bool((marks & (True if group.query_weights is None else group.query_weights > 0)).any())
+    nonzero_rows = [part.family.squared_norms(part.sizes) > 0.0 for part in group.parts]
+    if group.query_weights is None:
+        return all(rows.any() for rows in nonzero_rows)
+    # queries are products of one row of every part, in the order of the outer product
+    nonzero_queries = np.ones(1, dtype=bool)
+    for rows in nonzero_rows:
+        nonzero_queries = np.logical_and.outer(nonzero_queries, rows).ravel()
+    return bool((nonzero_queries & (group.query_weights > 0)).any())
 
 
 def used_attributes(workload: Workload) -> Space:
-    """Return the attributes of all groups, in schema order."""
+    """Return the attributes that occur in at least one group, in schema order."""
     used = {name for g in workload.groups for name in g.attributes}
     return tuple(name for name in workload.schema.names if name in used)
 
@@ -271,9 +274,10 @@ def one_component(
 
 
 def check_dense(workload: Workload, attributes: Space, what: str) -> int:
-    """Return the number of cells of the table on attributes.
+    """Return the number of cells of the table on ``attributes``.
 
-    Raises NotApplicable if it exceeds `MAX_DENSE_CELLS`; ``what`` is the subject of the message.
+    Raises NotApplicable if it exceeds `MAX_DENSE_CELLS`; ``what`` is the subject of the error
+    message, such as "The global optimum".
     """
     cells = math.prod(workload.schema.sizes(attributes))
     if cells > MAX_DENSE_CELLS:

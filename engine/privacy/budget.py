@@ -112,9 +112,9 @@ _MIN_LOG_DOUBLE = -800.0
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Return an upper bound on log delta(epsilon) for mu-Gaussian DP.
 
-    For mu up to 100 and a delta of at least 1e-300 the bound exceeds delta by a factor of at most
-    1 + 1e-10.  A delta below every positive double has a coarse bound, and for mu above 1e15 the
-    bound is 0, that is, delta = 1.
+    If mu <= 100 and delta >= 1e-300, exp of the bound is at most (1 + 1e-10) delta.  If delta is
+    smaller than every positive double, the bound is coarse.  If mu > 1e15, the bound is 0, that is,
+    delta = 1.
 
     Notes
     -----
@@ -127,10 +127,11 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     if math.isinf(ratio):
         return -math.inf
     a, slack = ratio - half, 2.0**-51 * (ratio + half)
-    # slack is the rounding error of a; here delta is below every double, and a coarse bound suffices
+    # slack bounds the rounding error of a; for a > 40 delta is smaller than every positive double,
+    # so a coarse bound suffices
     if a - slack > 40:
         return -(a - slack) * (a - slack) / 2
-    # for mu above 1e15 all digits of a are rounding error, and only delta <= 1 is certain
+    # for mu above 1e15 the rounding error of a exceeds 1, and only delta <= 1 is certain
     if slack > 1:
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
@@ -149,14 +150,16 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
     """Return an upper bound on log delta(epsilon) for discrete Gaussian noise.
 
-    It is the smallest of 0 and the two bounds of the theorem in the notes of this module.
+    The result is the smallest of 0 and the logarithms of the two bounds of the theorem in the notes
+    of this module.
 
     Parameters
     ----------
     epsilon : at least 0.
-    mu : square root of the sum of squared shifts, each relative to the scale of its noise.
+    mu : square root of the sum over released numbers of (shift between neighbours / scale)^2.
     load : L, the sum of 1 / scale^2 over all released numbers, with scales in units of the grid.
-    inverse_square : largest 1 / scale^2 of a released number; above 1 the bound is delta = 1.
+    inverse_square : largest 1 / scale^2 of a released number.  If it is above 1, the theorem does
+        not apply, and the result is 0 (delta = 1).
     """
     continuous = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
@@ -166,7 +169,8 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     shifted = epsilon - (load / 8 + (epsilon - log_tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), log_tail)))
-    # second bound: T is at least the total variation between discrete and rounded noise
+    # second bound: T bounds the total variation between discrete Gaussian noise and rounded
+    # continuous Gaussian noise
     total_variation = load / 24
     if inverse_square <= 1 and 0 < total_variation < 0.5:
         log_numerator = float(np.logaddexp(continuous, epsilon + math.log(total_variation)))
@@ -177,8 +181,8 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
     """Return an upper bound on log delta(epsilon) for all releases of total cost ``pcost`` together.
 
-    It holds if the noise of every release is fine enough for the Gaussian curve; see "Use" in the
-    notes of this module.
+    The bound holds if the noise scale of every release, in units of its grid, is large enough for
+    the Gaussian curve; see "Use" in the notes of this module.
     """
     return discrete_log_delta(epsilon, mu, MAX_GRID_LOAD * pcost, MAX_GRID_STEP * max(1.0, pcost))
 
@@ -190,12 +194,12 @@ def _mills(x: Any) -> Any:
 def mu_of_guess(percent: float) -> float:
     """Return the largest mu at which an adversary guesses right at most ``percent`` of the time.
 
-    The adversary has the rows of all other persons and guesses whether one person is in the
-    records; see `Budget.guess`.  The result is rounded down.
+    The adversary knows the rows of all other persons and guesses whether one person is in the
+    records; see `Budget.guess`.  The returned mu is rounded down.
 
     Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most ``percent``.
-    Raises: BudgetError unless ``percent`` is above 50, a coin flip, by more than about 1e-9, and
-    below 100.
+    Raises: BudgetError unless ``percent`` is between 50 (a coin flip) and 100; it must exceed 50 by
+    more than about 1e-9.
 
     >>> round(mu_of_guess(69.2), 4), round(mu_of_guess(50.1), 4)
     (1.0031, 0.005)
@@ -236,8 +240,8 @@ LISTED_DELTAS = (1e-5, 1e-6, 1e-9)
 class Budget:
     """Privacy budget: the largest privacy cost that a release may have.
 
-    It is stored as `pcost`.  A budget of pure epsilon, from `Budget.pure`, is a separate kind that
-    requires Laplace noise; its pcost is epsilon^2, because epsilon-DP implies epsilon^2 / 2-zCDP.
+    Every budget stores this cost as `pcost`.  A budget of pure epsilon, from `Budget.pure`, requires
+    Laplace noise; its pcost is epsilon^2, because epsilon-DP implies rho-zCDP with rho = epsilon^2 / 2.
 
     Attributes
     ----------
@@ -246,14 +250,14 @@ class Budget:
     rows_per_person : largest number of rows counted for one person.
     neighbours : "add_remove" if neighbours add or remove the rows of a person; "replace_one" if
         they replace these by equally many others, so that the number of records is public.
-    report_delta : the delta at which outputs state epsilon; that given to `approx`, or 1e-6.  It
-        changes neither the privacy cost nor `Plan.hash`, but budgets with different values are not
-        equal, because they print different numbers.
+    report_delta : the delta at which outputs state epsilon.  `approx` stores its delta here; the
+        default is 1e-6.  The field changes neither the privacy cost nor `Plan.hash`.  Budgets with
+        different values are not equal, because they print different numbers.
 
-    Guarantee: a Budget built from other parameters never costs more than they allow, and what it
-    reports in other parameters is never less than the exact value.  For 1e-300 <= delta <= 0.01 and
-    0.001 <= epsilon <= 10, the theorem for discrete noise and rounding cost less than 3e-8 of
-    pcost.
+    Guarantee: a Budget that is built from rho, mu, epsilon or (epsilon, delta) never has a larger
+    pcost than they allow, and values that a Budget reports in these parameters are never less than
+    the exact ones.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10, the pcost from `approx`
+    is less than a share of 3e-8 below that for continuous noise without rounding.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang
     2018, theorem 8.
 
@@ -331,8 +335,8 @@ class Budget:
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
-        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1, or if they
-        allow only a pcost below every double.
+        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.  BudgetError, too,
+        if the pcost would be smaller than every positive double.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
@@ -340,8 +344,8 @@ class Budget:
             lambda pcost: pcost > 0 and released_log_delta(epsilon, pcost, _root(pcost)) > log_delta
         )
         pcost = math.nextafter(too_costly, 0.0)
-        # `delta` and `epsilon` round up, so reduce pcost until both limits hold; the share of each
-        # reduction is twice the previous one
+        # the methods `delta` and `epsilon` round up, so reduce pcost until their values are within
+        # the limits; each step reduces it by twice the share of the step before
         shrink = 2.0**-46
         while pcost > 0:
             budget = cls(
@@ -351,8 +355,8 @@ class Budget:
                 return budget
             pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
         raise BudgetError(
-            f"epsilon {epsilon!r} with delta {delta!r} allows only a pcost that is below every"
-            " double. Give a larger epsilon or delta."
+            f"For epsilon {epsilon!r} with delta {delta!r} the pcost is too small for a double."
+            " Give a larger epsilon or delta."
         )
 
     @classmethod
@@ -361,7 +365,8 @@ class Budget:
     ) -> Budget:
         """Return the budget of epsilon-DP with delta 0, which requires Laplace noise.
 
-        Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
+        Its pcost is epsilon^2, rounded up, because epsilon-DP implies rho-zCDP with
+        rho = epsilon^2 / 2.
         Source: Bun and Steinke 2016, proposition 4.
         Raises: BudgetError unless epsilon is finite and above 0.
 
@@ -383,7 +388,7 @@ class Budget:
 
     @property
     def rho(self) -> float:
-        """The rho of zCDP: pcost / 2.  Exact for continuous and discrete Gaussian noise."""
+        """The rho of zCDP: pcost / 2, for both continuous and discrete Gaussian noise."""
         return _at_least(Fraction(self.pcost) / 2)
 
     @property
@@ -416,8 +421,8 @@ class Budget:
     def at(self, pcost: float) -> Budget:
         """Return a copy of this budget with another pcost.
 
-        Guarantee: the pcost of the copy is at most ``pcost``; for pure epsilon the epsilon is
-        rounded down.
+        For a budget of pure epsilon, the copy has the largest epsilon with epsilon^2 <= ``pcost``,
+        so its pcost may be slightly less than ``pcost``.
         Raises: BudgetError unless ``pcost`` is finite and above 0.
         """
         pcost = _positive("pcost", pcost)
@@ -430,7 +435,7 @@ class Budget:
 
     @property
     def protects(self) -> str:
-        """Part of a sentence that says in what neighbouring datasets differ.
+        """Clause that says in what two neighbouring datasets differ, for use in sentences.
 
         >>> Budget(pcost=1.0, rows_per_person=3).protects
         'one person, with at most 3 rows, is in the data or not'
@@ -454,8 +459,9 @@ class Budget:
     def delta(self, epsilon: float) -> float:
         """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        It is 0 for a budget of pure epsilon from this epsilon on; in all other cases it is at least the
-        smallest positive double.  It holds for the releases for which the curve of `epsilon` holds.
+        For a budget of pure epsilon the delta is 0 if ``epsilon`` is at least that epsilon.  In all
+        other cases it is at least the smallest positive double.  It holds for the noise of every
+        release that `engine.plans.blocks.is_on_curve` accepts.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
@@ -467,9 +473,9 @@ class Budget:
     def epsilon(self, delta: float) -> float:
         """Return the epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        It is the smallest of three: from the curve of Gaussian DP, from zCDP, and the epsilon of a
-        pure budget.  The curve holds for the discrete noise of every release that
-        `engine.plans.blocks.is_on_curve` accepts.
+        The result is the smallest of these: the epsilon of the curve of Gaussian DP, the epsilon of
+        rho-zCDP, and for a budget of pure epsilon that epsilon.  The curve holds for the discrete
+        noise of every release that `engine.plans.blocks.is_on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -486,9 +492,10 @@ class Budget:
     def epsilon_zcdp(self, delta: float) -> float:
         """Return an epsilon for which every rho-zCDP release is (epsilon, delta)-DP, rounded up.
 
-        It holds for any noise.  It is the minimum over t > 0, with Renyi order alpha = 1 + t, of
-        rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Any t gives a valid
-        bound, so the search need not reach the exact minimum.
+        The result holds for any noise.  It is the minimum over t > 0, with Renyi order alpha = 1 +
+        t, of rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t, but at most the
+        epsilon of a budget of pure epsilon.  Every t gives a valid bound, so the search need not
+        reach the exact minimum.
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -499,7 +506,7 @@ class Budget:
         def bound(log_t: float) -> float:
             t = math.exp(log_t)
             terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)
-            # the second sum exceeds the rounding errors
+            # the second sum is larger than the rounding error of the first
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
         # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho);
@@ -536,13 +543,13 @@ class Budget:
 
         The guesser knows the rows of all other persons.
         """
-        # the optimal test is right with probability (1 + total variation) / 2, and the total
-        # variation is delta at epsilon 0; the result is rounded up to a tenth of a percent
+        # the best guess is right with probability (1 + V) / 2, where the total variation distance V
+        # equals delta at epsilon 0; the result is rounded up to a tenth of a percent
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
     @property
     def listed_deltas(self) -> tuple[float, ...]:
-        """Deltas for a table of epsilon, in decreasing order; `report_delta` is among them."""
+        """Deltas of a table of epsilon: `LISTED_DELTAS` and `report_delta`, in decreasing order."""
         return tuple(sorted({*LISTED_DELTAS, self.report_delta}, reverse=True))
 
     def describe(self, delta: float | None = None, *, curve: bool = True) -> str:
@@ -551,8 +558,8 @@ class Budget:
         Parameters
         ----------
         delta : the delta at which epsilon is stated; by default `report_delta`.
-        curve : False for a release whose noise is too coarse for the curve of Gaussian DP; epsilon
-            then follows from zCDP.
+        curve : whether epsilon may come from the curve of Gaussian DP.  With False, for a release
+            whose noise is too coarse for the curve, epsilon comes from zCDP.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
@@ -600,7 +607,7 @@ class Budget:
 
     @property
     def delta_field(self) -> dict[str, float]:
-        """`report_delta` as the field "delta" of stored data; empty for the default."""
+        """Mapping {"delta": report_delta} for stored data; empty if it has its default value."""
         return {} if self.report_delta == DEFAULT_DELTA else {"delta": self.report_delta}
 
     @classmethod
@@ -636,10 +643,11 @@ def delta_text(delta: float) -> str:
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:
-    """Return the smallest double >= 0 for which a predicate holds; the largest double if none.
+    """Return the smallest double >= 0 for which a predicate holds.
 
-    If the predicate holds for a number, it must also hold for all larger ones. Non-negative doubles
-    are ordered like their bit patterns, so bisection takes 63 steps.
+    If the predicate holds for a number, it must also hold for all larger numbers.  If it holds for
+    no smaller double, the largest finite double is returned.  Non-negative doubles are ordered like
+    their bit patterns, so bisection of the bit patterns takes 63 steps.
     """
     low, high = -1, 0x7FEFFFFFFFFFFFFF
     while high - low > 1:
@@ -649,7 +657,7 @@ def _first_double(holds: Callable[[float], bool]) -> float:
 
 
 def _double(bits: int) -> float:
-    """Return the double with a bit pattern."""
+    """Return the double whose bit pattern is the 64-bit integer ``bits``."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
 
@@ -667,8 +675,8 @@ def _square(epsilon: float) -> float:
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(
-            f"epsilon was {epsilon!r}, and its square exceeds the range of a double. Give a number"
-            " between 1e-150 and 1e150."
+            f"epsilon was {epsilon!r}, but its square is outside the range of doubles. Give a"
+            " number between 1e-150 and 1e150."
         )
     return value if Fraction(value) >= Fraction(epsilon) ** 2 else math.nextafter(value, math.inf)
 
@@ -707,7 +715,7 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
     number: Any = value
     try:
         is_finite = math.isfinite(number)
-    except OverflowError:  # an integer or a fraction beyond every double
+    except OverflowError:  # an integer or a fraction larger than every double
         is_finite, number = False, (math.inf if number > 0 else -math.inf)
     if not is_finite or number <= 0:
         raise BudgetError(f"{name} was given as {number}. {advice}.")
