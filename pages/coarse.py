@@ -1,4 +1,4 @@
-"""Coarse or fine page: analyses, rule, rehearsal, file, who pays, look; then the page of a look."""
+"""Coarse or fine page: a wizard for two-stage releases, and the page of a first measurement."""
 
 from collections.abc import Callable
 from functools import partial
@@ -45,7 +45,10 @@ TUTORIAL = (
 
 
 def choose_analyses() -> Script | None:
-    """Draw the choice of the analyses and what they share; return its Python code."""
+    """Draw step 1: the choice of the analyses, and the cost of the part that they share.
+
+    Return Python code that defines the analyses; None while fewer than two are chosen.
+    """
     st.caption(
         escape_markdown(
             "Two or more analyses, from coarse to fine, each with"
@@ -65,7 +68,7 @@ def choose_analyses() -> Script | None:
 def with_analyses(
     draw: Callable[[CommonPlan, candidates_form.Settings], Script | None],
 ) -> Script | None:
-    """Draw a step that needs the analyses, or what is missing before it.
+    """Draw a later step of the wizard, or a button back to step 1 if the analyses are missing.
 
     Return the Python code of the analyses, the rule and this step; None without analyses.
     """
@@ -81,7 +84,7 @@ def with_analyses(
 
 
 def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
-    """Draw the settings of the rule, and the rule as text."""
+    """Draw step 2: the settings of the selection rule, and the rule as a sentence."""
     settings = candidates_form.settings(common)
     rule = candidates_form.rule(common, settings)
     if rule is not None:
@@ -91,12 +94,12 @@ def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
-    """Draw the rehearsal; return its Python code."""
+    """Draw step 3: the rehearsal on simulated records; return its Python code."""
     return rehearsal.draw(common, settings, partial(wizard.next_button, FILE, key=STEP))
 
 
 def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
-    """Draw the choice of the records."""
+    """Draw step 4: the choice of the file, upload or database table with the records."""
     look = common.look
     source = records_form.source(look.budget.rows_per_person, look.schema.person)
     st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
@@ -104,7 +107,7 @@ def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
-    """Draw the choice of ledger and dataset, with the budget that the remainder will need."""
+    """Draw step 5: the choice of ledger and dataset, with the budget that all steps need."""
     describe = lambda status: figures.to_finish_text(  # noqa: E731
         common, status.left, candidates_form.short_budget
     )
@@ -116,7 +119,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
-    """Draw the confirmation of the look; return its Python code."""
+    """Draw step 6: the typed confirmation of the look; return its Python code."""
     return two_stage_view.take_look(common, settings, PAYER)
 
 

@@ -48,7 +48,7 @@ TUTORIAL = (
 
 
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
-    """Start a rehearsal and drop the previous one."""
+    """Start a rehearsal in a worker, and discard the previous rehearsal of this session."""
     job_widget.replace_job("rehearsal", key)
     with deferred_errors("rehearsal"):
         file = private_tempdir.new_file("rehearsal")
@@ -56,7 +56,10 @@ def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
 
 
 def rehearse(plan: Plan) -> str:
-    """Draw the rehearsal: size, progress, answers and true counts; return its Python code."""
+    """Draw step 1: the rehearsal on simulated records, with true counts beside the answers.
+
+    Return its Python code.
+    """
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
     rows = int(
         left.number_input(
@@ -102,7 +105,7 @@ def rehearse(plan: Plan) -> str:
 
 
 def choose_file(plan: Plan) -> str:
-    """Draw the choice and the check of the records; return the Python code of the release."""
+    """Draw step 2: the choice and the check of the records; return the code of the release."""
     source = records_form.source(plan.budget.rows_per_person, plan.schema.person)
     st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
     book = dataset_form.ledger_of_form()
@@ -113,7 +116,7 @@ def choose_file(plan: Plan) -> str:
 
 
 def choose_payer(plan: Plan) -> str:
-    """Draw the choice of ledger and dataset; return the Python code of the release."""
+    """Draw step 3: the choice of ledger and dataset; return the code of the release."""
     describe = lambda status: dataset_form.payment(status, plan.budget)  # noqa: E731
     dataset_form.choose(plan.schema, plan.budget, describe)
     status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), plan.schema)
@@ -124,7 +127,11 @@ def choose_payer(plan: Plan) -> str:
 
 
 def confirm(plan: Plan) -> str:
-    """Draw the confirmation or the progress of the release; return its Python code."""
+    """Draw step 4: the typed confirmation, or the progress of the release; return its code.
+
+    If the plan was released already, this step shows that release. A checkbox repeats it with new
+    noise at full cost.
+    """
     source = records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person)
     book = dataset_form.ledger_of_form()
     status = dataset_form.dataset_of_form(book, plan.schema)
@@ -148,9 +155,10 @@ def confirm(plan: Plan) -> str:
 
 
 def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
-    """Open the result if this session started the release; otherwise draw a button that opens it.
+    """Show that the plan was released: the progress of the release, or access to its result.
 
-    There is no button if the release was measured on other records than the chosen ones.
+    If this session started the release, its result opens at once. Otherwise a button opens it; if
+    the release was measured on other records than the chosen ones, an error replaces the button.
     """
     job = job_queue.find(release_form.job_key(book, key))
     if job is not None and job.running:
@@ -174,7 +182,7 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
 
 
 def code(plan: Plan, source: records_form.Source) -> str:
-    """Return the Python code of the release with what has been chosen so far."""
+    """Return the Python code of the release; empty until a dataset is chosen."""
     book = dataset_form.ledger_of_form()
     status = dataset_form.dataset_of_form(book, plan.schema)
     if book is None or status is None:
@@ -192,7 +200,7 @@ def code(plan: Plan, source: records_form.Source) -> str:
 
 
 def require_plan() -> str:
-    """Draw the text of a step that needs a plan."""
+    """Draw a note that the plan must be computed first; return empty Python code."""
     st.info("To continue, compute the plan first.", icon="⏳")
     return ""
 
@@ -200,8 +208,8 @@ def require_plan() -> str:
 def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
     """Return a mapping from the title of each step to the function that draws it.
 
-    The titles are the same with and without a plan, because a changed set of tabs loses the open
-    one.
+    The titles do not depend on the plan, because Streamlit opens the first tab again when the
+    titles of the tabs change.
     """
     draws = (rehearse, choose_file, choose_payer, confirm)
     step_functions = [partial(draw, plan) if plan is not None else require_plan for draw in draws]

@@ -34,7 +34,8 @@ SIZES, COARSER, CENSUS, FILES = (
     "Census example: age bins",
     "Plan files",
 )
-MAX_DEFAULT_ATTRIBUTES = 100  # above, no analyses are selected at first
+# largest number of attributes for which 1-way and 2-way tables are selected at first
+MAX_DEFAULT_ATTRIBUTES = 100
 KINDS = (SIZES, COARSER, CENSUS, FILES)
 UNIFORM_NOTE = ", with the standard (uniform) split"
 NO_SCHEMA = (
@@ -71,7 +72,10 @@ class Settings:
 
 
 def choose(request_state: RequestState) -> Analyses | None:
-    """Draw the choice of the analyses and plan them; None if something is missing."""
+    """Draw the choice of the analyses, and return their plans.
+
+    None if something is missing or a plan is not ready; the reason is then on the page.
+    """
     if st.session_state.get("coarse_kind", SIZES) not in KINDS:
         del st.session_state["coarse_kind"]
     kind = st.radio(
@@ -107,9 +111,9 @@ def choose(request_state: RequestState) -> Analyses | None:
 
 
 def analyses_of_form(request_state: RequestState) -> Analyses | None:
-    """Return the planned analyses of the form without drawing it.
+    """Return the plans of the analyses that were chosen in the form, without drawing the form.
 
-    None, with the reason on the page, if something is missing.
+    None if something is missing or a plan is not ready; the reason is then on the page.
     """
     kind = st.session_state.get("coarse_kind", SIZES)
     if kind == FILES:
@@ -135,7 +139,7 @@ def settings_text(request_state: RequestState) -> str:
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
-    """Return key, options and default of the field for the numbers of attributes per table."""
+    """Return the field for the numbers of attributes per table: its key, options and default."""
     max_ways = min(3, len(schema))
     options = list(range(1, max_ways + 1))
     # all pairs of hundreds of attributes take long to plan
@@ -167,7 +171,10 @@ def _census() -> Schema:
 def _plan_all(
     workloads: Mapping[str, Workload], request_state: RequestState, script: Script
 ) -> Analyses | None:
-    """Plan the workloads one after the other, as on the Preview page."""
+    """Plan the workloads one after the other, as on the Preview page.
+
+    None while a plan is not ready; the page then shows its progress or error.
+    """
     plan_list = []
     for name, workload in workloads.items():
         plan = plans.plan_of(replace(request_state, workload=workload))
@@ -181,7 +188,7 @@ def _plan_all(
 
 def store_files() -> None:
     """Store the uploaded plans for this session."""
-    # an unreadable file also removes earlier plans
+    # earlier plans are removed first, also when a file cannot be read
     st.session_state["coarse_plans"] = {}
     with deferred_errors("coarse_files"):
         files = st.session_state.get("coarse_files") or []
@@ -190,7 +197,7 @@ def store_files() -> None:
 
 
 def _upload_files() -> None:
-    """Draw the upload of plan files, and their order."""
+    """Draw the upload of plan files, and with two or more of them the choice of their order."""
     st.file_uploader(
         "Plan files (two or more, same schema)",
         type=["json"],
@@ -247,9 +254,12 @@ def _split(
 
 
 def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
-    """Return the analyses split into their shared part and the remainder of each, and Python code.
+    """Split the analyses into their shared part and the remainder of each.
 
-    None, with the error on the page, if they cannot be split.
+    Returns
+    -------
+    A pair of the split plans, and Python code that defines them. None if the analyses cannot be
+    split; the error is then on the page.
     """
     is_chain = st.session_state.get("coarse_chain", ONE_BY_ONE) == ONE_BY_ONE
     chain = len(analyses.plans) > 2 and is_chain
@@ -263,12 +273,12 @@ def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
 
 
 def short_budget(budget: Budget) -> str:
-    """Return a budget in the chosen unit, without the rows per person that all options share."""
+    """Return a budget as text in the chosen unit, without the rows per person."""
     return budgets.headline(budget, budgets.chosen_unit())
 
 
 def draw_shared_part(common: CommonPlan) -> None:
-    """Draw the shared part and the saving, for every choice of a chain."""
+    """Draw the cost of the shared part and of each remainder; one chart per choice of a chain."""
     chain = [common]
     while (following := chain[-1].following) is not None:
         chain.append(following)
@@ -332,7 +342,7 @@ def _number(
     key: str,
     meaning: str,
 ) -> None:
-    """Draw a field for a setting; ``numbers`` are smallest, largest, default and step."""
+    """Draw a number field; ``numbers`` are its smallest value, largest value, default and step."""
     low, high, default, step = numbers
     place.number_input(
         label, low, high, default, step=step, key=key, persist_state="session", help=meaning

@@ -1,4 +1,4 @@
-"""State of two-stage releases in the ledger, cached and as text."""
+"""State of two-stage releases: read from the ledger, cached, and described as text."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from pages.parts.jobs import job_widget
 from pages.parts.release import dataset_form
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
+# ends of the state texts of unfinished looks
 WAITING = ("waits for a decision", "waits for the remainder")
 
 
 def look_job(book: Ledger, key: str) -> str:
-    """Return the job key of a look; the same in every session."""
+    """Return the key of the job that takes a look; it is the same in every session."""
     return f"look|{book.path}|{key}"
 
 
 def finish_job(book: Ledger, key: str, attempt: int) -> str:
-    """Return the job key of the remainder of a look."""
+    """Return the key of the job that measures the remainder after a look."""
     return f"finish|{book.path}|{key}|{attempt}"
 
 
 def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
-    """Return the keys of the paid looks with these options at the dataset, in order."""
+    """Return the ledger keys of the looks with these analyses at the dataset, oldest first."""
     return dataset_form.charged_keys(
         book, lambda attempt: stepwise.look_key(common, dataset=dataset, attempt=attempt)
     )
@@ -43,8 +44,8 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 def read(book: Ledger, key: str) -> Steps:
     """Return the state of a two-stage release: its look, decisions and remainder.
 
-    The state is cached in the session until the ledger grows. If the result of a step is missing,
-    the state is read in every run, because another process may still be running this step.
+    The state is cached in the session until the ledger has new rows. If a paid step has no stored
+    result, the state is read again in every run, because another process may be running this step.
     """
     cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault(
         "coarse_steps", {}
@@ -68,7 +69,7 @@ def stored_steps(book: Ledger, key: str) -> Steps | None:
 
 
 def state_text(book: Ledger, key: str) -> str:
-    """Return one line with the state of a look, for the list."""
+    """Return the time, the analyses and the state of a look, as one line of a list."""
     time = dataset_form.time_text(dataset_form.spent(book, key).utc)
     try:
         steps = read(book, key)
@@ -86,22 +87,23 @@ def state_text(book: Ledger, key: str) -> str:
 
 
 def waiting(book: Ledger, dataset: str) -> dict[str, str]:
-    """Return the looks that need a decision or the remainder: key of the look -> state as text."""
+    """Return a mapping from keys to state texts: the looks that need a decision or the remainder."""
     states = {key: state_text(book, key) for key in stepwise.looks(book, dataset)}
     return {key: text for key, text in states.items() if text.endswith(WAITING)}
 
 
 def has_next_choice(steps: Steps) -> bool:
-    """Return whether the chosen option is followed by another choice of a chain.
+    """Return whether the decision leads to another choice in a chain of choices.
 
-    The measurement of this option is then the look of the next choice.
+    This is so if the finer option was chosen and an even finer one exists. The measurement of the
+    chosen option is then the look of the next choice.
     """
     option = steps.choice.option if steps.choice is not None else None
     return steps.common.following is not None and option == steps.common.names[-1]
 
 
 def draw_choices(steps: Steps) -> None:
-    """Draw the decisions so far."""
+    """Draw one line per recorded decision, and a note if the last one is to stop."""
     for choice in steps.choices:
         option = "Stop" if choice.option == STOP else f"'{choice.option}'"
         author = (
@@ -122,7 +124,7 @@ def draw_choices(steps: Steps) -> None:
 
 
 def draw_look_receipt(book: Ledger, key: str) -> None:
-    """Draw the ledger entry of a look and, for the curator only, the report on the rows."""
+    """Draw the receipt of a look. The session that took it also sees the report on the rows."""
     spend = dataset_form.spent(book, key)
     job_widget.receipt(
         look_job(book, key),
@@ -134,7 +136,10 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
 
 
 def recorded_rule(book: Ledger, key: str, *, quiet: bool = False) -> Settings | None:
-    """Return the rule recorded with the look, and draw it unless ``quiet``; None without one."""
+    """Return the settings of the rule that the ledger records with a look; None without a rule.
+
+    Unless ``quiet``, the rule is drawn as well.
+    """
     notes = book.notes(kind="rule", key=key)
     if not notes:
         if not quiet:
@@ -153,16 +158,20 @@ def recorded_rule(book: Ledger, key: str, *, quiet: bool = False) -> Settings | 
 
 
 def costs(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> list[float]:
-    """Return the pcost charged in each step of a release; ``stages`` are as for `draw_summary`."""
+    """Return the pcost charged in each step of a release, in order.
+
+    ``stages`` are as for `draw_summary`.
+    """
     last = stages[-1][1].finished
     keys = dict.fromkeys([key for key, _ in stages] + ([last.key] if last is not None else []))
     return [dataset_form.spent(book, key).pcost for key in keys]
 
 
 def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw one paragraph on a finished release: what was decided, by which rule, at what cost.
+    """Draw a paragraph on a finished release: what was decided, by which rule, at what cost.
 
-    ``stages`` are the looks with their keys; the last one is finished.
+    ``stages`` are pairs of the key and the state of each look, in order. Nothing is drawn if the last
+    look is not finished.
     """
     key, last = stages[-1]
     if last.finished is None:

@@ -20,14 +20,17 @@ from pages.parts.shell.python_script import Script
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
-    """Start a rehearsed look and discard the previous rehearsal."""
+    """Start the look at simulated records in a worker, and discard the previous rehearsal."""
     for old in st.session_state.pop("coarse_rehearsed", []):
         job_widget.release_job(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Start a step of the rehearsal, which stores its result in a file."""
+    """Start a step of the rehearsal in a worker, which writes its result to a temporary file.
+
+    ``function`` is called with the arguments and the path of the file.
+    """
     st.session_state.setdefault("coarse_rehearsed", []).append(key)
     with deferred_errors("coarse_rehearsal"):
         file = private_tempdir.new_file("rehearsal")
@@ -35,7 +38,10 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]) -> Script | None:
-    """Draw the rehearsal and the button to the next step; return its Python code."""
+    """Draw the settings and the results of the rehearsal; return its Python code.
+
+    ``next_button`` draws the button that opens the next step of the wizard.
+    """
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
     max_rows = min(common.look.max_records, 2_000_000)
     rows = int(
@@ -74,7 +80,8 @@ def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]
         "REHEARSAL on simulated records: do not publish. Nothing was spent.",
         icon="🎭",
     )
-    # a repeated look has the same key; its start time in the key separates the later steps
+    # A repeated look has the same key as the first. Its start time is part of the keys of the later
+    # steps, so that they do not show the results of the first look.
     _step(
         common,
         finished_job.result,
@@ -97,12 +104,15 @@ def _step(
     seed: int,
     depth: int,
 ) -> None:
-    """Draw a rehearsed look, the choice of an option, and the rehearsal of its remainder.
+    """Draw a rehearsed look, the choice of an analysis, and the rehearsal of its remainder.
+
+    In a chain of choices, the remainder of the finer analysis is the look of the next choice, which
+    is drawn below.
 
     Parameters
     ----------
     look_file : path of the saved look.
-    key : start of the keys of later jobs.
+    key : start of the keys of the jobs of later steps.
     depth : number of earlier choices in the chain.
     """
     measured_look = load_rehearsal(common.look, look_file)

@@ -1,4 +1,4 @@
-"""Past releases of a dataset and unfinished looks, read from the ledger."""
+"""Past releases of a dataset, and two-stage releases that are not finished, from the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 
 
 def draw() -> None:
-    """Draw the ledger, its dataset, its past releases and unfinished looks."""
+    """Draw the choice of a ledger and a dataset, and its past releases and unfinished looks."""
     place = dataset_form.browse()
     if place is None:
         return
@@ -27,12 +27,12 @@ def draw() -> None:
 def _looks(book: Ledger, dataset: str) -> None:
     """Draw unfinished looks, each with a button that opens it."""
     keys = stepwise.looks(book, dataset)
-    open_ones = [
+    unfinished_looks = [
         (i, text)
         for i, text in enumerate(ledger_state.state_text(book, key) for key in keys)
         if "waits" in text
     ]
-    for number, text in open_ones:
+    for number, text in unfinished_looks:
         left, right = st.columns([4, 1], vertical_alignment="center")
         left.info(escape_markdown(f"Look {number + 1} of {text}."), icon="🔭")
         if right.button("Open this look", key=f"past_look_{number}", width="stretch"):

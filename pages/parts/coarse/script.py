@@ -17,12 +17,12 @@ from pages.parts.shell.python_script import (
 
 
 def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
-    """Return a script from lines and pairs (module, name)."""
+    """Return a script with these lines; ``imports`` are pairs (module, name)."""
     return Script(imports=frozenset(imports), lines=lines)
 
 
 def tables_script(request_state: RequestState, ways: Sequence[int]) -> Script:
-    """Return code that defines `workloads` with all tables of the given sizes."""
+    """Return code that defines `workloads`: for each number in ``ways``, all tables of that size."""
     line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
     return schema_script(request_state.schema) + script(
         line, imports=[("engine.common_mechanism", "workloads_by_way")]
@@ -30,7 +30,7 @@ def tables_script(request_state: RequestState, ways: Sequence[int]) -> Script:
 
 
 def coarser_script(request_state: RequestState) -> Script:
-    """Return code that defines `workloads` with the current and a coarser workload."""
+    """Return code that defines `workloads`: the current workload, and a coarser version of it."""
     line = "workloads = coarse_and_fine(workload)"
     return workload_script(request_state) + script(
         line, imports=[("engine.common_mechanism", "coarse_and_fine")]
@@ -68,7 +68,10 @@ def from_files(names: Sequence[str]) -> Script:
 
 
 def split_script(names: Sequence[str], *, chain: bool) -> Script:
-    """Return code that defines `common`."""
+    """Return code that defines `common`, the plans split into shared part and remainders.
+
+    ``chain`` chooses between two analyses at a time instead of all at once.
+    """
     split = "nested_choices" if chain else "coarse_or_fine"
     return script(
         f"common = {split}(*options, names={list(names)!r})",
@@ -78,7 +81,7 @@ def split_script(names: Sequence[str], *, chain: bool) -> Script:
 
 
 def rule_script(arguments: Mapping[str, Any]) -> Script:
-    """Return code that defines `rule`."""
+    """Return code that defines `rule`, the selection rule with these arguments."""
     args = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return script(
         f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")]
@@ -100,7 +103,7 @@ def rehearsal(*, rows: int, seed: int) -> Script:
 
 
 def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]) -> Script:
-    """Return code that runs all steps on `records`."""
+    """Return code that looks at `records`, decides by the rule and measures the remainder."""
     column_args = columns_text(columns)
     look_args = (f", attempt={attempt}" if attempt > 1 else "") + column_args
     return script(

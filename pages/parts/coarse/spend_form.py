@@ -1,4 +1,4 @@
-"""Forms of the two paid steps: spend, typed confirmation and job."""
+"""Forms that confirm and start the two paid steps: the look, and the remainder after it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def start_look(
 def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_changed: str) -> None:
     """Start the measurement of the remainder in a worker; repeated calls start one job only.
 
-    ``on_changed`` says what happens if the records have changed since the look: "refuse", or
-    "charge" the remainder as a separate release.
+    If the records have changed since the look, ``on_changed`` "refuse" stops with an error, and
+    "charge" charges the remainder like a separate release.
     """
     job = ledger_state.finish_job(book, key, attempt)
     if job_queue.is_there(job):
@@ -54,7 +54,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
-        # RELEASED has the records of the look; those of a remainder charged separately differ
+        # RELEASED identifies the records of the look; these records may be others
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)
@@ -68,7 +68,7 @@ def confirm_look(
     attempt: int,
     settings: Settings,
 ) -> None:
-    """Draw the spend of the look and of every option, and the typed confirmation."""
+    """Draw the cost of the look and of every analysis, and the typed confirmation of the look."""
     look_pcost = common.look.budget.pcost
     text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
     st.markdown(
@@ -115,7 +115,11 @@ def confirm_look(
 def confirm_remainder(
     book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source
 ) -> None:
-    """Draw the cost and the typed confirmation of the remainder of the chosen option."""
+    """Draw the cost and the typed confirmation of the remainder of the chosen analysis.
+
+    If an earlier attempt was paid for without a stored result, only its error and a checkbox are
+    drawn, until the checkbox allows another attempt.
+    """
     attempt = len(steps.lost) + 1
     remainder = steps.common.residuals[steps.common.position(option)]
     if steps.lost:

@@ -1,4 +1,4 @@
-"""Two-stage release on records: look, decision and remainder, restored from the ledger."""
+"""Two-stage release of private records: look, decision and remainder, read from the ledger."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from pages.parts.shell.error_text import (
 from pages.parts.shell.python_script import Script
 
 STEP = "coarse_step"
-NAME = "coarse"  # name of the wizard
+NAME = "coarse"  # name of this wizard in `wizard`
 
 
 def open_look(key: str) -> None:
-    """Open the page of a look; for callbacks."""
+    """Open the result page of a look; for use as a callback."""
     wizard.open_result(NAME, key)
 
 
 def records(common: CommonPlan) -> Source:
-    """Return the records that were chosen for these options."""
+    """Return the records that were chosen in the step "File"."""
     return records_form.source_of_form(
         common.look.budget.rows_per_person, common.look.schema.person
     )
@@ -97,9 +97,10 @@ def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script
 
 
 def _offer_look(book: Ledger, key: str, source: Source) -> None:
-    """Open the look if this session took it; otherwise draw a button that opens it.
+    """Show that the look was taken: its progress, or access to its result.
 
-    There is no button if the look was measured on other records than the chosen ones.
+    If this session took the look, its result opens at once. Otherwise a button opens it; if it was
+    measured on other records than the chosen ones, an error replaces the button.
     """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
@@ -121,7 +122,10 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
 
 
 def past_looks() -> None:
-    """Draw the list of all looks at a dataset; each can be decided and finished in any session."""
+    """Draw the list of all looks at a dataset, and a button that opens the selected one.
+
+    The looks of other sessions are listed as well.
+    """
     book_and_dataset = dataset_form.browse()
     if book_and_dataset is None:
         return
@@ -144,9 +148,9 @@ def past_looks() -> None:
 
 
 def draw_look(key: str, leave: Mapping[str, str]) -> None:
-    """Draw the page of a look: result, decision, remainder and answers, one question at a time.
+    """Draw the result page of a look: its result, decision, remainder and answers, step by step.
 
-    ``leave`` maps labels of buttons to the titles of the steps that they open.
+    ``leave`` maps labels of buttons to the titles of the steps of the wizard that they open.
     """
     book = dataset_form.ledger_of_form()
     if book is None:
@@ -164,10 +168,9 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 
 
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
-    """Return the look with this key and the looks after it in a chain of choices.
+    """Return pairs of key and state: the look with this key, and later looks of its chain.
 
-    Each is a pair of its key and its state. The list ends before a look that was lost, whose error
-    is drawn.
+    The list ends before a look without a stored result; an error is then drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored_steps(book, key)) is not None:
@@ -179,10 +182,10 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
 
 
 def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw the next step of the last look, or the summary and the answers if it is finished.
+    """Draw the next step of a two-stage release, or its summary and answers if it is finished.
 
-    ``stages`` are the looks of a chain of choices with their keys; the rule is recorded with the
-    first one.
+    ``stages`` are pairs of key and state of the looks of a chain of choices. The ledger records the
+    rule with the first look.
     """
     if not stages:
         return
@@ -228,7 +231,7 @@ def _title(number: int) -> str:
 
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
-    """Draw look ``number`` with its decision, by the rule recorded with the look ``first_key``."""
+    """Draw look ``number`` of a chain and its decision, by the rule recorded with the first look."""
     settings = ledger_state.recorded_rule(book, first_key, quiet=True) or Settings()
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
@@ -237,7 +240,7 @@ def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) 
 
 
 def _finish(book: Ledger, key: str, state: Steps) -> None:
-    """Draw the records and the confirmation of the remainder, or its progress."""
+    """Draw the choice of the records and the confirmation of the remainder, or its progress."""
     attempt = len(state.lost) + 1
     for number in range(1, attempt + 1):
         job = ledger_state.finish_job(book, key, number)
@@ -265,7 +268,10 @@ def record(
     by: str,
     reason: str,
 ) -> None:
-    """Record the decision in the ledger; repeating the same decision has no effect."""
+    """Record the decision in the ledger; the same decision is recorded only once.
+
+    ``by`` and ``reason`` are the name and the reason of a person who decides against the rule.
+    """
     with deferred_errors(f"coarse_decide_{key}"):
         choice = stepwise.resume(book, key).choice
         if choice is None or choice.option != option:
@@ -277,7 +283,7 @@ def record(
 def _decide(
     book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]
 ) -> None:
-    """Draw the decision form: accept the verdict, choose another option, or stop."""
+    """Draw the form to accept the decision of the rule, choose another analysis, or stop."""
     common, verdict = stored_steps.common, views.verdict_option(decision, stored_steps.common)
     has_stopped = stored_steps.choice is not None
     options = [*common.names] if has_stopped else [*common.names, STOP]

@@ -14,20 +14,19 @@ from pages.parts.release import download_view, results_view
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 
-STOP = "stop"
-MAX_OPTIONS = 2_000  # options of a list
+STOP = "stop"  # decision for no analysis
+MAX_OPTIONS = 2_000  # largest number of tables in a list; above, the user enters an index
 
 
 def verdict_option(decision: Decision, common: CommonPlan) -> str:
-    """Return the option of a decision, or "stop"."""
+    """Return the name of the analysis that a decision chooses; "stop" if it chooses none."""
     return STOP if decision.choice is None else common.names[decision.choice]
 
 
 def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decision:
-    """Draw a look and return the decision of the rule.
+    """Draw the result of a look, and return the decision of the rule.
 
-    The tabs show the signal-to-noise ratio of the cells, the share of reliable cells, and the
-    answers.
+    Tabs show the signal-to-noise ratio of the cells, the share of reliable cells, and the answers.
     """
     decision = rule.decide(measurement)
     with st.container(border=True):
@@ -67,7 +66,11 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
 
 
 def answers(measurement: Measurement, *, key: str, records: Any = None, ledger: str = "") -> None:
-    """Draw the final answers, as on the Release page; ``ledger`` is the path of their ledger."""
+    """Draw the answers, a form for further questions, and the downloads of a finished release.
+
+    ``records`` are the simulated records of a rehearsal; ``ledger`` is the path of the ledger of a
+    release.
+    """
     views = {
         "Answers": lambda: results_view.browse(
             measurement, key=key, records=records, name=f"{key}_answers"

@@ -1,4 +1,7 @@
-"""Centers of the plan: uniform or tuned, and their effect on single tables."""
+"""Choice between uniform and tuned centers, and the effect on the errors of single tables.
+
+Centers are weights that split a query between a table and its smaller tables.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ from pages.parts.shell.request_state import CENTERS, PAPER, RequestState
 
 TUNED = "tuned"
 CHOSEN = {PAPER: "uniform centers (chosen)", TUNED: "tuned centers (chosen)"}
-MAX_GROUPS = 5_000  # above, the second plan, with uniform centers, takes too long
+# largest number of groups for which a second plan, with uniform centers, is made to compare errors
+MAX_GROUPS = 5_000
 UNKNOWN = "Some tables may be less accurate than with uniform centers; see Compare."
 
 
 def draw(plan: Plan) -> None:
-    """Show the centers, their effect on single tables, and buttons to change them.
+    """Draw the mechanism and its centers, their effect on single tables, and buttons to change them.
 
-    The option ``keep`` limits how much less accurate tuned centers may make a table; 0 is not at
-    all, and None is no limit.
+    The option ``keep`` is the largest relative increase of the error of a table by tuned centers: 0
+    allows no increase, and None any increase.
     """
     request_state = history.current()
     cls = mechanism_class(request_state.mechanism)
@@ -63,9 +67,9 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 
 def _apply(options: Mapping[str, Any]) -> None:
-    """Replace the centers and their limits on single tables by those in ``options``.
+    """Replace the options for centers and their limit by ``options``, and plan again.
 
-    A worker starts to plan if that takes long.
+    If planning takes long, a worker does it.
     """
     request_state = history.current()
     others = {k: v for k, v in request_state.options.items() if k not in (CENTERS, "keep")}
@@ -78,7 +82,7 @@ def _apply(options: Mapping[str, Any]) -> None:
 def _effect_text(request_state: RequestState, plan: Plan) -> str:
     """Return as text how tuned centers change the errors of single tables.
 
-    The text is cached for all budgets, because the ratio of the errors does not depend on them.
+    One cached text serves all budgets, because the ratios of the errors do not depend on the budget.
     """
     try:
         return _compare_with_uniform(
@@ -90,9 +94,9 @@ def _effect_text(request_state: RequestState, plan: Plan) -> str:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -> str:
-    """Return as text how the errors differ from those with uniform centers.
+    """Return as text how the errors of the plan differ from those with uniform centers.
 
-    Raises NotApplicable if the plan with uniform centers takes long.
+    Raises NotApplicable if the workload has too many groups, or if planning takes long.
     """
     others = {
         name: value

@@ -1,4 +1,4 @@
-"""Charts of a view, with one export menu and one table of data for all of them."""
+"""Charts of one view of the page Compare: main result, export menu and data tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ SHARES = ("over the bound", "over the best", "share")  # columns in percent
 def head(
     text: str, pictures: Mapping[str, Picture], *, report: Callable[[], str] | None = None
 ) -> None:
-    """Draw the main result of a view and the menu that exports its charts.
+    """Draw the main result of a view, and next to it the menu that exports its charts.
 
     Parameters
     ----------
+    text : main result, one sentence.
     pictures : maps the key of a chart to its picture.
-    report : function that returns an HTML report.
+    report : function that returns an HTML report; None if the view has no report.
     """
     left, right = st.columns([6, 1], vertical_alignment="center")
     left.markdown(f"**{escape_markdown(text)}**")
@@ -44,13 +45,15 @@ def _export_buttons(key: str, picture: Picture) -> None:
     st.caption(escape_markdown(picture.title))
     with st.container(horizontal=True):
         figure_view.download_buttons(lambda: picture.table, name=key)
-        st.button("SVG", key=f"svg_{key}")  # `browser_history` lets the chart save itself
+        st.button(
+            "SVG", key=f"svg_{key}"
+        )  # the script of `browser_history` saves the chart on a click
 
 
 def chart(picture: Picture, *, key: str, note: str | None = None) -> None:
-    """Draw a chart with its title and note.
+    """Draw a chart with its title and the note of the picture.
 
-    With ``note``, this text is drawn, and the note of the picture is its tooltip.
+    If ``note`` is given, it is drawn instead, and the note of the picture becomes its tooltip.
     """
     st.markdown(f"**{escape_markdown(picture.title)}**")
     figure_view.chart(picture, key=key)()

@@ -25,7 +25,7 @@ from pages.parts.shell.history import RequestState
 
 
 def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
-    """Apply a mechanism with its options and optionally a budget; keep the maximum of records."""
+    """Apply a mechanism with its options, and a budget if given; the option max_records is kept."""
     before = history.current()
     max_records = {k: v for k, v in before.options.items() if k == "max_records"}
     request_state = replace(before, mechanism=name, options={}, budget=budget or before.budget)
@@ -33,7 +33,10 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
 
 
 def draw(request_state: RequestState, comparison: Compared | None) -> None:
-    """Draw the choice of a mechanism, compared ones first, and an expander with its options."""
+    """Draw the list of mechanisms for the plan, and an expander with the options of the current one.
+
+    Mechanisms with results in ``comparison`` come first.
+    """
     if request_state.workload is None or not request_state.workload.groups:
         return
     choices, current = available_choices(request_state), current_choice(request_state)[0]
@@ -41,8 +44,9 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
     labels = [label for label in costs if label in choices]
     labels += [label for label in choices if label not in costs]
     texts = {label: f"{title_of(label)} · {costs.get(label, 'not compared')}" for label in labels}
-    # the browser sends the text of the selected option; other texts need another key, because an
-    # outdated text, sent while a comparison runs, would count as a new choice
+    # The browser sends the text of the selected option. The texts change during a comparison, and a
+    # text that is no longer in the list would count as a new choice. The key therefore contains a
+    # digest of the texts.
     digest = hashlib.sha256("|".join(texts.values()).encode()).hexdigest()[:16]
     key = f"use_mechanism_{history.version()}_{digest}"
     st.selectbox(

@@ -15,7 +15,7 @@ from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 from pages.parts.shell.history import RequestState
 
-DEFAULT_FAMILY = "as in the workload"
+DEFAULT_FAMILY = "as in the workload"  # choice that stores no family
 LABELS = {
     "centers": "Split of totals",
     "solver": "Strategy search",
@@ -36,13 +36,13 @@ MEANINGS: dict[tuple[str, object], str] = {
 
 
 def use_option(name: str, key: str, entry: str | None = None) -> None:
-    """Store one option, or one entry of a mapping option; remove it if it is the default.
+    """Store the new value of an option in the request; remove the option if it has its default.
 
     Parameters
     ----------
     name : option of the mechanism.
     key : widget key of the new value.
-    entry : key in the mapping; None if the option is not a mapping.
+    entry : key of the changed entry, if the value of the option is a mapping; otherwise None.
     """
     request_state = history.current()
     value, default = st.session_state[key], _defaults(request_state)[name]
@@ -51,7 +51,7 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
             k: v for k, v in request_state.options.get(name, default).items() if k != entry
         }
         value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
-    # a change of the centers removes the option keep, which is a limit for tuned centers
+    # `keep` limits the effect of tuned centers, so that a change of the centers removes it
     others = {
         k: v
         for k, v in request_state.options.items()
@@ -63,9 +63,9 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
 
 
 def draw(plan: Plan | None) -> None:
-    """Draw the options of the mechanism, and the effect of tuned centers.
+    """Draw the options of the mechanism.
 
-    ``plan`` is the plan of the current request, None if there is none yet.
+    With the ``plan`` of the current request, also draw its centers and their effect.
     """
     _options(history.current(), history.version())
     show_deferred_error("mechanism")
@@ -74,7 +74,7 @@ def draw(plan: Plan | None) -> None:
 
 
 def _options(request_state: RequestState, version: int) -> None:
-    """Draw one widget per option; ``version`` is part of their keys, see `history.version`."""
+    """Draw one widget per option; ``version`` is part of the widget keys (see `history.version`)."""
     choices = mechanism_class(request_state.mechanism).choices
     for name, default in _defaults(request_state).items():
         key, value = f"option_{name}_{version}", request_state.options.get(name, default)
@@ -119,12 +119,15 @@ def _by_attribute(
     allowed: tuple[str, ...],
     version: int,
 ) -> None:
-    """Draw an option with one query family per numeric attribute: the attribute and its family.
+    """Draw an option that maps numeric attributes to query families, as two lists.
+
+    The first list chooses an attribute, the second the family for which the strategy on this
+    attribute is optimised.
 
     Parameters
     ----------
-    name, value : the option, and its value: attribute -> family for which the strategy is
-        optimised.
+    name : name of the option.
+    value : its value, a mapping from attributes to families.
     allowed : families that can be chosen.
     """
     attributes = request_state.schema.attributes if request_state.schema else ()
@@ -148,7 +151,7 @@ def _by_attribute(
 
 
 def _defaults(request_state: RequestState) -> dict[str, object]:
-    """Return the default of every option; the default centers depend on the workload."""
+    """Return a mapping from options to their defaults; default centers depend on the workload."""
     values = {}
     for field in fields(mechanism_class(request_state.mechanism)):
         if field.default is not MISSING:

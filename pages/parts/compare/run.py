@@ -27,19 +27,21 @@ from pages.parts.shell.history import RequestState
 if TYPE_CHECKING:
     from engine._format import Frame
 
+# session keys: labels of the chosen mechanisms, time limit in seconds, key of the last job
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 DEFAULT_LIMIT_S = 60
-FIRST_PLANS = 2  # best plans, which the views of two plans show first
+FIRST_PLANS = 2  # number of best plans that are loaded early, for the views of two plans
+# result of the job: comparison, and label of a mechanism -> (name, options)
 Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Results of a comparison with the requests behind them.
+    """Results of a comparison, with the names and options of the compared mechanisms.
 
     Attributes
     ----------
-    results : errors, bounds and plans; those so far if the comparison is still running.
+    results : errors, bounds and plans; while the comparison runs, only of finished mechanisms.
     choices : maps the label of a mechanism to its name and options.
     key : key of the job, which identifies workload, budget, mechanisms and time limit.
     current_label : label of the mechanism of the current plan.
@@ -84,7 +86,7 @@ def current_choice(request_state: RequestState) -> tuple[str, tuple[str, Mapping
 
 
 def available_choices(request_state: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return a mapping from labels to (name, options) of all mechanisms and the current one."""
+    """Return a mapping from labels to (name, options): all mechanisms, and the current choice."""
     label, choice = current_choice(request_state)
     return variants() | {label: choice}
 
@@ -95,7 +97,7 @@ def begin(
     choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
 ) -> None:
-    """Start the comparison job."""
+    """Start the comparison job, and discard the previous one; ``limit`` is in seconds."""
     job_widget.replace_job(LAST, key)
     plain_choices = [(name, dict(options)) for name, options in choices]
     request = (
@@ -139,7 +141,10 @@ def running() -> bool:
 
 
 def run(request_state: RequestState) -> Compared | None:
-    """Draw choice, forecast and progress; return the results, or None if there are none yet."""
+    """Draw the choice of mechanisms, the forecast and the progress; return the results.
+
+    None without results. The first comparison of a session starts automatically.
+    """
     if request_state.workload is None or not request_state.workload.groups:
         st.info(
             "There is nothing to compare yet. Choose a schema and add queries to continue.",
@@ -157,9 +162,7 @@ def run(request_state: RequestState) -> Compared | None:
     else:
         with show_errors():
             if labels == _first(request_state, all_choices) and job_queue.find(key) is None:
-                begin(
-                    key, request_state, choices, limit
-                )  # the first comparison starts automatically
+                begin(key, request_state, choices, limit)
             _start(key, request_state, choices, limit, place)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
@@ -185,7 +188,7 @@ def _select(labels: list[str]) -> None:
 def _selected(
     request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[str], DeltaGenerator]:
-    """Draw the choice of mechanisms; return the chosen labels, and the column next to it."""
+    """Draw the choice of mechanisms; return the chosen labels, and the column to its right."""
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
         st.session_state.setdefault(CHOSEN, _first(request_state, choices))
@@ -251,7 +254,7 @@ def _start(
     limit: float,
     place: DeltaGenerator,
 ) -> None:
-    """Draw the start button in the column ``place``, and the expected time below."""
+    """Draw the start button in the column ``place``, and the expected time below the columns."""
     job = job_queue.find(key)
     table = _expected_of(request_state, choices)
     is_running, is_done = job is not None and job.running, job is not None and job.done
@@ -285,7 +288,10 @@ def _partial_results(
     choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
 ) -> Compared | None:
-    """Return the results so far of a running comparison."""
+    """Return the results of the mechanisms that a running comparison has finished.
+
+    None if the job ``key`` is not running, or if no mechanism has finished.
+    """
     job = job_queue.find(key)
     if job is None or not job.running:
         return None
@@ -305,10 +311,15 @@ def _partial_results(
 
 
 def _previous(key: str, base: str, label: str) -> Compared | None:
-    """Return the results of the previous selection of mechanisms, with a note on the page.
+    """Return the results of the previous selection of mechanisms, and draw a note that says so.
 
-    None if there are none for this workload and budget. ``base`` identifies workload and budget,
-    ``label`` is that of the current mechanism.
+    None if that comparison was for another workload or budget, or did not end.
+
+    Parameters
+    ----------
+    key : key of the job of the current selection.
+    base : text that identifies workload and budget; part of the keys of their jobs.
+    label : label of the current mechanism.
     """
     last = st.session_state.get(LAST, "")
     job = job_queue.find(last) if last != key and last.startswith(f"compare|{base}|") else None

@@ -16,9 +16,10 @@ GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import 
 def _comparison(
     request_state: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str
 ) -> str:
-    """Return code that runs a comparison, followed by further lines.
+    """Return code that runs a comparison and then further ``lines``.
 
-    The imports of these lines are keyword arguments, such as engine__figures="rows_picture".
+    ``imports`` are the names that these lines need, as module -> names separated by spaces. A double
+    underscore in a module name stands for a dot: ``engine__figures="rows_picture block_names"``.
     """
     choices = [(name, dict(options)) for name, options in _choices(comparison)]
     argument = "" if not choices else f", {choices!r}"
@@ -39,7 +40,10 @@ def _comparison(
 
 
 def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return names and options of the compared mechanisms; empty if all variants were compared."""
+    """Return pairs (name, options) of the compared mechanisms.
+
+    Empty if nothing or every mechanism was compared; `comparison` then needs no such argument.
+    """
     if comparison is None:
         return []
     labels = list(comparison.results.frame["mechanism"])
@@ -65,12 +69,12 @@ def spreads(request_state: RequestState, comparison: Compared, labels: Sequence[
 
 
 def against(request_state: RequestState, comparison: Compared, one: str, other: str) -> str:
-    """Return code that prints where the first of two mechanisms is less accurate."""
+    """Return code that prints for which queries mechanism ``one`` has a larger error than ``other``."""
     lines = [
         f"a, b = (load_plan(results.plans[label]) for label in {(one, other)!r})",
-        "lost = losses(a, b)",
-        "print(lost.worse, lost.worst, lost.query)",
-        "print(lost.groups)",
+        "difference = losses(a, b)",
+        "print(difference.worse, difference.worst, difference.query)",
+        "print(difference.groups)",
     ]
     return _comparison(
         request_state, comparison, lines, engine="load_plan", engine__analysis="losses"
@@ -78,7 +82,10 @@ def against(request_state: RequestState, comparison: Compared, one: str, other: 
 
 
 def strategies(request_state: RequestState, comparison: Compared, label: str, factor: int) -> str:
-    """Return code that prints the strategy of the most expensive block of a plan."""
+    """Return code that prints the strategy of the most expensive block of a plan.
+
+    ``factor`` is the index of the Kronecker factor that is printed.
+    """
     lines = [
         f"chosen_plan = load_plan(results.plans[{label!r}])",
         "key = next(iter(block_names(chosen_plan)))  # the most expensive block",
@@ -101,7 +108,11 @@ def difference(
     current: str,
     file: str,
 ) -> str:
-    """Return code that prints the differences between two plans."""
+    """Return code that prints the differences between two plans.
+
+    ``one`` and ``other`` are labels of compared mechanisms, or equal to ``current`` (the plan of the
+    current request) or ``file`` (an uploaded plan).
+    """
     names = {"first": one, "second": other}
     lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
     compared = [source for source in names.values() if source not in (current, file)]

@@ -27,7 +27,7 @@ def plans_view(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def difference(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the choice of two plans and their differences; return the code."""
+    """Draw the choice of two plans and their differences; return Python code that prints them."""
     file = st.file_uploader(
         "Upload a plan file", type=["json"], key="diff_file", max_upload_size=100
     )
@@ -95,7 +95,10 @@ def _draw_differences(first: Plan, second: Plan) -> None:
 
 
 def paper_numbers(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the errors printed in the papers and those computed here; return the code."""
+    """Draw errors printed in the papers next to errors computed here; return Python code.
+
+    The arguments are unused; they are those of the other view of this tab.
+    """
     st.caption(
         escape_markdown(
             "RMSE in counts at pcost 1. The papers stopped their solvers early, so the results here"

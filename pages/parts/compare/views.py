@@ -19,12 +19,12 @@ from pages.parts.shell.history import RequestState
 from pages.parts.workload import group_choice, record_count_form
 
 POINT = "budget_dot"  # selected point: (request key, mechanism label, pcost)
-FIRST_SHOWN = 4  # mechanisms selected at first in the view of distributions
-MAX_DRAWN_PARTS = 2  # parts of a group that one chart shows
+FIRST_SHOWN = 4  # number of mechanisms that the view "By query" draws at first
+MAX_DRAWN_PARTS = 2  # number of attribute axes of one chart
 
 
 def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
-    """Return whether there are enough plans; otherwise show what to do."""
+    """Return whether the comparison has at least ``least`` plans; otherwise draw what to do."""
     if comparison is not None and len(comparison.best) >= least:
         return True
     text = "Press Compare above to see results."
@@ -37,7 +37,7 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
 
 
 def ranking(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the gaps to the bound and the planning times, and the mechanisms without a result."""
+    """Draw the ranking by error, the planning times, and the mechanisms without a result."""
     if not has_enough_plans(comparison):
         _show_failures(comparison)
         return script.compare(request_state, comparison)
@@ -82,7 +82,11 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
-    """Draw which mechanisms have the same errors, and offer cumulative tables if these differ."""
+    """Draw which mechanisms have the same error for every table.
+
+    If numeric attributes have plain counts, a button proposes cumulative counts, for which the errors
+    of the mechanisms differ.
+    """
     tied = figures.tied_mechanisms(results)
     cumulative = analysis.cumulative_workload(request_state.required_workload)
     if not tied or (cumulative is None and not figures.all_tied(results)):
@@ -109,7 +113,7 @@ def _use_workload(workload: Workload) -> None:
 
 
 def _show_failures(comparison: Compared | None) -> None:
-    """Draw the mechanisms without a result and the reasons, if there are any."""
+    """Draw the mechanisms without a result and their reasons; nothing if all have a result."""
     if comparison is None or not len(failures := figures.refusals(comparison.results)):
         return
     with st.expander(f"{texts.pluralize(len(failures), 'mechanism')} without a result"):
@@ -118,13 +122,13 @@ def _show_failures(comparison: Compared | None) -> None:
 
 
 def differences(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw one of the views in `DIFFERENCES`, which the user chooses; return its Python code."""
+    """Draw the view of `DIFFERENCES` that the user chooses; return its Python code."""
     view = figure_view.choose_view(DIFFERENCES, key="differences_shown")
     return DIFFERENCES[view](request_state, comparison)
 
 
 def tables(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the errors of every table relative to the best mechanism."""
+    """Draw the error of every table under every mechanism, relative to the best for this table."""
     if has_enough_plans(comparison, least=2):
         if figures.all_tied(comparison.results):
             st.info("These mechanisms have the same error for every table.", icon="🟰")
@@ -137,7 +141,10 @@ def tables(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def other_budgets(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the error of every mechanism at other budgets, with a selectable point."""
+    """Draw the error of every mechanism at other budgets.
+
+    For a point that the user selects, a button applies its mechanism and budget.
+    """
     if has_enough_plans(comparison):
         picture = figures.budgets_picture(
             comparison.results, request_state.budget, budgets.in_words
@@ -223,7 +230,7 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def against(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw where the first of two mechanisms is less accurate, and the ratio of errors."""
+    """Draw for which queries mechanism A has a larger error than mechanism B, and by what ratio."""
     if not has_enough_plans(comparison, least=2):
         return ""
     best = comparison.best
@@ -234,31 +241,31 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
     other = right.selectbox("B", others, format_func=title_of, key="pair_b")
     plans = {label: comparison.plan(label) for label in (one, other)}
     with show_errors():
-        lost = analysis.losses(plans[one], plans[other])
-        if lost.worse == lost.better == 0.0:
+        losses = analysis.losses(plans[one], plans[other])
+        if losses.worse == losses.better == 0.0:
             st.info("A and B have the same error for every query.", icon="🟰")
             return script.against(request_state, comparison, one, other)
         worse, better, worst = st.columns(3)
         worse.metric(
             "Queries less accurate under A",
-            f"{lost.worse:.1%}",
+            f"{losses.worse:.1%}",
             help="Larger standard error than under B.",
         )
         better.metric(
             "Queries more accurate under A",
-            f"{lost.better:.1%}",
+            f"{losses.better:.1%}",
             help="Smaller standard error than under B.",
         )
-        at_least = "" if lost.exact else "at least "
+        at_least = "" if losses.exact else "at least "
         worst.metric(
             "Worst ratio A / B",
-            f"{at_least}{texts.format_number(lost.worst)}",
+            f"{at_least}{texts.format_number(losses.worst)}",
             help="Largest ratio of the standard errors.",
         )
-        sampling_note = "" if lost.exact else f" {analysis.SAMPLED}"
-        st.caption(escape_markdown(f"Worst ratio: {lost.query}.{sampling_note}"))
+        sampling_note = "" if losses.exact else f" {analysis.SAMPLED}"
+        st.caption(escape_markdown(f"Worst ratio: {losses.query}.{sampling_note}"))
         number = group_choice.choose_group(plans[one], key="pair_group")
-        # a group with more than two parts needs a choice of two of them as axes
+        # a group with more than two attributes needs the choice of two of them as axes
         grid_slice = (
             (None, None)
             if len(plans[one].workload.groups[number].parts) <= MAX_DRAWN_PARTS
@@ -274,7 +281,7 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
         ) as fold:
             if fold.open:
                 figure_view.table(
-                    lost.groups,
+                    losses.groups,
                     name="where_a_loses",
                     alt="Share of queries less accurate under A, per table",
                     height=320,
@@ -286,7 +293,7 @@ DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spread
 
 
 def strategies(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw rows and Gram matrix of one block of two plans side by side."""
+    """Draw the strategies of two measured blocks side by side, as rows or as Gram matrices."""
     if not has_enough_plans(comparison):
         return ""
     selections = []
@@ -322,11 +329,13 @@ STRATEGY_PICTURES = {
 
 
 def _strategy(comparison: Compared, side: int) -> tuple[str, tuple[str, ...], int]:
-    """Draw the choice of a strategy on the left (``side`` 0) or right side (1).
+    """Draw the choice of a strategy for the left (``side`` 0) or right chart (1).
 
     Returns
     -------
-    The label of a mechanism, the key of one of its blocks, and the number of a factor of the block.
+    label : label of the mechanism.
+    key : key of one of the measured blocks of its plan.
+    factor : index of a Kronecker factor of this block.
     """
     label = st.selectbox(
         "Mechanism",

@@ -1,4 +1,4 @@
-"""Error tolerance, publishable answers, a single query, and the gap to the optimum."""
+"""Errors of a plan against a target, the budget that reaches it, and the gap to the optimum."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from pages.parts.shell.error_text import (
 )
 from pages.parts.workload import query_form, record_count_form
 
+# share of queries -> its text
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
-NEEDED = "needed"
+NEEDED = "needed"  # start of the keys of errors of the button "Use this budget"
 ERROR, INTERVAL = "standard error", "95% interval"
 
 
 def spread(plan: Plan) -> None:
-    """Show which share of the queries is within a tolerance, and the budget for a chosen share."""
-    one, two, three = st.columns(3, vertical_alignment="bottom")
-    tolerance = one.number_input(
+    """Draw the share of queries with an error within a tolerance.
+
+    Below, draw the smallest budget at which a chosen share of the queries is within it.
+    """
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    tolerance = left.number_input(
         "Tolerance (± counts)",
         min_value=0.001,
         value=analysis.two_digits(plan.rmse, plan),
@@ -40,7 +44,7 @@ def spread(plan: Plan) -> None:
         persist_state="session",
         help="Largest acceptable error of an answer.",
     )
-    measure = two.radio(
+    measure = middle.radio(
         "Apply to",
         [ERROR, INTERVAL],
         horizontal=True,
@@ -48,7 +52,7 @@ def spread(plan: Plan) -> None:
         persist_state="session",
         help="A 95% interval reaches about two standard errors to each side.",
     )
-    share = three.selectbox(
+    share = right.selectbox(
         "Share of queries",
         list(SHARES),
         index=list(SHARES).index(0.95),
@@ -73,7 +77,11 @@ def spread(plan: Plan) -> None:
 
 
 def usable(plan: Plan) -> None:
-    """Show which share of the answers is publishable, and the budget for a chosen share."""
+    """Draw the expected share of publishable answers, and the budget for a chosen share.
+
+    An answer is publishable if its coefficient of variation is at most the limit of the form.
+    Without an expected record count, only the form is drawn.
+    """
     scale = record_count_form.scale()
     if scale is None:
         return
@@ -99,17 +107,18 @@ def usable(plan: Plan) -> None:
 
 
 def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
-    """Show the smallest budget that reaches a goal, with a button that applies it.
+    """Draw the smallest budget that reaches a goal, with a button that applies this budget.
 
     Parameters
     ----------
-    goal : the goal as text, before the colon and the budget.
-    find : function that returns this budget. With True it estimates the displayed digits only; with
-        False it plans repeatedly, which happens only when the button is pressed.
+    goal : the goal as text, which is drawn before the budget.
+    find : function that returns the budget. ``find(True)`` is fast and exact to the displayed
+        digits. ``find(False)`` plans repeatedly, and is called only when the button is pressed.
+    key : end of the keys of the button and its error.
 
     Returns
     -------
-    Whether a budget reaches the goal; otherwise the reason is shown.
+    True if a budget reaches the goal. False if none does; the reason is then on the page.
     """
     with show_errors():
         estimate = find(True)
@@ -139,7 +148,7 @@ def _use(find: Callable[[bool], Budget], key: str) -> None:
 
 
 def one_query(plan: Plan) -> None:
-    """Show the predicted error of one query, at this budget and at others."""
+    """Draw the standard error of one query, at the budget of the plan and at other budgets."""
     with show_errors():
         query = query_form.choose(plan.schema, key="probe", with_drawing=True)
         if query is None:
@@ -189,9 +198,13 @@ def one_query(plan: Plan) -> None:
 
 
 def distance(plan: Plan) -> None:
-    """Show the gap to the lower bounds of the plan's class and of all matrix mechanisms."""
+    """Draw how far the error is above two lower bounds.
+
+    One holds for all plans of the same kind, the other for all matrix mechanisms.
+    """
     key = _bound_key(plan)
-    job_state = job_queue.find(key)  # the headline of the page has started this job
+    # the headline of the page calls `best`, which starts this job
+    job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
         st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
         figure_view.picture(
@@ -205,9 +218,10 @@ def distance(plan: Plan) -> None:
 
 
 def best(plan: Plan) -> str | None:
-    """Return how far the error is above the lower bound for all matrix mechanisms, as text.
+    """Return the gap to the lower bound for all matrix mechanisms as text, such as "0.4%".
 
-    "" while the bound is computed; None if no bound was found. The first call starts the search.
+    The text is empty while a worker searches for the bound; the first call starts this search.
+    None if the search ended without a bound.
     """
     key = _bound_key(plan)
     if job_queue.find(key) is None:
@@ -219,7 +233,7 @@ def best(plan: Plan) -> str | None:
 
 
 def search(plan: Plan) -> None:
-    """Show the progress of the search for the lower bound."""
+    """Draw the progress of the search for the lower bound."""
     job_widget.job(_bound_key(plan), label="Searching for the theoretical limit", quiet=True)
 
 

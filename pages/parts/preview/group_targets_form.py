@@ -1,4 +1,4 @@
-"""Form for error targets by table size or table, with locks."""
+"""Form for a target error per table or per table size; a locked target must be met."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ SIZES, EACH = "Each table size", "Each table"
 SMALLEST = "Meet all targets with the smallest budget"
 CURRENT = "Keep this budget; relax unlocked tables"
 MAX_GROUP_TARGETS = 12  # groups that can have separate targets
+# label of a row of the form -> indices of the groups that share its target
 Rows = Mapping[str, Sequence[int]]
 
 
 def draw(plan: Plan) -> None:
-    """Draw the targets with their locks, the button that solves them, and the result."""
+    """Draw one target per row of the form, the button that searches for a plan, and its result."""
     request_state = history.current()
     rows = _rows(plan)
     goal = st.radio("Solve for", [SMALLEST, CURRENT], horizontal=True, key="targets_goal")
@@ -64,7 +65,7 @@ def draw(plan: Plan) -> None:
 
 
 def drop_targets() -> None:
-    """Show a note that a change of the groups removed the targets."""
+    """Draw a note if a change of the workload removed the error targets of the plan."""
     if st.session_state.get(history.DROPPED) and history.TARGETS not in history.current().options:
         st.info(
             "A change of the workload removed the error targets. Solve them again under"
@@ -74,7 +75,7 @@ def drop_targets() -> None:
 
 
 def _rows(plan: Plan) -> Rows:
-    """Return the rows of the form: label -> numbers of the groups that share its target."""
+    """Return the rows of the form: one per table size, or one per table if the user chose that."""
     groups, shared_by = plan.workload.groups, SIZES
     if len(groups) <= MAX_GROUP_TARGETS:
         shared_by = st.radio("Targets for", [SIZES, EACH], horizontal=True, key="targets_for")
@@ -92,14 +93,14 @@ def _rows(plan: Plan) -> Rows:
 def _table(
     plan: Plan, request_state: RequestState, rows: Rows, *, locks: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """Draw one target per row, and a lock if ``locks``.
+    """Draw the field for the target of each row, and its lock if ``locks``.
 
-    The default is the last target, or the largest standard error of the plan.
+    The default of a field is the last target, or the largest standard error of the plan.
 
     Returns
     -------
-    The target of every group, in counts, and whether it is locked; None in place of the latter
-    without ``locks``.
+    targets : largest standard error of every group, in counts.
+    locked : whether the target of a group is locked, for every group; None without ``locks``.
     """
     groups = len(plan.workload.groups)
     defaults = request_state.options.get("targets") or analysis.largest_errors(plan)
@@ -136,7 +137,10 @@ def _solve(
 
 
 def _show_result(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
-    """Draw budget and typical error of the new plan, and ``table``, its errors by target."""
+    """Draw budget and typical error of the new plan next to the current ones.
+
+    ``table`` is a data frame of the targets and the errors of the new plan.
+    """
     st.markdown(
         f"**Budget: {escape_markdown(in_words(new_plan.budget))}** (now"
         f" {escape_markdown(in_words(before))}). Typical error:"

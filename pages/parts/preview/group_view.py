@@ -20,7 +20,8 @@ from pages.parts.workload import group_choice, record_count_form
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
 
-# session keys: the selected group in the list, the last valid one, and the version of the table
+# session keys: index of the group that the list shows, index of the last group that existed, and
+# a number in the key of the table that gives the table a new selection
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
@@ -30,9 +31,9 @@ ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
 def groups(plan: Plan) -> None:
-    """Draw the groups, least accurate first, as a table with selectable rows.
+    """Draw the groups of the workload as a table with selectable rows, least accurate first.
 
-    The view Map shows the errors of all pairs of attributes instead, as cells of a matrix.
+    The view "Map" instead draws the pairs of attributes as a matrix with one cell per pair.
     """
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
     sizes, search_text = {f"{k}-way": k for k in ways}, ""
@@ -110,9 +111,9 @@ def _pick_pair() -> None:
 
 
 def selected_group(plan: Plan) -> int:
-    """Return the selected group; by default the one with the largest error."""
+    """Return the index of the selected group; by default that of the largest error."""
     form, groups = st.session_state, range(len(plan.workload.groups))
-    # after a change of the workload, the list can have a value that is not a group of the plan
+    # after a change of the workload, the list may still have the index of a removed group
     if form.get(GROUP) not in groups:
         _select(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
     form[LAST] = number = int(form[GROUP])
@@ -120,7 +121,7 @@ def selected_group(plan: Plan) -> int:
 
 
 def draw_selected_group(plan: Plan) -> None:
-    """Draw the selected group: its queries, its sources of error, and possible changes."""
+    """Draw the errors of the selected group, their sources, and changes that may reduce them."""
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     even_error = analysis.even_error(plan, number)
@@ -175,5 +176,5 @@ def _select(number: int) -> None:
 
 
 def _redraw_table() -> None:
-    """Give the table a new key, so that it selects the row of the group chosen in the list."""
+    """Give the table a new key; it then selects the group that was chosen in the list."""
     st.session_state[TABLE_VERSION] = st.session_state.get(TABLE_VERSION, 0) + 1

@@ -1,4 +1,4 @@
-"""Warning about tables that the typical error hides, with proposed weights."""
+"""Warning about tables with an error far above the typical one, and weights that reduce it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.shell.history import RequestState
 
-PLACE = "hidden"  # key of the error of the button
-SEARCH_S = 5.0  # no search for weights if one plan is expected to take longer
+PLACE = "hidden"  # key of the error of the button "Apply"
+SEARCH_S = 5.0  # longest expected time of one plan at which weights are searched for
 
 
 def draw(plan: Plan) -> None:
-    """Draw the warning; after a search also the weights that make the hidden errors typical."""
+    """Draw the warning, and larger weights that reduce the error of these tables.
+
+    Nothing is drawn if no error is far above the typical one. The weights appear with a button
+    that applies them once the search for them has ended.
+    """
     hidden = analysis.hidden_groups(plan)
     if not hidden:
         return
@@ -42,10 +46,10 @@ def draw(plan: Plan) -> None:
 def _proposal(
     key: str, request_state: RequestState, hidden: Sequence[int]
 ) -> analysis.WeightProposal | None:
-    """Return the weights that a worker proposes for the groups ``hidden``.
+    """Return the weights that a worker proposes for the groups with the indices ``hidden``.
 
-    None before the search ends, and if it finds no weights. The first call starts the search, if
-    planning is expected to take at most `SEARCH_S`.
+    None until the search has ended, and if it found no weights. The first call starts the search
+    if one plan is expected to take at most `SEARCH_S` seconds.
     """
     job = job_queue.find(key)
     if job is None:

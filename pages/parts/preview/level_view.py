@@ -1,4 +1,4 @@
-"""Standard errors of the areas of one level, least accurate first."""
+"""Standard errors of the areas (such as states) of one level of a code list."""
 
 from __future__ import annotations
 
@@ -23,22 +23,29 @@ SHORT_TABLE = 8  # rows of a table without fixed height
 def draw(
     plan: Plan, number: int, group_levels: Sequence[LevelQueries], place: DeltaGenerator
 ) -> None:
-    """Draw one page of the areas of the chosen level of a group; in ``place`` their chart."""
+    """Draw the choice of a level and a page of its areas, least accurate first.
+
+    Parameters
+    ----------
+    number : index of the group.
+    group_levels : levels of the group.
+    place : container for the button that opens chart and downloads.
+    """
     by_title = {level.title: level for level in group_levels}
     level = by_title[level_choice.choose_level(list(by_title), key="preview_level")]
     text = level_choice.search(level, key=f"areas_find_{level.title}")
     table = levels.area_errors(plan, number, level)
-    found = levels.find_areas(table, level, text)
-    if not len(found):
+    areas = levels.find_areas(table, level, text)
+    if not len(areas):
         st.info("No area has this text. Enter fewer letters.", icon="🔎")
         return
     first, end = level_choice.choose_page(
-        len(found), PAGE_SIZE, key=f"areas_page_{number}_{level.title}_{text}"
+        len(areas), PAGE_SIZE, key=f"areas_page_{number}_{level.title}_{text}"
     )
     st.caption(
-        escape_markdown(f"Areas {first + 1:,} to {end:,} of {len(found):,}, least accurate first.")
+        escape_markdown(f"Areas {first + 1:,} to {end:,} of {len(areas):,}, least accurate first.")
     )
-    picture = figures.areas_picture(found[first:end], level.title)
+    picture = figures.areas_picture(areas[first:end], level.title)
     st.dataframe(
         picture.table,
         hide_index=True,
@@ -58,6 +65,6 @@ def draw(
     with place, st.popover("Chart and data"):
         figure_view.chart(picture, key="areas", height=CHART_HEIGHT_PX)()
         st.caption("Errors of these areas")
-        figure_view.downloads(lambda: figures.areas_picture(found, level.title).table, name="areas")
+        figure_view.downloads(lambda: figures.areas_picture(areas, level.title).table, name="areas")
         st.caption("Errors of all tables")
         figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")

@@ -16,7 +16,7 @@ from pages.parts.workload import budget_form, record_count_form
 
 
 def headline(plan: Plan | None) -> None:
-    """Draw the main numbers of the plan next to the budget."""
+    """Draw the slider of the budget, and left of it the main numbers of the plan."""
     left, right = st.columns([9, 5], vertical_alignment="bottom")
     with right:
         budget_form.slider(history.current().budget)
@@ -27,7 +27,10 @@ def headline(plan: Plan | None) -> None:
 
 
 def _numbers(plan: Plan) -> None:
-    """Draw the typical and largest error, the gap to a bound, and the publishable share."""
+    """Draw the typical error, the largest error and the gap to a lower bound.
+
+    With an expected record count, the share of publishable answers is drawn as well.
+    """
     best = error_targets_view.best(plan)
     _number(
         "Typical error (counts)",
@@ -66,7 +69,7 @@ def _number(label: str, value: str, tooltip: str) -> None:
 
 
 def optimality(plan: Plan) -> None:
-    """Draw how far the plan is from the best possible one, and where its budget goes."""
+    """Draw the gap to the best possible plan, and the share of the budget per measurement."""
     error_targets_view.distance(plan)
     title = mechanism_class(history.current().mechanism).title
     st.caption(escape_markdown(f"Mechanism: {title}. Compare offers others and their options."))

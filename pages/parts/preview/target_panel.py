@@ -1,4 +1,4 @@
-"""Panel that finds the budget for a wanted error: of a share of queries, by table, of one query."""
+"""Panel that finds the smallest budget at which the errors of a plan meet a target."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ GOALS = {
 
 
 def draw(plan: Plan) -> None:
-    """Draw the choice of the goal, its fields, and the budget that reaches it."""
+    """Draw the choice of what the target applies to, its fields, and the budget that meets it."""
     goal = st.radio("Target for", list(GOALS), horizontal=True, key=GOAL, persist_state="session")
     GOALS[goal](plan)

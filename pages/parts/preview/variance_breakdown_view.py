@@ -1,4 +1,4 @@
-"""Variance breakdown of a table, and the effect of changes to the request."""
+"""Sources of the error of a table, and trials of changes that could reduce it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from pages.parts.shell.error_text import (
 
 MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
 MAX_MERGE_BUTTONS = 3
-TRIAL = "what_if"  # session key: state before the trial, its group, and the changed request
+# session key of the trial: a tuple of the request before it as JSON, the index of the group, and
+# the changed request
+TRIAL = "what_if"
 
 
 def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
-    """Draw why a group has its error, and the changes that reduce it.
+    """Draw a sentence with the main source of the error of a group, and buttons for changes.
 
-    ``detail`` is the container for the button that opens the chart of all sources of error.
+    ``number`` is the index of the group; ``detail`` is the container for the button that opens the
+    chart of all sources of error.
     """
     with show_errors():
         place = st.container()
@@ -47,7 +50,10 @@ def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
 
 
 def _query(plan: Plan, group: int) -> int | None:
-    """Draw the choice of the query to explain; return None for the average of the group."""
+    """Draw the choice of the query to explain; return its index in the group.
+
+    None stands for the average of all queries of the group.
+    """
     worst = worst_query(plan, group)
     choices = [MEAN, *([WORST] if worst is not None else []), CHOSEN]
     choice = st.radio("Error of", choices, horizontal=True, key="why_what")
@@ -70,7 +76,7 @@ def _query(plan: Plan, group: int) -> int | None:
 
 
 def _buttons(plan: Plan, group: int) -> None:
-    """Draw one button per change of the request, and one per attribute whose bins can merge."""
+    """Draw one button per kind of change, and one per attribute whose bins can be merged."""
     request = history.current().request
     obstacles = {
         name: analysis.merge_obstacle(plan.schema[name])
@@ -96,10 +102,10 @@ def _buttons(plan: Plan, group: int) -> None:
 def _merge_buttons(
     change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
 ) -> None:
-    """Draw one button per attribute whose bins can be merged, several of them in a popover.
+    """Draw one button per attribute whose bins can be merged; several buttons are in a popover.
 
-    Without such attributes the one button is disabled, and ``obstacles`` (attribute -> reason) is
-    its tooltip.
+    If there is no such attribute, a disabled button is drawn. ``obstacles`` has the reason of every
+    attribute, which is the tooltip of this button.
     """
     with st.popover("Merge bins") if len(mergeable) > 1 else nullcontext():
         for name in mergeable[:MAX_MERGE_BUTTONS]:
@@ -117,7 +123,7 @@ def _merge_buttons(
 
 
 def _start_trial(change: Change, group: int, attribute: str) -> None:
-    """Store a changed request as trial, and start a job for its plan if planning takes long."""
+    """Store a changed request as the trial; if planning takes long, start it in a worker."""
     st.session_state.pop(TRIAL, None)
     with deferred_errors(TRIAL):
         before = history.current()
@@ -127,9 +133,9 @@ def _start_trial(change: Change, group: int, attribute: str) -> None:
 
 
 def _draw_trial(plan: Plan) -> None:
-    """Draw the errors before and after the change on trial, with buttons to apply or discard it.
+    """Draw the errors before and after the stored trial, with buttons to apply or discard it.
 
-    A trial for an earlier request is not drawn.
+    Nothing is drawn if the request has changed since the trial started.
     """
     before, group, changed_request = st.session_state.get(TRIAL, ("", 0, None))
     request_state = history.current()

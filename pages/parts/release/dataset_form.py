@@ -1,4 +1,4 @@
-"""Forms for the ledger file and the dataset that a release is charged to."""
+"""Forms for the ledger file, and for the dataset whose budget pays for a release."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from pages.parts.shell.error_text import (
 )
 
 DEFAULT_LEDGER = "budget.ledger"
-FOR_SCHEMA = "dataset_schema"  # session key: digest of the schema for which a dataset was chosen
+# session key: digest of the schema of the plan for which the dataset was chosen
+FOR_SCHEMA = "dataset_schema"
 
 
 def schema_digest(schema: Schema | None) -> str:
@@ -53,7 +54,7 @@ def schema_digest(schema: Schema | None) -> str:
 
 
 def ledger_of_form() -> Ledger | None:
-    """Return the ledger that the form names, without drawing; None if it cannot be opened."""
+    """Return the ledger at the path of the form, without drawing; None if it cannot be opened."""
     path = st.session_state.get("ledger_path") or ""
     with suppress(EngineError, OSError):
         if path.strip() and (place := file_access.readable(path)).is_file():
@@ -62,7 +63,7 @@ def ledger_of_form() -> Ledger | None:
 
 
 def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None:
-    """Return the dataset that was chosen for this schema; None if none was."""
+    """Return the status of the dataset that was chosen for this schema; None if none was chosen."""
     form = st.session_state
     if book is None or form.get(FOR_SCHEMA) != schema_digest(schema):
         return None
@@ -70,7 +71,7 @@ def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None
 
 
 def register(path: str, schema: Schema | None) -> None:
-    """Register the dataset of the form; create the ledger if there is none."""
+    """Register the dataset of the form in the ledger; create the ledger if the file is missing."""
     form = st.session_state
     with deferred_errors("dataset"):
         unit = form.dataset_unit
@@ -81,11 +82,12 @@ def register(path: str, schema: Schema | None) -> None:
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""
-        form.pop("dataset_start", None)  # the default of the next total is the cost of the plan
+        # without this key, `_total_fields` proposes the cost of the plan as the next total
+        form.pop("dataset_start", None)
 
 
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:
-    """Change the total of a dataset to the number of the form."""
+    """Change the total budget of a dataset to the number in the field ``key``."""
     form, definition = st.session_state, status.definition
     with deferred_errors("total"):
         maker = MAKERS[PURE if definition.counts == "epsilon" else PCOST]
@@ -101,13 +103,13 @@ def change(book: Ledger, status: DatasetStatus, key: str) -> None:
 
 
 def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], str]) -> None:
-    """Draw the choice of who pays: a ledger, and a dataset in it, or the form to create them.
+    """Draw the choice of the ledger and of the dataset that pays, and the form to create them.
 
     Parameters
     ----------
     schema : schema of the plan; a dataset that was chosen for another schema is not preselected.
     budget : budget of the plan, the default of a new total.
-    describe : returns what a dataset can pay, as text.
+    describe : function that returns as text what a dataset can pay for.
     """
     place = ledger_path()
     if place is None:
@@ -148,7 +150,7 @@ def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], s
 
 
 def browse() -> tuple[Ledger, DatasetStatus] | None:
-    """Draw the choice of a ledger and of a dataset whose releases are shown."""
+    """Draw the choice of a ledger and of a dataset; return both, or None without a dataset."""
     place = ledger_path()
     if place is None or not place.exists():
         if place is not None:
@@ -181,7 +183,10 @@ def _use_for(digest: str) -> None:
 
 
 def ledger_path() -> Path | None:
-    """Draw the path of the ledger and return it; None, with the reason, if it is not allowed."""
+    """Draw the field for the path of the ledger, and return the path.
+
+    None if the field is empty or the path is not allowed; the reason is then on the page.
+    """
     st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
         "Ledger file",
@@ -207,7 +212,10 @@ def ledger_path() -> Path | None:
 
 
 def open_ledger(place: Path) -> Ledger | None:
-    """Return the ledger at a path, and draw other recent ones; None, with the error, if damaged."""
+    """Return the ledger at a path, and draw the list of other recent ledgers.
+
+    None if the file is not a valid ledger; the error is then on the page.
+    """
     with show_errors():
         book = Ledger(place)
         session_restore.remember_ledger(str(place))
@@ -217,7 +225,7 @@ def open_ledger(place: Path) -> Ledger | None:
 
 
 def _recent_ledgers(open_path: str) -> None:
-    """Draw the list of ledgers that this browser opened earlier."""
+    """Draw a button for each ledger that this browser opened earlier, except ``open_path``."""
     paths = [path for path in session_restore.ledgers() if path != open_path]
     if not paths:
         return
@@ -239,7 +247,7 @@ def spent(book: Ledger, key: str) -> Receipt:
 
 
 def charged_keys(book: Ledger, key_of_attempt: Callable[[int], str]) -> list[str]:
-    """Return the keys of attempts 1, 2, ... in the ledger, up to the first that it lacks."""
+    """Return the keys of attempts 1, 2, ..., up to the first attempt that is not in the ledger."""
     keys: list[str] = []
     while book.find(key := key_of_attempt(len(keys) + 1)) is not None:
         keys.append(key)
@@ -256,10 +264,10 @@ def time_text(utc: str) -> str:
 
 
 def balance(status: DatasetStatus) -> str:
-    """Return the remaining budget of a dataset as text.
+    """Return the remaining budget of a dataset as text, such as "0.5 of 1 pcost left".
 
-    What is left is rounded down and the total up, except that an unspent total is the same text
-    twice.
+    The remaining budget is rounded down, and the total up. If nothing is spent, both are written
+    with the digits of the total.
     """
     total = cost(status.total)
     left = remaining_text(status.left) if status.spent else total
@@ -293,7 +301,10 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
 
 
 def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: Budget) -> None:
-    """Draw the form for a dataset and its total; without ``book`` it creates the ledger as well."""
+    """Draw the form that registers a dataset with its total.
+
+    If ``book`` is None, the button creates the ledger at ``path`` as well.
+    """
     form = st.session_state
     name = st.text_input(
         "Dataset name", key="dataset_name", placeholder="such as household survey 2026"
@@ -345,13 +356,14 @@ def _total_text(total: Budget, plan_budget: Budget) -> str:
 
 
 def _total_form(book: Ledger, status: DatasetStatus) -> None:
-    """Draw the form to change the total, and earlier changes."""
+    """Draw the form that changes the total of a dataset, and the list of earlier totals."""
     with st.expander("Change the total"):
         st.caption(
             "The ledger shows the change, your name and your reason. A larger total weakens the"
             " protection of the people in the records."
         )
-        key = f"{status.dataset}_{status.total!r}"  # the default is the current total
+        # the current total is part of the key, so that a changed total becomes the new default
+        key = f"{status.dataset}_{status.total!r}"
         counts = status.definition.counts
         st.number_input(
             f"New total ({counts})",
@@ -373,7 +385,7 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
 
 
 def _total_fields(unit: str, plan_budget: Budget) -> None:
-    """Draw the fields of a total, with the cost of the plan as default."""
+    """Draw the fields of a new total; the default is the cost of the plan."""
     start = unit, analysis.round_up(numbers_of(plan_budget, unit)[0]), plan_budget.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"] = start
@@ -394,7 +406,7 @@ def _form_total(unit: str) -> Budget:
 
 
 def remember(status: DatasetStatus | None) -> None:
-    """Store the dataset's status for the sidebar."""
+    """Store the status of the dataset, which the sidebar draws; rerun the page if it changed."""
     if st.session_state.get("dataset_status") != status:
         st.session_state["dataset_status"] = status
         st.rerun()

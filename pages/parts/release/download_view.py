@@ -1,4 +1,4 @@
-"""Downloads of a measurement, and export to files on the server."""
+"""Downloads of the answers of a release or rehearsal, and export to a file on the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMATS = {"CSV": "csv", "Parquet": "parquet"}
 
 
 def mark(measurement: Measurement) -> str:
-    """Return the start of file names, which marks rehearsals; empty for a release."""
+    """Return the start of the names of downloaded files: "REHEARSAL_", or "" for a release."""
     return "REHEARSAL_" if measurement.rehearsal else ""
 
 
@@ -44,8 +44,8 @@ def downloads(
     Parameters
     ----------
     ledger : path of the ledger of a release, which signs the package; "" for a rehearsal.
-    to_server : whether to draw the export to a file on the server as well, for a release that
-        `load_measurement` can load.
+    to_server : whether to draw the export to a file on the server, if ``ledger`` is given. A
+        two-stage release has no such export, because `load_measurement` cannot load it.
     """
     queries = measurement.plan.workload.queries
     st.caption(f"{pluralize(queries, 'answer')} with standard errors and 95% intervals.")
@@ -95,7 +95,7 @@ def downloads(
 
 
 def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
-    """Draw the export of all answers to a file, which a worker writes."""
+    """Draw the form that exports all answers to a file on the server, in a worker."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     path = left.text_input(
         "File on the server (.parquet, .csv, or .zip for the package)",
@@ -127,9 +127,17 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
-    """Return whether a file may be written to this path, and whether this replaces a file.
+    """Check the path of an export, and draw why it is not allowed, or ask to replace a file.
 
-    Draws the reason if it may not be written, or a confirmation if it replaces a file.
+    Parameters
+    ----------
+    keep : paths of files that must not be replaced.
+    key : start of the key of the field that confirms the replacement.
+
+    Returns
+    -------
+    ready : whether the file may be written now.
+    replaces : whether this replaces an existing file.
     """
     if not path.strip():
         return False, False

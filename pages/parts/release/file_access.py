@@ -1,4 +1,4 @@
-"""File access: the start folder and the folders of a setting."""
+"""Limits on file access: the folder in which the app was started, and folders of a setting."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from engine.errors import DataError
 
-VARIABLE = "DP_WORKBENCH_FOLDERS"
+VARIABLE = "DP_WORKBENCH_FOLDERS"  # environment variable: more folders that the app may access
 STARTED = Path.cwd()
-ANSWERS = (".csv", ".parquet", ".zip")
+ANSWERS = (".csv", ".parquet", ".zip")  # endings of files that the app writes
 
 
 def allowed_folders() -> list[Path]:

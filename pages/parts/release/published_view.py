@@ -1,4 +1,4 @@
-"""Published tables: form, comparison with the unbiased answers, downloads."""
+"""Published tables (consistent, without negative counts): form, comparison with answers, files."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from pages.parts.workload import group_choice, level_choice, record_count_form
 PAGE = 100  # answers per page
 SHOWN = ("Both", "Unbiased", "Published")
 _, UNBIASED, PUBLISHED = SHOWN
+# columns of the comparison that are not drawn, by what is shown
 LEFT_OUT = {
     UNBIASED: [
         "published",
@@ -41,10 +42,12 @@ LEFT_OUT = {
     ],
     PUBLISHED: ["answer", "std", "low", "high"],
 }
+# method of `Measurement.publish` -> its text in the list "Smoothing"
 SMOOTHING = {
     "shrunk": "toward smaller tables",
     "nonnegative": "only to remove negative counts",
 }
+# kinds of files that the worker writes, with their endings
 FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
 LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
@@ -52,7 +55,10 @@ ADVICE = "For sums and tests, use the unbiased answers. Published tables use rel
 
 
 def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> None:
-    """Draw the form, the progress and the published tables."""
+    """Draw the form, the progress and the published tables.
+
+    ``source`` says where a worker finds the measurement: ledger and key, or plan and file.
+    """
     st.caption(ABOUT)
     try:
         forecast = publish_forecast(measurement.plan)
@@ -90,7 +96,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
 def _form(
     measurement: Measurement, source: Mapping[str, str], *, key: str
 ) -> tuple[str, tuple[Any, ...]]:
-    """Draw the choices; return the key of the job and the first arguments of `publish_tables`."""
+    """Draw the options; return the key of the job, and the first arguments of `publish_tables`."""
     options = st.expander("Options", key=f"{key}_options")
     left, middle, right = options.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
@@ -135,11 +141,10 @@ def _form(
 
 
 def _rule_arguments(least_count: float) -> dict[str, float]:
-    """Return the arguments of `QualityRule`, with the CV thresholds of the Preview page.
+    """Return the arguments of `QualityRule`, with the CV limits of the page Preview.
 
-    `NoiseScale` names each threshold by the class below it, `QualityRule` by the class above it: a
-    count is doubtful above the largest CV that is publishable, and suppressed above the largest
-    CV that is doubtful.
+    A count is doubtful if its CV is above the limit `NoiseScale.publishable`, and suppressed if it is
+    above the limit `NoiseScale.doubtful`.
     """
     scale = record_count_form.other_page_scale()
     if scale is None:
@@ -152,7 +157,7 @@ def _rule_arguments(least_count: float) -> dict[str, float]:
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, str]) -> None:
-    """Start the job that writes these kinds of files; drop the result of earlier choices."""
+    """Start the job that writes these kinds of files; discard the result of other options."""
     job_widget.replace_job(f"{key}_published", job)
     with deferred_errors("publish"):
         files = {
@@ -170,7 +175,7 @@ def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, s
 
 
 def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
-    """Draw unbiased and published answers of one table, and the bias of small cells."""
+    """Draw unbiased and published answers of one table, and the bias of published small cells."""
     st.caption(f"All tables sum to {result['total']:,.1f} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     shown = st.radio("Show", SHOWN, horizontal=True, key=f"{key}_shown", persist_state="session")
@@ -225,7 +230,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
 
 
 def _records(result: Mapping[str, Any], *, key: str) -> None:
-    """Draw which quality criteria the simulated records meet, if there are such records."""
+    """Draw which quality criteria the simulated records meet; nothing without such records."""
     if "acceptance" not in result:
         return
     acceptance = result["acceptance"]
@@ -246,7 +251,7 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw the downloads of the files that the worker wrote."""
     mark, too_large = download_view.mark(measurement), result["too large"]
-    # kind of file -> label, file name, and why there is no such file (empty if there is)
+    # kind of file -> label, file name, and why the file does not exist (empty if it exists)
     files = {
         "zip": ("Tables (zip)", "published_tables.zip", too_large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", too_large.get("xlsx", "")),

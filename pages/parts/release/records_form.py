@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 FILE, UPLOAD, TABLE = "File on the server", "Upload", "Database"
-SHEETS = "records_sheets"  # page state: the last workbook and its sheets
-UPLOADED = "records_upload"  # page state: the uploaded file, also when its field is not drawn
+# keys of the page state: the last workbook with the names of its sheets, and the uploaded file
+SHEETS, UPLOADED = "records_sheets", "records_upload"
+# what a row of the file is: one record, several records that a column counts, or one record with
+# columns to ignore
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -39,6 +41,7 @@ ENCODINGS = {
     "shift_jis": "Shift JIS",
     "gb18030": "GB 18030",
 }
+# answers to the question whether a column contains the number of records
 ROWS_ARE = {
     RECORDS: "No: one row per record",
     COUNTED: "Yes",
@@ -52,11 +55,15 @@ class Source:
 
     Attributes
     ----------
-    path, upload, name : the file, the upload or the name of the table; the other two are empty.
-    by_column : whether the rows per person are limited by ``column``, the person ID column of the
-        form; False if the schema has such a column, or if no person has more rows.
-    rows_are : what a row is, a key of `ROWS_ARE`.
-    number : column with the number of records of a row, or columns to ignore.
+    path : path of the file on the server; empty for another kind of source.
+    upload : uploaded file; None for another kind of source.
+    name : name of the database table; empty for another kind of source.
+    by_column : whether ``column`` limits the rows per person. False if the schema names the person
+        ID column itself, or if no person has more rows than the budget allows.
+    column : person ID column that was entered in the form.
+    rows_are : what a row of the file is, a key of `ROWS_ARE`.
+    number : for `COUNTED` the column with the number of records of a row; for `IGNORED` the columns
+        to ignore, separated by commas.
     encoding : encoding of a text file.
     sheet, sheets : chosen sheet, and all sheets of a workbook that has several.
     """
@@ -97,7 +104,10 @@ class Source:
 
     @property
     def unreadable(self) -> str:
-        """Why the file on the server cannot be read, as the end of a sentence; else empty."""
+        """Why the file on the server cannot be read, as the end of a sentence.
+
+        Empty if it can be read, and for other kinds of sources.
+        """
         if not self.path.strip():
             return ""
         try:
@@ -110,7 +120,7 @@ class Source:
     def problem(self, schema: Schema) -> str:
         """Return what is missing or contradicts the schema, as the end of a sentence.
 
-        The text is empty if nothing is wrong.
+        Empty if nothing is missing and no column of the form is an attribute of the schema.
         """
         if self.missing:
             return self.missing
@@ -127,13 +137,13 @@ class Source:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Identity of these records in this session."""
+        """Texts that identify the records in this session, but not their content."""
         upload = self.upload.file_id if self.upload is not None else ""
         return self.path.strip(), upload, self.name, self.encoding, self.sheet
 
     @property
     def changed(self) -> int:
-        """Modification time of the file in ns; 0 for other sources."""
+        """Modification time of the file on the server in ns; 0 for other kinds of sources."""
         with suppress(OSError):
             return Path(self.path.strip()).stat().st_mtime_ns if self.path.strip() else 0
         return 0
@@ -147,12 +157,12 @@ class Source:
 
     @property
     def person(self) -> str | None:
-        """Person ID column; None without a cap on rows per person."""
+        """Person ID column of the form; None if no such column limits the rows per person."""
         return self.column.strip() or None if self.by_column else None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Columns outside the schema, as arguments of the engine."""
+        """Columns of the file that are not attributes, as keyword arguments of the engine."""
         number = self.number.strip()
         return {
             "person": self.person,
@@ -183,12 +193,12 @@ class Source:
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
-    """Draw the form for the records and return them.
+    """Draw the form for the records, and return the records that were chosen.
 
     Parameters
     ----------
     rows : maximum rows per person.
-    person : person ID column of the schema; with None, the form asks for one if ``rows`` > 1.
+    person : person ID column of the schema; if None and ``rows`` > 1, the form asks for a column.
     """
     tables: tuple[str, ...] = ()
     with show_errors():
@@ -245,7 +255,10 @@ def source(rows: int = 1, person: str | None = None) -> Source:
 
 
 def source_of_form(rows: int = 1, person: str | None = None) -> Source:
-    """Return the records in the fields of the form, without drawing it; arguments as `source`."""
+    """Return the records that were chosen in the form, without drawing it.
+
+    The arguments are those of `source`.
+    """
     form = st.session_state
     kind = form.get("records_how", FILE)
     name = (form.get("records_table") or "") if kind == TABLE else ""
@@ -270,12 +283,12 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
 
 
 def _hold_upload() -> None:
-    """Store the uploaded file, which the field forgets when another step is drawn."""
+    """Store the uploaded file, because Streamlit drops it when the field is not drawn."""
     history.page_state()[UPLOADED] = st.session_state["records_file"]
 
 
 def _copied(upload: UploadedFile) -> Path:
-    """Write an upload to a private file with its ending."""
+    """Write an upload to a private temporary file with the same ending; return its path."""
     name = upload.name.lower()
     fitting = [ending for ending in ENDINGS if name.endswith(ending)]
     file = private_tempdir.new_file("records", max(fitting, key=len, default=Path(name).suffix))
@@ -284,16 +297,17 @@ def _copied(upload: UploadedFile) -> Path:
 
 
 def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
-    """Return the sheets of a workbook that has several; empty for other files.
+    """Return the names of the sheets of a workbook with several visible sheets.
 
-    The names are cached per file.
+    Empty for a workbook with one sheet, another kind of file, and a file that cannot be read. The
+    names of the last workbook are cached.
     """
     name = upload.name if upload is not None else path.strip()
     if not name.lower().endswith(SHEET_ENDINGS):
         return ()
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
-    # the check of the records reports invalid files
+    # errors of invalid files are reported when the records are checked or released
     with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))
@@ -312,7 +326,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
 
 
 def _sheet(sheets: tuple[str, ...]) -> None:
-    """Draw the choice of a sheet of a workbook that has several."""
+    """Draw the choice of a sheet, if the workbook has several."""
     if not sheets:
         return
     if st.session_state.get("records_sheet") not in sheets:
@@ -323,7 +337,7 @@ def _sheet(sheets: tuple[str, ...]) -> None:
 
 
 def _encoding(name: str) -> None:
-    """Draw the choice of the encoding of a text file."""
+    """Draw the choice of the encoding, if ``name`` is the name of a text file."""
     if name.strip().lower().endswith(TEXT_ENDINGS):
         st.selectbox(
             "Encoding",
@@ -336,7 +350,7 @@ def _encoding(name: str) -> None:
 
 
 def _rows_are() -> None:
-    """Draw the choice whether a row counts several records, and the field for the columns."""
+    """Draw the choice of what a row is, and if necessary the field for the columns."""
     rows_are = st.radio(
         "Does a column contain the number of records?",
         list(ROWS_ARE),
@@ -355,7 +369,10 @@ def _rows_are() -> None:
 
 
 def _by_column(rows: int) -> bool:
-    """Draw the choice how the rows per person are limited; return whether a column limits them."""
+    """Draw the choice of how the rows per person are limited.
+
+    Return True if a person ID column limits them, False if no person has more than ``rows`` rows.
+    """
     caps = {
         True: f"Count at most {rows:,} rows per person",
         False: f"No person has more than {rows:,} rows",

@@ -28,8 +28,9 @@ from pages.parts.shell.error_text import (
     show_errors,
 )
 
-WEAK_GUESS_PERCENT = 99.0  # attacker's success rate with almost no protection
-RELEASED = "released_source"  # session key: the last release of this session and its records
+WEAK_GUESS_PERCENT = 99.0  # attacker's success rate above which the form warns
+# session key: value of `chosen_records` for the last release or look of this session
+RELEASED = "released_source"
 
 
 def job_key(book: Ledger, key: str) -> str:
@@ -38,7 +39,7 @@ def job_key(book: Ledger, key: str) -> str:
 
 
 def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
-    """Return the keys of the releases of this plan that are charged to the dataset, in order."""
+    """Return the ledger keys of the releases of this plan for the dataset, oldest first."""
     return dataset_form.charged_keys(
         book,
         lambda attempt: release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt),
@@ -46,7 +47,7 @@ def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
 
 
 def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) -> None:
-    """Start the release in a worker; with repeated calls or in several tabs it starts once."""
+    """Start the release in a worker; repeated calls, also from other tabs, start one job only."""
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     job = job_key(book, key)
     wizard.note_start("release", key)
@@ -62,7 +63,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Return the key of a release or look together with values that identify the chosen records."""
+    """Return a tuple that identifies a release or look and the records chosen for it."""
     return (key, *source.identity, source.changed, str(source.columns))
 
 
@@ -76,8 +77,8 @@ def same_records(
 ) -> bool:
     """Return whether a stored release or look was measured on the chosen records.
 
-    True also if no records are chosen or the comparison fails, False while it runs in a worker. On
-    a difference, the page shows it.
+    A worker compares them, and a difference is drawn as an error. The result is False while the
+    worker runs. It is True if no records are chosen, or if the comparison fails.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def same_records(
     records_id = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == records_id:
         return True
-    # the token makes the job private to this session: differences reveal values of the records
+    # the token makes the job private to this session, because its result depends on the records
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{records_id}"
     if job_queue.find(job) is None:
@@ -112,11 +113,12 @@ def start_check(job: str, ledger: str, plan: Plan, dataset: str, source: Source)
 
 
 def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None:
-    """Draw the check of the records, whose result only the curator may see.
+    """Draw the button that checks the records, and the result, which only the curator may see.
 
-    With a ledger it also reports earlier releases of the same records under other names.
+    If there is a ledger ``book``, the check also reports releases of the same records that were
+    charged to other datasets.
     """
-    # the token makes the job private to this session: its numbers have no noise
+    # the token makes the job private to this session, because its numbers have no noise
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     ledger = "" if book is None else str(book.path)
     job = f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
@@ -144,7 +146,7 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
 
 
 def _use_unit(status: DatasetStatus) -> None:
-    """Change the budget to the rows per person and neighbours of the dataset's total."""
+    """Give the budget of the request the privacy unit (rows per person, neighbours) of a dataset."""
     with deferred_errors("release"):
         history.change(budget=status.definition.unit(history.current().budget), redraw=True)
 
@@ -158,9 +160,10 @@ def confirm(
     *,
     interrupted: bool = False,
 ) -> None:
-    """Draw the cost of a release and the typed confirmation.
+    """Draw the cost of a release, warnings, and the typed confirmation.
 
-    A release that was ``interrupted`` after its spend is finished without further cost.
+    ``interrupted`` says that this attempt was charged but has no stored result; finishing it costs
+    nothing more.
     """
     counts, price = status.definition.counts, plan.pcost
     answers = texts.pluralize(plan.workload.queries, "answer")
@@ -259,7 +262,10 @@ def confirmation(
 
 
 def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupted: bool) -> str:
-    """Return what is missing for the release, as the end of a sentence; empty if nothing is."""
+    """Return what is missing for the release, as the end of a sentence; empty if nothing is.
+
+    An ``interrupted`` release was charged already, so that the remaining budget does not matter.
+    """
     try:
         status.definition.check_unit(plan.budget)
     except EngineError:
@@ -283,7 +289,7 @@ def _unit_label(status: DatasetStatus) -> str:
 
 
 def running(book: Ledger, key: str) -> Status | None:
-    """Draw the progress or the error of a release; return the job once it is done."""
+    """Draw the progress or the error of a release; return its job, or None until it is done."""
     return job_widget.job(job_key(book, key), label="Release")
 
 
@@ -305,7 +311,7 @@ def stored_measurement(book: Ledger, key: str) -> Measurement | None:
 
 
 def receipt(book: Ledger, measurement: Measurement) -> None:
-    """Draw the receipt of a release, and the report on its rows for the curator only."""
+    """Draw the receipt of a release. The session that started it also sees the report on the rows."""
     key, plan = measurement.key, measurement.plan
     with show_errors():
         spend = dataset_form.spent(book, key)
@@ -320,7 +326,7 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
 
 
 def open_result(key: str) -> None:
-    """Open the result of a release; for callbacks."""
+    """Open the result page of a release; for use as a callback."""
     for name in [name for name in st.session_state if str(name).startswith("release_result_")]:
-        del st.session_state[name]  # the choices of another release
+        del st.session_state[name]  # choices on the result page of another release
     wizard.open_result("release", key)

@@ -17,7 +17,7 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 def draw(key: str, steps: Mapping[str, str]) -> str:
     """Draw the result of a release; return Python code that loads it.
 
-    ``steps`` maps labels of buttons to the titles of the steps that they open.
+    ``steps`` maps labels of buttons to the titles of the steps of the wizard that they open.
     """
     book = dataset_form.ledger_of_form()
     if book is None:
@@ -40,7 +40,7 @@ def draw(key: str, steps: Mapping[str, str]) -> str:
 
 
 def draw_releases(book: Ledger, dataset: str) -> None:
-    """Draw the releases of a dataset, each with a button that opens its result."""
+    """Draw the list of one-step releases of a dataset, and a button that opens the selected one."""
     receipts = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
     if not receipts:
         st.info(escape_markdown(f"No one-step release of {dataset} yet."), icon="📤")

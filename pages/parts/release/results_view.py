@@ -28,12 +28,12 @@ from pages.parts.workload import (
 )
 
 PAGE = 100  # answers per page
-SIGNS = {"minus": -1.0, "plus": 1.0}  # of the second query in a sum
+SIGNS = {"minus": -1.0, "plus": 1.0}  # factor of the second query in a sum or difference
 
 
 @st.cache_resource(max_entries=1, scope="session", show_spinner=False)
 def simulated_records(schema: str, rows: int, seed: int) -> Any:
-    """Return simulated records, which depend on public information and a seed only."""
+    """Return simulated records; they depend only on the schema, their number and the seed."""
     return synthetic(Schema.from_json(schema), rows, seed)
 
 
@@ -46,7 +46,16 @@ def views(
     file: str = "",
     more: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
-    """Draw the tabs of a measurement, which is stored in a ledger or, as a rehearsal, in a file."""
+    """Draw the tabs of a release or a rehearsal: answers, published tables, questions, downloads.
+
+    Parameters
+    ----------
+    key : start of the widget keys.
+    records : simulated records of a rehearsal, for true counts; None for a release.
+    ledger : path of the ledger of a release; empty for a rehearsal.
+    file : path of the saved rehearsal; empty for a release.
+    more : further tabs, label -> function that draws the tab.
+    """
     source = (
         {"ledger": ledger, "key": measurement.key}
         if ledger
@@ -70,10 +79,13 @@ def _download(measurement: Measurement, *, key: str, ledger: str) -> None:
 def browse(
     measurement: Measurement, *, key: str, records: Any = None, name: str = "answers_page"
 ) -> None:
-    """Draw the answers of one table with intervals.
+    """Draw the choice of a table, and its answers with confidence intervals.
 
-    ``records`` are the simulated records of a rehearsal, ``name`` is a file name that is unique on
-    the page.
+    Parameters
+    ----------
+    key : start of the widget keys.
+    records : simulated records of a rehearsal; if given, true counts are drawn too.
+    name : start of the names of downloaded files, and part of widget keys: unique on the page.
     """
     left, right = st.columns([3, 1])
     with left:
@@ -123,9 +135,9 @@ def browse(
 
 
 def ask(measurement: Measurement, *, key: str) -> None:
-    """Draw the form for one query, or a sum or difference of two, and its answer.
+    """Draw the form for one query, or for a sum or difference of two, and the answer.
 
-    This uses only released numbers, so it has no privacy cost.
+    The answer is computed from released numbers and costs no budget.
     """
     with show_errors():
         query = query_form.choose(measurement.plan.schema, key=f"{key}_ask")
@@ -161,7 +173,7 @@ def ask(measurement: Measurement, *, key: str) -> None:
 
 
 def coverage(plan: Plan, *, rows: int, seed: int) -> None:
-    """Draw the coverage check: intervals of many rehearsals against the true counts."""
+    """Draw the check of how often the intervals of many rehearsals contain the true counts."""
     st.caption(
         "Repeats the rehearsal for at most two minutes and counts how often the intervals contain"
         " the true count."

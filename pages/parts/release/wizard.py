@@ -1,4 +1,4 @@
-"""Wizard: tabs with one question each, buttons to the next step, and a result page of its own."""
+"""Wizard: one tab per step, buttons between the steps, and a result page in place of the tabs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def current(steps: Mapping[str, Any], *, key: str) -> str:
 
 
 def open_step(key: str, title: str) -> None:
-    """Open a step; for callbacks."""
+    """Open a step of the wizard; for use as a callback."""
     st.session_state[key] = title
 
 
 def next_button(title: str, *, key: str, reason: str = "") -> None:
-    """Draw the button that opens the next step, disabled if ``reason`` says what is missing.
+    """Draw the button that opens the step ``title``.
 
-    ``reason`` is the end of a sentence.
+    ``reason`` says what is missing before that step, as the end of a sentence; the button is then
+    disabled. Empty if nothing is missing.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         buttons.button(
@@ -52,9 +53,9 @@ def next_button(title: str, *, key: str, reason: str = "") -> None:
 
 
 def missing(reason: str, title: str, *, key: str) -> None:
-    """Draw what is missing for this step, with a button to the step where it is chosen.
+    """Draw what is missing for the open step, and a button to the step ``title`` that provides it.
 
-    ``reason`` is the end of a sentence.
+    ``reason`` says what is missing, as the end of a sentence.
     """
     st.info(escape_markdown(f"To continue, {reason}"), icon="↩️")
     buttons.button(f"Back to {title.partition('. ')[2]}", open_step, key, title, key=f"{key}_back")
@@ -69,19 +70,22 @@ def note_start(name: str, key: str) -> None:
 
 
 def was_started(name: str, key: str) -> bool:
-    """Return whether this session started the release, and its result was not shown yet."""
+    """Return whether this session started the release and has not yet shown its result."""
     return bool(st.session_state.get(f"{name}_started") == key)
 
 
 def open_result(name: str, key: str) -> None:
-    """Open the result page of a release; for callbacks."""
+    """Open the result page of a release; for use as a callback."""
     form = st.session_state
     form[f"{name}_open"], form[f"{name}_request"] = key, _request_digest()
     form[f"{name}_started"] = ""
 
 
 def open_release_key(name: str) -> str:
-    """Return the key of the release whose result is open; empty after the request has changed."""
+    """Return the key of the release whose result page is open; empty if none is.
+
+    A change of the request (schema, workload, budget or mechanism) closes the result page.
+    """
     form = st.session_state
     key: str = form.get(f"{name}_open", "")
     if key and form.get(f"{name}_request") != _request_digest():
@@ -90,14 +94,14 @@ def open_release_key(name: str) -> str:
 
 
 def close_result(name: str, step_key: str, title: str) -> None:
-    """Close the result page and open a step; for callbacks."""
+    """Close the result page and open a step of the wizard; for use as a callback."""
     st.session_state[f"{name}_open"], st.session_state[step_key] = "", title
 
 
 def result_header(title: str, steps: Mapping[str, str], *, name: str, step_key: str) -> None:
-    """Draw the title of a result page, with a button for each step that can be opened.
+    """Draw the title of a result page, and buttons that lead back to steps of the wizard.
 
-    ``steps`` maps labels of buttons to titles of steps.
+    ``steps`` maps the labels of the buttons to the titles of the steps.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header(escape_markdown(title), anchor=False, width="content")

@@ -126,7 +126,7 @@ def test_pair_view_shows_share_and_ratio(small: Session) -> None:
     chart = json.loads(small.app.get("plotly_chart")[-1].proto.spec)
     assert chart["data"][0]["type"] == "heatmap"
     assert not small.errors()
-    assert run_code(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
+    assert run_code(small)["difference"].worst == pytest.approx(worst, rel=1e-6)
 
 
 def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
