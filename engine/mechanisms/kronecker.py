@@ -2,18 +2,19 @@
 
 Product Grams
 -------------
-A unit is a single attribute, as most units are, or several attributes whose queries are not
-products over attributes, because some group has affine, absolute-difference or custom queries on
-them, or weights of single queries.  A group without queries on a unit contributes the total of the
-unit, with Gram matrix 11^T.  The Gram matrix of group g on the full domain is the Kronecker product
+A unit is a set of attributes that get one strategy matrix together.  Most units are single
+attributes.  A unit has several attributes if the queries of some group on them are not products
+over attributes: affine, absolute-difference or custom queries, or queries with separate weights.
+For a group without queries on a unit, the Gram matrix of the unit is that of its total, 11^T.  The
+Gram matrix of group g on the full domain is the Kronecker product over the units 1, ..., U
 
-    w_g G_{1, k_1} (x) ... (x) G_{U, k_U}
+    w_g G_{1, g} (x) ... (x) G_{U, g}
 
 which is never formed.  Source: HDMM, section 5 and theorem 6.
 
 p-Identity
 ----------
-A weighted identity with p additional rows, for Laplace noise and one Gram matrix.
+A strategy for one Gram matrix and Laplace noise: a weighted identity with p additional rows.
 
     parameters      Theta  (p, n), nonnegative
     strategy rows   A      [I; Theta] D with D = diag(1 + 1^T Theta)^-1, shape (n + p, n): every
@@ -21,17 +22,18 @@ A weighted identity with p additional rows, for Laplace noise and one Gram matri
     Gram            G      W^T W, shape (n, n)
     error                  tr((A^T A)^-1 G), in counts^2 for noise of variance 1 and sensitivity 1
 
-With s = 1 + 1^T Theta and Y = (I + Theta Theta^T)^-1 Theta the inverse of A^T A is
-diag(s) (I - Theta^T Y) diag(s), so the error and its gradient need products of p x n with n x n
-matrices only.  Source: HDMM, definitions 13 and 14.
+With s = 1 + 1^T Theta and Y = (I + Theta Theta^T)^-1 Theta, the inverse of A^T A is
+diag(s) (I - Theta^T Y) diag(s).  The error and its gradient therefore take only products of p x n
+with n x n matrices.  Source: HDMM, definitions 13 and 14.
 
 OPT_0 and OPT_kron
 ------------------
 OPT_0 is the optimal strategy for one Gram matrix.  OPT_kron is a product of strategies on units,
 optimised by block-coordinate descent.  The squared error of a product strategy is a sum over groups
-of products over units.  With all units but one fixed, it is the error of an explicit workload on
-that unit, whose Gram matrix sums the Grams of the unit, weighted by the errors of their groups on
-the other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2 (definition 18, equation 6.2).
+of products over units.  If the strategies of all units but one are fixed, the error is that of one
+Gram matrix on the remaining unit: the sum over groups of the group's Gram matrix on this unit,
+multiplied by the group's error on the other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2
+(definition 18, equation 6.2).
 
 Table product
 -------------
@@ -68,13 +70,15 @@ TOTAL = ("total",)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gram:
-    """Gram matrix of a group's queries on a unit, with a hashable key.
+    """Gram matrix of a group's queries on a unit, which is computed on first access.
 
     Attributes
     ----------
+    key : hashable; equal keys mean equal matrices.
     sizes : domain sizes of the attributes of the unit.
-    parts : pairs (positions of its attributes in the unit, part of the group).
-    weights : weights of the queries of a single part; None for 1.
+    parts : one pair per part of the group on the unit: positions of the part's attributes in the
+        unit, and the part.
+    weights : weights of the queries if there is only one part; None if all weights are 1.
     """
 
     key: tuple[Any, ...]
@@ -89,7 +93,7 @@ class Gram:
 
     @cached_property
     def matrix(self) -> Array:
-        """The matrix, shape (cells, cells); forecasts do not need it."""
+        """The Gram matrix, shape (cells, cells)."""
         return _unit_gram(self.sizes, self.parts, self.weights)
 
 
@@ -116,12 +120,12 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable key that is equal for problems that differ only in names and a weight factor."""
+        """Hashable key, equal for problems that differ only in names or a common factor of weights."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
     def costs(self, covariances: Sequence[Array]) -> list[Array]:
-        """Return for every unit the squared errors tr(C G) of its Gram matrices G, in counts^2.
+        """Return the squared error tr(C G) of every Gram matrix G of every unit, in counts^2.
 
         Parameters
         ----------
@@ -139,7 +143,7 @@ class ProductGrams:
     def group_costs(self, costs: Sequence[Array]) -> Array:
         """Return the unweighted squared error of every group, shape (groups,).
 
-        ``costs`` are the squared errors on the units, as returned by `costs`.
+        The parameter ``costs`` is the result of the method `costs`.
         """
         out = np.ones(len(self.weights))
         for u, unit_costs in enumerate(costs):
@@ -172,7 +176,8 @@ class GramBuilder:
         Parameters
         ----------
         groups : indices of the groups.
-        units : sets of attributes with one dense strategy each; the smallest possible by default.
+        units : sets of attributes that get one dense strategy each; by default the smallest sets
+            for which the queries are products over units.
 
         Raises
         ------
@@ -188,7 +193,8 @@ class GramBuilder:
         parts = [_parts(g) for g in selected_groups]
         for u, unit in enumerate(sets):
             self._check(unit)
-            # Thousands of groups share a few Grams of a unit, so searches use the distinct Grams.
+            # thousands of groups may have only a few distinct Grams on a unit, so each distinct Gram
+            # is stored once
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
             for row, (group, group_parts) in enumerate(zip(selected_groups, parts, strict=True)):
@@ -198,8 +204,8 @@ class GramBuilder:
                     unit_grams.append(gram)
                 choice[row, u] = distinct[gram.key]
             grams.append(tuple(unit_grams))
-        # A group without attributes has one query and no Gram matrix that could include its query
-        # weight, so the weight of the group includes it.
+        # A group without attributes has a single query, the total, and no Gram matrix.  The weight
+        # of this query is therefore multiplied into the weight of the group.
         query_weights = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
             for g in selected_groups
@@ -234,7 +240,8 @@ class GramBuilder:
         positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # a total without query weights has the same Gram as no queries, and must have the same key
+        # A total without query weights has the same Gram as a unit without queries.  Leaving out its
+        # part gives both the same key.
         placed_parts = [
             (position, p)
             for position, p in zip(positions, inside, strict=True)
@@ -247,7 +254,7 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return the parts of a group, or one part if weights of single queries couple them."""
+    """Return the parts of a group; if its queries have separate weights, joined into one part."""
     return (
         (joint_part(group),)
         if len(group.parts) > 1 and group.query_weights is not None
@@ -265,7 +272,7 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
         for part in _parts(group):
             labels = {label[group.attributes[a]] for a in part.axes}
             if len(labels) > 1:
-                # Relabel all attributes of the joined units.
+                # the part joins the units of its attributes: give them all the smallest label
                 label = {name: min(labels) if k in labels else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
@@ -273,7 +280,7 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 def _unit_gram(
     sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
 ) -> Array:
-    """Return the Gram matrix of a group's queries on a unit, shape (cells, cells); see `Gram`."""
+    """Return the Gram matrix of a unit for the attributes of a `Gram`, shape (cells, cells)."""
     # Kronecker product of the Grams of the parts, with a matrix of ones for the other attributes
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
@@ -287,7 +294,7 @@ def _unit_gram(
     ones = np.ones((other_cells, other_cells))
     out = np.multiply.outer(out, ones).swapaxes(1, 2).reshape(math.prod(sizes), -1)
     order += other_axes
-    # Parts are in the order of the group, cells of a unit in schema order.
+    # axes are now in the order of the group's parts, but the cells of a unit are in schema order
     inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
     in_schema_order = out.reshape(*shape, *shape).transpose(
@@ -321,7 +328,12 @@ def _has_nonzero_row(group: Group) -> bool:
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one tuple of group numbers (cluster) per set of attributes that groups are on.
+    """Put the groups on the same set of attributes into one cluster.
+
+    Returns
+    -------
+    One tuple of group numbers per cluster; groups without weight or without nonzero query are left
+    out.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
@@ -336,16 +348,21 @@ def by_sets(workload: Workload) -> list[tuple[int, ...]]:
 
 
 def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one tuple of group numbers (cluster) per maximal set of attributes.
+    """Make one cluster per set of attributes that is not a subset of another group's attributes.
 
-    The groups on a smaller set join the cluster with the fewest groups among those whose set
-    contains it, the first one in a tie.
+    Groups on a smaller set of attributes join a cluster whose set contains it; of several, the
+    first of those with the fewest groups.
+
+    Returns
+    -------
+    One tuple of group numbers per cluster.
     """
     clusters: dict[frozenset[str], list[int]] = {}
     sets_with: dict[str, list[frozenset[str]]] = {}
     sets = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(sets, key=len, reverse=True):
-        # a superset is in the list of every attribute of the set: search the shortest list
+        # a set that contains `names` is in the list of each of its attributes, so it suffices to
+        # search the shortest of these lists
         nearby = min((sets_with.get(a, []) for a in names), key=len, default=list(clusters))
         covering = [clusters[other] for other in nearby if names <= other]
         if covering:
@@ -361,7 +378,8 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
 MAX_LBFGS_ITERATIONS = 1000
 # Upper bound of Theta, so that (A^T A)^-1 is accurate to eight digits.
 MAX_THETA = 1e4
-# A Gram matrix belongs to a single query if it has rank one up to this relative deviation.
+# A Gram matrix is taken as that of a single query if it differs from a matrix of rank one by at
+# most this share of its largest entry.
 RANK_ONE_TOLERANCE = 1e-12
 
 
@@ -394,8 +412,8 @@ class PIdentity:
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     """Return tr((A^T A)^-1 G) and its derivative by Theta, shape (p, n).
 
-    A are the rows of the p-Identity strategy for ``theta``, and G is ``gram``, shape (n, n).  No
-    other matrix of shape (n, n) is formed.
+    A is the matrix of the p-Identity strategy for ``theta``, shape (p, n), and G is ``gram``, shape
+    (n, n).  A^T A is not formed, nor is its inverse.
 
     Source: HDMM, section 4.3 and the appendix.
 
@@ -408,7 +426,7 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
-    # The error is a quadratic form in s, so its value follows from its derivative by s.
+    # the error is a quadratic form in s, so its value is s . by_s / 2
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -427,8 +445,8 @@ def p_identity_rows(theta: Array) -> Array:
 def default_p(gram: Array) -> int:
     """Return the number p of additional rows of a p-Identity strategy for a Gram matrix.
 
-    It is 1 if ``gram``, shape (n, n), is a sum of multiples of I and 11^T, and otherwise n // 16,
-    but at least min(n, 8).
+    If ``gram``, shape (n, n), is a I + b 11^T for numbers a and b, then p = 1.  Otherwise p is the
+    larger of n // 16 and min(n, 8).
 
     Source: HDMM, section 9, with n / 16 for every n; small attributes benefit from more rows.
 
@@ -452,10 +470,10 @@ def p_identity_strategy(
     seed: int | np.random.Generator = 0,
     start: Array | None = None,
 ) -> PIdentity:
-    """Return the p-Identity strategy with the smallest error of several random starts.
+    """Search for the p-Identity strategy with the smallest error, from several random starts.
 
-    It has `default_p` additional rows.  If the Gram is that of a single query, the strategy is this
-    query alone.
+    The strategy has `default_p` additional rows.  If the Gram matrix is that of a single query, the
+    strategy is this query alone.
 
     Parameters
     ----------
@@ -528,7 +546,7 @@ def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, A
 
 
 def _single_query(gram: Array) -> Array | None:
-    """Return the query, scaled to largest entry 1, if the Gram has rank one, else None."""
+    """Return the only query of a Gram matrix of rank one, scaled to largest entry 1, else None."""
     pivot = int(np.argmax(np.diag(gram)))
     query = gram[pivot] / np.sqrt(gram[pivot, pivot])
     if np.abs(gram - np.outer(query, query)).max() > RANK_ONE_TOLERANCE * gram[pivot, pivot]:
@@ -538,8 +556,8 @@ def _single_query(gram: Array) -> Array | None:
 
 # Largest number of passes over all units in the block-coordinate descent.
 MAX_SWEEPS = 50
-# Weight a of the identity in the initial strategy [a I; (1 - a) 1^T].  With a larger weight,
-# searches end in local minima that do not measure the total.
+# Weight a of the identity in the initial strategy, whose rows are a I and (1 - a) 1^T. With a larger
+# weight, searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts of time: number of passes over the units if a unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
@@ -561,7 +579,8 @@ def gaussian_strategy(
 
     Notes
     -----
-    value / bound - 1 is a proven gap to every matrix mechanism with Gaussian noise.
+    No matrix mechanism with Gaussian noise has a smaller squared error than ``bound`` of the result;
+    ``value`` is that of the strategy.
 
     Source: HDMM, definition 12; the dual is that of `engine.residuals.dual_solver`.
 
@@ -594,8 +613,7 @@ class KroneckerSolver:
     Parameters
     ----------
     noise : "gaussian" or "laplace".
-    restarts : number of starts: a mixture of identity and total, the identity, then random
-        mixtures.
+    restarts : number of initial strategies; see `_initial_errors`.
     seed : seed of the random starts.
     gap : relative RMSE gap at which the search on one unit stops.
     deadline : time at which the search stops, on the clock of `planning_time`.
@@ -625,8 +643,8 @@ class KroneckerSolver:
         """
         if problem.key not in self._cache:
             rng = np.random.default_rng(self.seed)
-            # With one Gram per unit the units are independent problems.  For Gaussian noise they
-            # are also convex, so one start suffices.
+            # If every unit has a single Gram, the strategies of units do not depend on each other.
+            # For Gaussian noise each is then a convex problem, and one start suffices.
             independent = all(len(unit) == 1 for unit in problem.grams)
             starts = 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
             strategies: list[KroneckerStrategy] = []
@@ -675,8 +693,8 @@ class KroneckerSolver:
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             traces = np.array([np.trace(g.matrix) for g in unit])
             totals = np.array([g.matrix.sum() for g in unit])
-            # The lower limit is for small a: without it, groups with the total on this unit would
-            # have almost no weight in the searches on the other units.
+            # The lower limit matters for small a: without it, groups with only the total on this
+            # unit would have almost no weight in the searches on the other units.
             out.append(np.maximum(traces - correction * totals, traces / n**2) / (a * a))
         return out
 
@@ -688,7 +706,7 @@ class KroneckerSolver:
         *,
         small_start: bool,
     ) -> KroneckerStrategy:
-        """Return the strategy that block-coordinate descent reaches.
+        """Run block-coordinate descent over the units, and return the strategy at its end.
 
         Parameters
         ----------
@@ -738,8 +756,9 @@ class KroneckerSolver:
             start = current.dual if isinstance(current, Solution) else None
             return gaussian_strategy(total, self.options, start)
         theta = current.theta if isinstance(current, PIdentity) else None
-        # By default a single additional row starts with entries above 1, from where the search may
-        # end in a local minimum.  From entries below 1 it may end at the identity instead.
+        # `p_identity_strategy` starts a single additional row with entries above 1, which may lead
+        # to a local minimum.  Entries below 1 may lead to the identity.  Starts of both kinds are
+        # tried, because either may be better.
         if theta is None and small_start:
             theta = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)
@@ -760,11 +779,11 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
     The weight is the sum, over the groups with this matrix, of the group weight times the squared
     errors on the other units.  Shape (Grams of the unit,).
     """
-    # products of squared errors over many units would overflow, so sum logarithms
+    # sums of logarithms replace products over many units, which would overflow
     logs = np.log(problem.weights)
     for other, unit_costs in enumerate(costs):
         if other != u:
-            # the logarithm of the squared error 0 of queries of zeros must be finite
+            # queries with only coefficients 0 have the error 0, whose logarithm must be finite
             logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(
@@ -798,7 +817,8 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# Number of starts and relative gap of the table product search: the defaults of HDMM.
+# Table product: number of starts, and relative gap at which the search on one unit stops. Both are
+# the defaults of HDMM.
 RESTARTS, GAP = 2, 1e-5
 # Largest number of cells of the table.
 MAX_TABLE_CELLS = 100_000
@@ -807,9 +827,8 @@ MAX_TABLE_CELLS = 100_000
 def table_seconds(workload: Workload) -> float:
     """Return the expected time of the table product search, in seconds on one idle core.
 
-    The time is infinite if the search does not apply: the attributes with queries form one unit
-    (one attribute, or all coupled by affine, absolute-difference or custom queries), or the table
-    or a factor is too large.
+    The time is infinite if the search does not apply, that is, if all attributes with queries form a
+    single unit, the table has more than `MAX_TABLE_CELLS` cells, or a unit is too large.
 
     >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")
@@ -831,10 +850,14 @@ def table_seconds(workload: Workload) -> float:
 
 
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
-    """Return the design that measures one product strategy on the table of all attributes.
+    """Return the design that measures one product strategy on one table, with Gaussian noise.
 
-    These are the attributes of all weighted groups.  The noise is Gaussian.  ``tell`` is called
-    with a text before every search and may raise to cancel.
+    The table has the attributes of all groups of positive weight.
+
+    Parameters
+    ----------
+    deadline : time at which the search stops, on the clock of `planning_time`.
+    tell : progress callback with a text, called before every search; it may raise to cancel.
 
     Raises
     ------

@@ -2,12 +2,12 @@
 
 Variances
 ---------
-The variance of a product query is a sum over the residual spaces on attributes of its group.  Each
-term is the squared noise of the space, times a factor, times one number per attribute: (q . pi)^2
-for attributes outside the space, and the variance under the strategy of the attribute for those
-inside.  An attribute whose queries and cells are all equivalent has one best strategy for any
-weights; its contribution is part of the factor.  Every other attribute of a space has a *line*: a
-strategy on one attribute whose query weights change at every iteration.
+The variance of a product query q is a sum over residual spaces on attributes of its group.  The term
+of a space is the squared noise of the space times one number per attribute: (q . pi)^2 for an
+attribute outside the space, and the variance of q under the strategy of the attribute for one in the
+space.  If all queries and all cells of an attribute are equivalent, one strategy of the attribute is
+best whatever the weights are.  Every other attribute of a space has a *line*: a strategy on one
+attribute whose query weights change at every iteration.
 
 Lines
 -----
@@ -18,22 +18,23 @@ singular value decomposition diag(sqrt w) W D^1/2 = U S V^T, its strategy has
     cost of cell c       X_cc, with the weighted mean sum_c mu_c X_cc = T = tr S
     variance of query q  (W X^-1 W^T)_qq
 
-At the optimal mu no cell costs more than T.  Each iteration raises the weights of cells that cost
-more, as in `engine.residuals.dual_solver`.
+At the optimal mu no cell has a cost above T.  Each iteration raises the weights of cells with a cost
+above T, as in `engine.residuals.dual_solver`.
 
 Search
 ------
 Multiplicative weights: queries above the mean variance gain weight, queries below it lose weight.
-In every iteration the query weights determine the weights of the lines, and every line takes one
-step towards the optimal strategy for these.  At the end the budget is divided optimally among the
-strategies.
+In every iteration, weights of the workload's queries determine weights of the queries on each line,
+and every line takes one step towards the optimal strategy for these.  At the end the budget is
+divided optimally among the strategies.
 
 Lower bound
 -----------
-The optimal weighted sum for any query weights, divided by their dual norm, bounds every plan.  The
-weights are replaced by products within each group, so the Gram matrix of a space is a sum of
-products, and the minimum of a sum is at least the sum of the minima of its terms.  Plans are
-assembled and bounded by the same code after a search and from a plan file.
+For any query weights, the smallest weighted sum of variances, divided by the dual norm of the
+weights, is a lower bound on the largest variance of every plan.  For the bound, the weights of each
+group are replaced by a product of one vector per part.  The Gram matrix of a space is then a sum of
+products, and the sum of the minima of the terms is a lower bound on the minimum of the sum.  The
+same code computes plan and bound after a search and from a plan file.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 
-# Largest number of queries with separate weights, counted in one group per class.
+# Largest number of queries with separate weights; equal groups are counted once.
 MAX_LINE_QUERIES = 8_000_000
 # Largest number of matrix entries in the query rows of all lines (strategies on one attribute).
 MAX_ROW_ENTRIES = 8_000_000
-# Largest number of lines for which every class of residual spaces has lines of its own.  Above it,
-# spaces on more than `MAX_SEPARATE_AXES` attributes also share lines with other classes, see
-# `Layout._key`.
+# Every class of residual spaces has separate lines if these are at most MAX_SEPARATE_LINES lines in
+# total. Otherwise different classes of spaces share lines, unless the spaces have at most
+# MAX_SEPARATE_AXES attributes; see `Layout._key`.
 MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
@@ -85,10 +86,13 @@ MAX_SEPARATE_AXES = 2
 def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     """Count the queries with separate weights in the minimax search; 0 if it does not apply.
 
-    The search applies to the objective "max" and queries that are products over attributes, up to
-    `MAX_LINE_QUERIES` queries and `MAX_ROW_ENTRIES` entries of their rows, and to splits without
-    complements and unions.  It is needed only if some group has two or more lines: otherwise the
-    factored weights of `engine.mechanisms.reweighting` are as general as separate weights.
+    The search applies if
+
+    - the objective is "max", and the split has no complements and no unions;
+    - all queries are products over attributes without separate query weights;
+    - there are at most `MAX_LINE_QUERIES` queries, with at most `MAX_ROW_ENTRIES` entries of rows;
+    - some group has two or more attributes with a line.  Otherwise the factored weights of
+      `engine.mechanisms.reweighting` are as general as separate weights.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -118,8 +122,8 @@ def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
 def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """Return whether all queries and all cells of a part on one attribute are equivalent.
 
-    ``pi`` is the center of the attribute, shape (n,); None for the uniform center.  With another
-    center, cells are not equivalent.  The result is False for more queries than cells.
+    ``pi`` is the center of the attribute, shape (n,), or None for the uniform center.  The result is
+    False if ``pi`` is given, or if there are more queries than cells.
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
@@ -128,9 +132,9 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
 
 
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """Return a mapping from attribute to its distinct parts (query families) of weighted groups.
+    """Return the distinct parts (query families) of every attribute, sorted by key.
 
-    The parts are sorted by key; attributes without a weighted group have none.
+    Only groups of positive weight are considered.
     """
     out: dict[str, dict[str, Part]] = {}
     for group in {g.attributes: g for g in workload.groups}.values():
@@ -167,7 +171,8 @@ class SortedWorkload:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # the first pass computes classes of attributes, which order equal parts in the second pass
+        # the first pass computes symmetry classes of attributes, by which the second pass orders
+        # parts with equal families and centers
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -229,11 +234,12 @@ class GroupClass:
     number : index of the class.
     groups : number of groups in the class.
     target : target variance of the queries, in counts^2.
-    multiplicity : number of queries of a group that differ only on attributes without a line, and
-        are therefore equivalent.
+    multiplicity : number of queries of a group that are equivalent, because they differ only on
+        attributes without a line.
     parts : positions of the parts of the group whose attribute has a line.
     spaces : class of every residual space on attributes of the group.
-    factors : for every space, the contribution of attributes without a line, shape (spaces,).
+    factors : for every space, the factor of a query's variance from attributes without a line, shape
+        (spaces,).
     lines : for every space and part, the index of the line; -1 if the attribute of the part is not
         in the space.
     outside : for every part, (q . pi)^2 of its queries, shape (queries,) each.
@@ -258,7 +264,7 @@ class GroupClass:
 
 
 class Layout:
-    """Which line (strategy on one attribute) each attribute has in each residual space.
+    """Assignment of a line (strategy on one attribute) to each attribute of each residual space.
 
     Attributes
     ----------
@@ -308,12 +314,12 @@ class Layout:
         return self._symmetric[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
-        """Return a key that is equal for two spaces if they share the line of an attribute.
+        """Return the key of the line of an attribute in a space; equal keys mean the same line.
 
-        Spaces of one class share lines of equivalent attributes.  Without ``separate``, spaces of
-        different classes do so, too, if they are on more than `MAX_SEPARATE_AXES` attributes, have
-        equally many attributes, and their attributes with a line are equivalent; see
-        `MAX_SEPARATE_LINES`.
+        With ``separate``, or for a space on at most `MAX_SEPARATE_AXES` attributes, the line is
+        shared by equivalent attributes of spaces of the same class.  Otherwise it is also shared by
+        spaces of other classes that have equally many attributes and equivalent attributes with a
+        line.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -323,7 +329,7 @@ class Layout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.classes.spaces[space]
-        # attributes without a line have equivalent cells, so only their number matters
+        # of attributes without a line only the number matters, because their cells are equivalent
         return (
             axis_key,
             tuple(sorted(str(attribute_classes[n]) for n in space if self.needs_line[n])),
@@ -340,7 +346,7 @@ class Layout:
         return self._rows[key]
 
     def _group_class(self, number: int, group: Group) -> GroupClass:
-        """Return the class with a number, given one of its groups."""
+        """Return the `GroupClass` with a number, described by one of its groups."""
         schema, classes = self.workload.schema, self.classes
         names = [group.attributes[p.axes[0]] for p in group.parts]
         line_parts = tuple(k for k, name in enumerate(names) if self.needs_line[name])
@@ -351,8 +357,8 @@ class Layout:
                 part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name)))
                 ** 2
             )
-            # the identity is optimal for equivalent cells; its column norm^2 is 1 - 1/n in the
-            # residual space of a uniform center
+            # for equivalent cells the identity is optimal; projected to the residual space of a
+            # uniform center, its columns have the squared norm 1 - 1/n
             if self.needs_line[name]:
                 inside.append(math.nan)
             else:
@@ -398,19 +404,20 @@ class Layout:
         )
 
 
-# This share of the largest query weight is added to all weights, because a query of weight 0 could
-# have an infinite variance.
+# In a line, this share of the largest query weight is added to all weights, because a query of
+# weight 0 could have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
 # Smallest cell weight as a share of the mean, because a weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# After the search, lines iterate at fixed query weights, at most this often or until this gap.
+# Before a plan is computed, lines are iterated at fixed query weights until this gap, but at most
+# this many times.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
 class Line:
-    """Strategy on one attribute that follows changing weights of its queries.
+    """Strategy on one attribute that is adapted step by step to changing weights of its queries.
 
     Parameters
     ----------
@@ -430,17 +437,16 @@ class Line:
         self.variances = np.zeros(len(rows))
 
     def update(self, weights: Array) -> None:
-        """Take one step with new query weights, shape (queries,).
-
-        Sets ``variances``, shape (queries,): the variances of the queries at privacy cost 1.
-        """
+        """Take one step with new query weights, shape (queries,); see `step`."""
         self.weights = weights / weights.max() + QUERY_WEIGHT_FLOOR
         self.step()
 
     def step(self) -> float:
-        """Improve the cell weights once for the current query weights, and set ``variances``.
+        """Improve the cell weights once for the current query weights.
 
-        Returns the gap before the step: largest cost of a cell over the mean cost, minus 1.
+        ``variances`` are then the variances of the queries at privacy cost 1, shape (queries,), with
+        the cell weights before the step.  Return the gap of these cell weights: the largest cost of a
+        cell divided by the mean cost, minus 1.
         """
         projected = self.rows * np.sqrt(self.cell_weights)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
@@ -464,10 +470,10 @@ class Line:
 
 
 # In an iteration for the lower bound, a cell weight is multiplied by (cost of the cell / mean cost)
-# to this power; and number of these iterations.
+# to the power PROOF_WEIGHT_EXPONENT. There are at most PROOF_ITERATIONS iterations.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
-# stored (dual weights, termination message) pairs, in the order of the searches
+# Pairs of dual weights and termination message from a plan file, in the order of the searches.
 Recorded = list[tuple[Array, str]]
 
 
@@ -477,7 +483,8 @@ class MeasuredSpaces:
 
     Attributes
     ----------
-    parts, solutions : assignment of residual spaces to solutions, and the solutions.
+    parts : decomposition whose ``spaces`` assign to every residual space the index of its solution.
+    solutions : the solutions.
     duals : cell weights from which the strategies are computed, in the order of first use.
     lines : query weights by attribute, for which the strategies are optimal.
     """
@@ -490,7 +497,7 @@ class MeasuredSpaces:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Proof:
-    """Lower bound on the objective, with what proves it.
+    """Lower bound on the objective, with the weights that prove it.
 
     Attributes
     ----------
@@ -517,13 +524,13 @@ def strategies_of_weights(
 
     Parameters
     ----------
-    weights : query weight vectors, shape (queries,) each.
-    line_of : mapping from (space, attribute) to the index of its vector in ``weights``; all queries
-        on other attributes have equal weights.
+    weights : one vector of query weights per line, shape (queries,) each.
+    line_of : mapping from (space, attribute) to the index of its vector in ``weights``.  Queries on
+        an attribute that is not in the mapping have equal weights.
     cell_weights : for every vector, the weights of the cells that define the strategy, shape
         (cells,); None for uniform weights.
-    recorded : cell weights of a plan file, one per class of equivalent cells, that replace
-        ``cell_weights``.  They are removed from ``recorded`` in the order of use.
+    recorded : stored cell weights of a plan file that replace ``cell_weights``, with one weight per
+        class of equivalent cells.  Used entries are removed from ``recorded``.
 
     Raises
     ------
@@ -533,7 +540,7 @@ def strategies_of_weights(
     parts, solved = parts_of(workload), dict[Any, Solution]()
     duals: list[Array] = []
     solutions: list[SpaceSolution] = []
-    # mapping from the keys of a space's attributes to the index of its solution
+    # index of the solution of a space, by the keys of its attributes
     solution_index: dict[tuple[Any, ...], int] = {}
     assignment: dict[Space, tuple[int, float]] = {}
     for space in spaces:
@@ -583,15 +590,15 @@ def proof(
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
-    """Compute the lower bound, proven by query weights, on the objective of all plans.
+    """Compute the lower bound on the objective of all plans that given query weights prove.
 
     Parameters
     ----------
     emphasis : query weights, as products over attributes.
-    initial_weights : returns initial cell weights for a space and one of its attributes, shape
-        (cells,), or None for uniform weights.
-    recorded : cell weights of a plan file that replace the search.  They are removed from
-        ``recorded`` in the order of use.
+    initial_weights : function of a space and one of its attributes that returns initial cell
+        weights, shape (cells,), or None for uniform weights.
+    recorded : stored cell weights of a plan file that replace the search.  Used entries are removed
+        from ``recorded``.
     deadline : time after which the cell weights are not improved further.
 
     Raises
@@ -682,7 +689,7 @@ def rebuild_proof(
 
 
 def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
-    """Return the residual Gram of all queries on an attribute; weights None are all 1."""
+    """Return the residual Gram of all queries on an attribute; without weights, all are 1."""
     (n,) = parts[0].sizes
     gram, start = np.zeros((n, n)), 0
     for part in parts:
@@ -702,8 +709,9 @@ def _dual_weights(
 ) -> Array:
     """Return one weight per orbit (class of equivalent cells), shape (orbits,).
 
-    The weights start at the cell weights ``initial`` (uniform if None) and are improved by at most
-    ``steps`` iterations; the result is the one with the largest lower bound.
+    The search starts from the cell weights ``initial``, or uniform ones if that is None.  It takes
+    at most ``steps`` steps, none after the deadline.  Return the evaluated weights with the largest
+    lower bound; with 0 steps, the initial weights.
     """
     cell_weights = np.ones(len(problem.orbit)) if initial is None else initial
     weights: Array = (
@@ -737,20 +745,20 @@ MIN_ITERATIONS = 10
 # With at most this many queries with separate weights, several plans are computed and the best one
 # is returned.
 MAX_COMPARED_QUERIES = 500_000
-# Weights below this share of the mean of their group increase faster.
+# Weights below about this share of the mean weight of their class increase faster.
 LIGHT_WEIGHT = 1e-2
 # Largest change of the logarithm of a weight in one iteration.
 MAX_LOG_STEP = 3.0
 # Smallest mean weight of the queries of a group, as a share of the mean of all queries.
 MIN_GROUP_WEIGHT = 1e-9
-# Smallest weight of a query in the lower bound, as a share of the smallest weight in the search.
+# Smallest weight of a query in the lower bound, as a share of the smallest weight in its search.
 PROOF_WEIGHT_FLOOR = 1e-2
-# Single precision suffices for the search over millions of queries; certificates use double
-# precision.
+# The search over millions of queries computes in single precision; plans and lower bounds are
+# computed in double precision.
 SEARCH_DTYPE: Any = np.float32
 # Relative gap of the standard error at which the search stops.
 STOP_GAP = 1e-5
-# If the relative gap of the standard error is larger, another form of query weights is tried.
+# If the relative gap of the standard error is larger at the end, `TradeoffSearch` is tried, too.
 POOR_FIT_GAP = 1e-3
 # The search stops after `MAX_STALLED_PLANS` consecutive plans whose gap exceeds `STALLED_GAP_RATIO`
 # times the gap before them.
@@ -766,7 +774,7 @@ class _UpdateRule:
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : addition to the power for small weights that increase.
+    light_power : amount that is added to ``power`` for weights near 0 that increase.
     momentum : share of the previous step of the logarithms that is added to the next one.
     min_share : smallest weight of a query, as a share of the mean of its group.
     """
@@ -777,7 +785,8 @@ class _UpdateRule:
     min_share: float
 
 
-# Without momentum, until the first plan of a workload with few queries.
+# For workloads with few queries, FIRST_RULE applies until the first plan. In all other cases
+# MOMENTUM_RULE applies.
 FIRST_RULE = _UpdateRule(power=2.0, light_power=20.0, momentum=0.0, min_share=1e-8)
 MOMENTUM_RULE = _UpdateRule(power=1.5, light_power=10.0, momentum=0.7, min_share=1e-4)
 
@@ -801,9 +810,9 @@ class MinimaxResult:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """Cell weights of all strategies and of the lower bound.
+        """Cell weights of all strategies, then of the lower bound, one array per solve.
 
-        One weight per orbit (class of equivalent cells) in each array.
+        Each array has one weight per orbit (class of equivalent cells).
         """
         return (*self.plan.duals, *self.proof.duals)
 
@@ -843,8 +852,8 @@ class _SearchState:
     Notes
     -----
     ``weights`` has one array per class of groups, with one axis per part that has a line.  An entry
-    is the total weight of equivalent queries over all groups of the class; all entries sum to 1, or
-    to slightly more if some are raised to the smallest weight.
+    is the total weight of equivalent queries over all groups of the class.  The entries of all
+    arrays sum to 1, or to slightly more if some were raised to the smallest allowed weight.
     """
 
     def __init__(self, layout: Layout, counts: Array) -> None:
@@ -867,10 +876,11 @@ class _SearchState:
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
-        """Set ``tables``: for every class and part, the factors of the variances of its queries.
+        """Set ``tables``, one array of shape (spaces, queries) per class and part with a line.
 
-        A table has shape (spaces, queries).  Its entry is the variance of the query under the line
-        of the part, or (q . pi)^2 in a space without the attribute of the part.
+        An entry is the variance of the query under the line of the part in this space, or (q . pi)^2
+        in a space without the attribute of the part.  The variance of a product query in a space is
+        the product of such entries, one per part, times noise and factor of the space.
         """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
@@ -907,9 +917,8 @@ class _SearchState:
     def line_weights(self) -> list[Array]:
         """Return for every line the weights of its queries, shape (queries,) each.
 
-        The variance of a workload query is a sum over spaces of products, with one factor per
-        attribute: the variance of a line's query.  The weight of that query is the derivative of
-        the weighted sum of variances, relative to the targets, by this factor.
+        The weight of a query on a line is the derivative of the objective of `best_noises` (the
+        weighted sum of variances relative to their targets) by the variance of this query.
         """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for group_class, weights, tables in zip(
@@ -949,14 +958,14 @@ class _SearchState:
         ]
 
     def emphasis(self, classes: Symmetry) -> Emphasis:
-        """Return product weights for the lower bound: the margins of the weights of every class."""
+        """Return factored weights for the lower bound: products of the margins of ``weights``."""
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
         # mapping from number of queries to the index of a vector of ones
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
-            # The smallest weight during the search serves only to keep weights positive; it would
-            # weaken the bound.
+            # the search raises all weights to a smallest weight, to keep them positive; the bound is
+            # better without this addition
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group, indices = self.layout.workload.groups[classes.examples[group_class.number]], []
@@ -1003,10 +1012,10 @@ def minimax_search(
     tell: Callable[[float, str], None],
     deadline: float,
 ) -> MinimaxResult:
-    """Search for the plan with the smallest largest variance, and for the best lower bound.
+    """Search for the plan that minimises the largest variance, and for the best lower bound.
 
-    The search ends when it has converged or at the deadline, but not before `MIN_ITERATIONS`
-    iterations, without which there is no plan.
+    The search ends when it has converged or after the deadline, but not before `MIN_ITERATIONS`
+    iterations.
 
     Raises
     ------
@@ -1029,7 +1038,7 @@ def minimax_search(
         for _ in range(iterations):
             message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
             tell(0.9 * done / max_iterations, message)
-            # Many small products are slower with several BLAS threads.
+            # BLAS is slower with several threads, because the matrix products are small
             with threads_for(1):
                 state.step(rule)
             done += 1
@@ -1110,9 +1119,7 @@ def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
 
 
 def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) -> Array:
-    """Return the change of the logarithms of query weights.
-
-    It is a multiple of ``log(ratio)``, larger for small weights that increase, plus momentum.
+    """Return the change of the logarithms of query weights in one iteration; see `_UpdateRule`.
 
     Parameters
     ----------
@@ -1133,13 +1140,14 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
 
 
 def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1) -> Array:
-    """Return for every space the sum over queries of weight times the product of the tables.
+    """Return for every space the sum over queries of weight times the product of table entries.
 
     Parameters
     ----------
-    weights : one axis per table.
-    tables : shape (spaces, queries of the axis) each.
-    free_axis : axis that is not summed, whose table is left out; -1 for none.
+    weights : weights of queries, with one axis per table.
+    tables : one table per axis of ``weights``, shape (spaces, length of the axis) each.
+    free_axis : axis of ``weights`` that is not summed and whose table is not multiplied; -1 for
+        none.
 
     Returns
     -------
@@ -1163,9 +1171,9 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
 
 
 def _products(scale: Array, tables: Sequence[Array]) -> Array:
-    """Return the sum over spaces of ``scale`` times the product of one column of every table.
+    """Return sum_s scale[s] tables[0][s, i] tables[1][s, j] ... as an array with axes i, j, ...
 
-    The result has one axis per table, over its columns; ``scale`` has shape (spaces,).
+    ``scale`` has shape (spaces,), and every table has one row per space.
     """
     if not tables:
         return np.asarray(scale.sum())

@@ -1,7 +1,7 @@
 """Base class of mechanisms with independent noise on residual spaces.
 
-With L_B the weighted squared error of residual space B at privacy cost 1, the best allocation of a
-budget beta to the spaces has
+Let L_B be the weighted sum of variances of the queries on residual space B if the whole privacy
+cost is 1 and is spent on B.  The best allocation of a budget beta to the spaces has
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B))
     objective = (sum over B of sqrt(L_B))^2 / beta
@@ -72,11 +72,13 @@ from engine.residuals.tuning.unions import unite
 from engine.workload import Workload
 
 STOPPED = {
-    "memory": " The memory limit left some queries or spaces out of the search for a split.",
-    "time": " The time limit ended the search for a split.",
+    "memory": (
+        " The memory limit left some queries or residual spaces out of the search for centers."
+    ),
+    "time": " The time limit ended the search for centers.",
     "work": (
-        " Pairs that would take long were left out of the search for a split; a longer time limit"
-        " includes them."
+        " Pairs of attributes that would take long were left out of the search for centers; a longer"
+        " time limit includes them."
     ),
 }
 
@@ -91,15 +93,14 @@ class CandidatePlan:
     Attributes
     ----------
     split : split of queries into residual spaces.
-    error : root of the weighted sum of variances at privacy cost 1; for other objectives the
-        objective itself.
-    values : mapping from the key of a block to its weighted squared error at privacy cost 1, in
-        counts^2; the sum of the roots is the error if the costs of blocks are summed.  Empty for
-        objectives other than the weighted sum, under accuracy constraints, and for a product
-        strategy on the full table.
+    error : for the weighted sum of variances, its root at privacy cost 1; for other objectives,
+        their value at privacy cost 1.
+    values : weighted squared error of every block at privacy cost 1, in counts^2, by the key of the
+        block.  Empty for objectives other than the weighted sum, under accuracy constraints, and
+        for a product strategy on the full table.
     assemble : function that builds the plan.
-    joint : joint privacy cost of all blocks over the sum of their separate costs; ``error``
-        includes it.
+    joint : joint privacy cost of all blocks divided by the sum of their separate costs.  ``error``
+        is computed from the joint cost.
     """
 
     split: Split
@@ -119,9 +120,9 @@ class CandidatePlan:
 
 
 def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Return the plan with a note of the limits that stopped the search for its split.
+    """Return the plan with sentences in its statement for the limits that stopped the search.
 
-    ``limits`` are keys of `STOPPED`; without any, the plan is unchanged.
+    ``limits`` are keys of `STOPPED`.
     """
     note = "".join(text for limit, text in STOPPED.items() if limit in limits)
     split = replace(plan.split, stopped=limits)
@@ -130,22 +131,25 @@ def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
 
 # For forecasts: memory of the process before planning.
 BASE_BYTES = 120e6
-# For forecasts: time without strategy searches, in seconds per plan and per group.
+# For forecasts: planning time in addition to the strategy searches, in seconds per plan and per
+# group of the workload.
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
-# For forecasts: time of a step of the search for query weights without its solves, in seconds per
-# residual space.
+# For forecasts: time of a step of the search for query weights in addition to its strategy searches,
+# in seconds per residual space.
 STEP_SECONDS_PER_SPACE = 2e-4
 # For forecasts: time of the joint sensitivity and its lower bound, in seconds per residual space.
 JOINT_SECONDS = 6e-3
-# For forecasts: a plan of the minimax search, and a search for the objective "lp", take as long as
-# this many solves of the weighted sum.
+# For forecasts: time of one plan of the minimax search, and of the search for the objective "lp",
+# relative to planning for the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
-# (axes, strategy) pairs on disjoint axes of a residual space, measured by their product
+# Pairs of (axes, strategy). The axes are disjoint, and a residual space is measured by the Kronecker
+# product of the strategies.
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = (
-    " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+    " Tuned centers lower the total error; single groups may be less accurate than with uniform"
+    " centers."
 )
-JOINT_TEXT = " The cost is that of the costliest cell in all spaces together."
+JOINT_TEXT = " The privacy cost is the largest cost of a cell, summed over all residual spaces."
 CONSTRAINTS_TEXT = (
     " The bound holds among plans that satisfy the accuracy constraints of single groups."
 )
@@ -156,11 +160,14 @@ class SpaceSolver(Protocol):
 
     Attributes
     ----------
-    watch : called with the gap of the running search; may raise to cancel.
+    watch : function that is called with the gap of the running search; it may raise an exception to
+        cancel the search.
     duals, endings : dual weights and termination message of every search so far.
-    dense_limit : memory limit in bytes that chooses between dense and alternating searches.
-    recorded : stored (dual weights, message) pairs that replace the searches, or None.
-    warm : dual weights from which the searches start, or empty.
+    dense_limit : a search that needs more memory in bytes alternates between factors of a product
+        instead of searching one dense strategy.
+    recorded : pairs of dual weights and termination message, from a plan file, that replace the
+        searches; None to search.
+    warm : dual weights from which the searches start; empty for uniform weights.
     """
 
     watch: Watch | None
@@ -171,10 +178,10 @@ class SpaceSolver(Protocol):
     warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected cost of each subworkload."""
+        """Return the expected time and memory of solving each subworkload."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` so that the searches fit into ``seconds``."""
+        """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``."""
 
     def ahead(
         self,
@@ -183,7 +190,7 @@ class SpaceSolver(Protocol):
         workers: int | None,
         tell: Callable[[float], object],
     ) -> None:
-        """Solve costly subworkloads in worker processes before `solve` is called for them."""
+        """Solve expensive subworkloads in worker processes, so that `solve` finds their results."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
@@ -202,8 +209,8 @@ class ResidualMechanism(Mechanism):
         " smaller weighted RMSE than the bound."
     )
 
-    # whether the solver returns optimal strategies for any query weights, so that the minimax
-    # search of `engine.mechanisms.minimax` may be used
+    # Whether the minimax search of `engine.mechanisms.minimax` may replace the solver. It requires
+    # that the mechanism has optimal strategies for all query weights.
     by_lines: ClassVar[bool] = False
 
     @abstractmethod
@@ -213,21 +220,21 @@ class ResidualMechanism(Mechanism):
         """Return the solver for the subworkloads of a decomposition."""
 
     def with_gap(self, gap: float) -> Self:
-        """Return the mechanism with a target gap of at least ``gap``, for steps of a search.
+        """Return the mechanism with a target gap of at least ``gap``, for inexact search steps.
 
-        Mechanisms without a target gap are returned unchanged.
+        This implementation is for mechanisms without a target gap.
         """
         return self
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return a mapping from attribute to a label of its strategy, if the mechanism fixes it.
+        """Return labels of attributes: attributes with different labels get different strategies.
 
-        Attributes with different labels have different strategies, even for equal queries.
+        Attributes that are missing from the mapping are treated alike if their queries are equal.
         """
         return {}
 
     def overhead(self, workload: Workload) -> float:
-        """Return the expected seconds of planning without the strategy searches."""
+        """Return the expected planning time in seconds, without the strategy searches."""
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
@@ -248,10 +255,10 @@ class ResidualMechanism(Mechanism):
         check_size(workload, memory_limit, closed_form=is_sum, intervals=intervals)
 
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
-        """Return the expected seconds of computing the joint sensitivity and its lower bound.
+        """Return the expected time in seconds of the joint privacy cost and its lower bound.
 
-        They are computed only if cells have different costs, which happens if strategies do not
-        measure complete spaces, or if the objective is not the sum.
+        They are computed only if cells may have different costs: if some strategy measures only a
+        subspace of its residual space, or if the objective is not the sum.
         """
         has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
@@ -274,7 +281,8 @@ class ResidualMechanism(Mechanism):
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
-        # other objectives change the query weights at every step and then solve each space
+        # searches for other objectives change the query weights at every step, and solve every
+        # space for the new weights
         if not self.goal(workload).linear:
             check_no_alternation(parts.subworkloads, costs)
             separate_seconds = math.fsum(
@@ -306,9 +314,9 @@ class ResidualMechanism(Mechanism):
     def best(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float
     ) -> CandidatePlan:
-        """Return the candidate plan with the smallest error; here, that with uniform centers.
+        """Return the candidate plan with the smallest error.
 
-        Subclasses that tune centers override the method.
+        This implementation has one candidate, the plan with uniform centers.
         """
         return self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
 
@@ -324,10 +332,12 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the plan for one split.
 
-        For objectives other than the sum, the search for query weights stops when its lower bound
-        shows that the error is at least ``best_error``.  For the sum, dense searches that are
-        expected to exceed the share ``search_share`` of the remaining time are replaced by
-        alternating ones.
+        Parameters
+        ----------
+        best_error : for objectives other than the sum: the search for query weights stops when its
+            lower bound shows that the error is at least ``best_error``.
+        search_share : for the sum: share of the remaining time that dense searches may take; if
+            they are expected to take longer, alternating searches replace some of them.
         """
         if self.goal(workload).linear:
             return self._solve_sum(workload, budget, limits, deadline, split, search_share)
@@ -375,7 +385,8 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the optimal plan for modified group weights.
 
-        The attribute ``error`` of the result is for the weights of the workload.
+        The attribute ``error`` of the result is computed with the weights of the workload, not with
+        the modified ones.
 
         Parameters
         ----------
@@ -419,7 +430,7 @@ class ResidualMechanism(Mechanism):
         labels = self.axis_labels(workload)
         parts = decompose(workload, split, labels)
         _check_spaces(workload, parts)
-        # called for its error: it raises if a single step of the search exceeds the limits
+        # called because it raises an error if a single step of the search exceeds the limits
         self.forecast_split(workload, parts, limits)
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> SolveResult:
@@ -430,8 +441,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # The progress callback of a solve is called only so that it can cancel.  Solutions are not
-        # cached, because each of them is used once.
+        # A solve reports progress only to let the callback cancel it.  Its solutions are not cached,
+        # because each is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
@@ -440,7 +451,7 @@ class ResidualMechanism(Mechanism):
         )
         results: Sequence[Candidate | MinimaxResult] = []
         if self.by_lines and is_applicable(workload, self.goal(workload), split):
-            # if weights differ so much that rounding makes some of them 0, use `TradeoffSearch`
+            # `Unanswered` means that rounding made some weights 0; `TradeoffSearch` follows then
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(
@@ -448,7 +459,8 @@ class ResidualMechanism(Mechanism):
                     )
                 ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
-        # weights that are not products over attributes may prove a better bound
+        # `TradeoffSearch` may find a better bound, because for few queries its weights need not be
+        # products over attributes
         has_few_queries = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.fits_poorly and has_few_queries and planning_time() < deadline):
             search = TradeoffSearch(
@@ -499,15 +511,15 @@ class ResidualMechanism(Mechanism):
         recorded : stored results that replace the searches.  They are removed from ``recorded`` in
             the order of use.
         warm : dual weights from which the searches start.
-        search_share : share of the remaining time that dense searches may take; those that are
-            expected to exceed it are replaced by alternating ones.
+        search_share : share of the remaining time that dense searches may take; if they are
+            expected to take longer, alternating searches replace some of them.
 
         Returns
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # A plan file stores a lower limit if ``search_share`` lowered it to save time.  The
-        # unions of the plan were chosen before, so they need not fit the lower limit.
+        # If ``search_share`` lowered the memory limit to save time, the plan file stores the lower
+        # value.  Unions are chosen by the limit before, so it applies again when a plan is rebuilt.
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)
@@ -519,8 +531,8 @@ class ResidualMechanism(Mechanism):
         if search_share < math.inf:
             seconds = search_share * (deadline - planning_time())
             solver.in_time(parts.subworkloads, costs, seconds)
-        # expected seconds before every solve; the constant makes progress increase even if the
-        # forecast of a solve is 0
+        # expected seconds before every solve; the added constant avoids a division by 0 if all
+        # forecasts are 0
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share = (1.0 - initial_progress) * 0.9
@@ -592,7 +604,7 @@ class ResidualMechanism(Mechanism):
                 )
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("the stored noises do not fit the residual spaces")
-        # `_solve` removes the weights that it uses from the list
+        # `_solve` removes the weights that it uses from `recorded`, so none may be left
         if recorded:
             raise ValueError("more dual weights are stored than searches need")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
@@ -614,9 +626,10 @@ class ResidualMechanism(Mechanism):
         solved: SolverState,
         bound: float | None = None,
     ) -> Plan:
-        """Return the plan for solved residual spaces: divide the budget and round to grids.
+        """Return the plan for solved residual spaces: divide the budget and round noise to grids.
 
-        ``bound`` is the lower bound on the objective; None to compute that of the weighted sum.
+        ``bound`` is the lower bound on the objective.  With None, the lower bound on the weighted
+        sum is computed.
         """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
@@ -685,8 +698,8 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         ideal : squared noise of the blocks at privacy cost 1, shape (blocks,).
-        joint : whether the cost is the maximum over cells of the blocks' summed costs, instead of
-            the sum of their maxima.
+        joint : whether the privacy cost is the maximum over cells of the cost summed over blocks.
+            With False it is the sum over blocks of the maximum over cells.
         """
         row_budget = budget.row_pcost
         noises = {
@@ -703,7 +716,7 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
-            # rebuild the plan, which checks the accuracy constraints of groups at the new budget
+            # rebuilding checks the accuracy constraints of groups at the new budget
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
         noisy = self._calibrate(
@@ -712,7 +725,7 @@ class ResidualMechanism(Mechanism):
         return plan.with_noise(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
-        """Return the sentences about the lower bound: its measure and the plans it holds for.
+        """Return sentences that say what the lower bound bounds, and for which plans it holds.
 
         Parameters
         ----------
@@ -758,7 +771,7 @@ def _joint_share(
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : if False, a ratio above 1 - `MIN_JOINT_SAVING` is returned as 1.
+    always : with False, the result is 1 if the ratio is 1 - `MIN_JOINT_SAVING` or more.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]

@@ -3,32 +3,34 @@
 Other objectives
 ----------------
 Objectives other than the weighted sum of variances are norms of the variances.  For query weights u
-the solver of the mechanism returns strategies and budget shares that are optimal for the weighted
-sum, together with a certificate.  The lower bound on the weighted sum, divided by the dual norm of
-u, bounds the objective of every plan of the class.  `TradeoffSearch` maximises this bound over
-factored weights (products of one vector per part of a group).  Each step multiplies every weight by
-the ratio of its gain to its cost; by the envelope theorem the query variances are the gradient.
-Anderson acceleration combines successive steps.  From time to time, and at every step near the end,
-the strategies get the optimal budget shares for the objective itself.  The search stores the best
-plan and the best bound.  Its first step uses the weights of the workload, so the result is never
-worse than the strategies for the weighted sum with optimal shares.
+the solver of the mechanism returns the strategies and budget shares that minimise the sum of
+variances weighted by u, and a lower bound on this sum.  The lower bound, divided by the dual norm
+of u, is a lower bound on the objective.  `TradeoffSearch` maximises this quotient over factored
+weights (products of one vector per part of a group).  Each step multiplies every weight by the
+ratio of its gain (share of the weighted variance) to its cost (share of the dual norm); by the
+envelope theorem the gradient of the weighted sum has the query variances as entries.  Anderson
+acceleration combines successive steps.  From time to time, and at every step near the end, budget
+shares that are optimal for the objective itself are computed for the current strategies.  The
+search stores the best plan and the best bound.  Its first step uses the weights of the workload, so
+the result is never worse than the strategies for the weighted sum with optimal shares.
 
-If no product of vectors attains the optimum, `PointWeights` improves the best plan.  It stores a
+If no factored weights attain the optimum, `PointWeights` improves the best plan.  It stores a
 separate weight for every query, which rises for queries above the mean variance and falls for
-queries below it.  The factored weights, for which solvers are available, then follow the gains of
-the separate weights.
+queries below it.  Solvers require factored weights, so these are then changed until their margins
+approach the margins of the separate weights.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
 
 Accuracy constraints
 --------------------
-Tuned centers may be constrained to give single groups no larger errors than uniform centers do.
-Tuning lowers the weighted sum of variances and may raise the variances of single groups.  Let V_g
-be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  Modified
-weights u_g >= w_g act as Lagrange multipliers, with u_g = w_g for inactive constraints: the optimal
-plan for u is optimal for w among plans that satisfy the constraints if, for every group,
-V_g = T_g or u_g = w_g.  Before convergence the bound remains valid:
+Tuning lowers the weighted sum of variances, but may raise the variances of single groups.  An
+accuracy constraint limits the variance of a group relative to its variance with uniform centers.
+Let V_g be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  The
+search raises weights w_g to u_g until the optimal plan for the weights u satisfies the constraints.
+This plan is optimal for the weights w under the constraints if every group has V_g = T_g or
+u_g = w_g; the differences u_g - w_g are the Lagrange multipliers.  Whether the search has converged
+or not, every plan that satisfies the constraints has
 
     sum of w V >= sum of u V - sum of (u - w) T
 """
@@ -72,17 +74,17 @@ MAX_WEIGHT_UPDATES = 20
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
-# Initial value of the secant method: the slope of log V_g in log u_g if a workload has one group.
+# Secant method for log u_g: initial estimate of the slope of log V_g with respect to log u_g.
 INITIAL_SLOPE = -0.5
-# Flattest slope that the secant method uses, and largest change of the logarithm of a weight.
+# Estimates of the slope are at most MAX_SLOPE, and a step changes log u_g by at most MAX_LOG_STEP.
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
 
 def checked_keep(keep: Any) -> float | dict[int, float]:
-    """Validate the option ``keep``, which limits the error of groups with tuned centers.
+    """Check the option ``keep`` and return it as one number, or as a mapping sorted by group number.
 
-    It is the allowed relative increase of the RMSE: one number for all groups, or a mapping from
-    group number to number.  Keys may be strings, as in JSON.
+    The option has the allowed relative increase of the RMSE: one number for all groups, or a
+    mapping from group number to number.  Group numbers may be strings, as in JSON.
 
     Raises
     ------
@@ -103,9 +105,9 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     are_valid = all(is_number(share) and 0.0 <= share < math.inf for share in shares)
     if not are_valid or min(numbers, default=0) < 0:
         raise PlanError(
-            f"keep is {str(keep)[:60]}. Give the relative increase of the error of a group that is"
-            " allowed, 0 or more: one number for all groups, or a mapping from group numbers to"
-            " numbers, such as {0: 0.05}."
+            f"keep is {str(keep)[:60]}. Give the share by which the error of a group may increase,"
+            " 0 or more: one number for all groups, or a mapping from group numbers to numbers,"
+            " such as {0: 0.05}."
         )
     return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
 
@@ -122,7 +124,7 @@ def variance_limits(
 
     Returns
     -------
-    In the units of ``uniform``, shape (groups,); infinite for groups without a constraint.
+    Limits in the unit of ``uniform``, shape (groups,); infinite for groups without a constraint.
 
     Raises
     ------
@@ -138,7 +140,7 @@ def variance_limits(
         )
     limits = np.full(count, math.inf)
     for number, share in shares.items():
-        # groups that exact totals answer have the error 0 and need no constraint
+        # a group with error 0, which exact totals answer, needs no constraint
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             limits[number] = uniform[number] * (1.0 + share) ** 2
     return limits
@@ -161,22 +163,24 @@ PlanT = TypeVar("PlanT", bound=WeightedPlan)
 def constrained_search(
     build_plan: Callable[[Array], PlanT], sum_limits: Array, may_continue: Callable[[float], bool]
 ) -> PlanT | None:
-    """Search for group weights whose plan satisfies accuracy constraints with the smallest error.
+    """Search for group weights whose plan satisfies the accuracy constraints.
 
     Parameters
     ----------
-    build_plan : returns the plan for group weights multiplied by factors of at least 1, shape
-        (groups,).
+    build_plan : function that takes one factor of at least 1 per group, shape (groups,), and
+        returns the plan for the group weights multiplied by these factors.
     sum_limits : largest allowed sum of variances of every group, shape (groups,); infinite for no
         limit.
-    may_continue : called with the completed share of the work; returns whether to continue.
+    may_continue : function that is called with the completed share of the work before each step,
+        and returns whether to continue.
 
     Returns
     -------
-    The plan, or None if no plan of the search satisfies the constraints.
+    Of the plans that satisfy the constraints, the one with the smallest error; None if no plan of
+    the search satisfies them.
     """
     best, previous = None, None
-    # logarithms of the factors, and slopes of log V_g in them
+    # logarithms of the factors, and estimated slopes of log V_g with respect to these logarithms
     logs = np.zeros(len(sum_limits))
     slopes = np.full(len(sum_limits), INITIAL_SLOPE)
     is_limited = np.isfinite(sum_limits)
@@ -190,8 +194,8 @@ def constrained_search(
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
-        # how strongly a group responds to its weight depends on the other groups, so estimate the
-        # slopes from the last two steps (secant method)
+        # the slope of a group depends on the weights of all groups, so it is estimated from the last
+        # two steps (secant method)
         if previous is not None:
             log_changes, excess_changes = logs - previous[0], excess - previous[1]
             has_changed = np.abs(log_changes) > 1e-6
@@ -204,11 +208,11 @@ def constrained_search(
 
 
 def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
-    """Return a mapping from residual space to its optimal squared noise at privacy cost 1.
+    """Return the optimal squared noise of every residual space at a total privacy cost of 1.
 
-    ``values`` maps each space B to L_B, its weighted squared error at privacy cost 1 in counts^2.
-    By Cauchy and Schwarz, the sum of L_B / pcost_B for a fixed sum of pcost_B is smallest if pcost_B
-    is proportional to sqrt(L_B).
+    ``values`` has for each space B the weighted squared error L_B at privacy cost 1, in counts^2.
+    The error is the sum of L_B / pcost_B.  By the Cauchy-Schwarz inequality it is smallest, for a
+    fixed sum of the pcost_B, if pcost_B is proportional to sqrt(L_B).
     """
     total = math.fsum(map(math.sqrt, values.values()))
     return {space: total / math.sqrt(value) for space, value in values.items()}
@@ -217,8 +221,8 @@ def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
 def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
     """Return the lower bound on the weighted sum of variances at privacy cost 1, in counts^2.
 
-    It holds for plans that charge the sum of the costs of their blocks, and follows from the bounds
-    of the solutions of the residual spaces.
+    The bound follows from the bounds of the residual spaces.  It holds for plans whose privacy cost
+    is the sum of the costs of their blocks.
     """
     return (
         math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
@@ -244,22 +248,24 @@ def constrained_bound(
     return max(total - math.fsum((weights - group_weights)[raised] * sum_limits[raised]), 0.0)
 
 
-# The weight of a query is multiplied by (its variance / mean variance) to this power.
+# In an update of `PointWeights`, the weight of a query is multiplied by
+# (variance of the query / mean variance) to this power.
 UPDATE_EXPONENT = 3.0
-# Index letters of the tables in Einstein sums.
+# Letters for the axes of tables in calls of einsum.
 AXES = "abcdefgh"
 DROPPED_QUERIES = (
     "Some queries have so little weight compared with others that rounding makes it 0. Choose"
     " weights that differ less, or give these queries the weight 0."
 )
-# Largest number of separate query weights.
+# Largest number of weights in `PointWeights`.
 MAX_POINT_WEIGHTS = 8_000_000
 
 
 def has_equal_weights(part: Part) -> bool:
-    """Return whether all cells of a part (queries on one attribute) are equivalent by symmetry.
+    """Return whether the Gram matrix of queries on one attribute is a I + b 11^T.
 
-    Equal weights of its queries are then optimal.
+    All cells are then equivalent by symmetry, and equal weights of the queries are optimal.  The
+    result is False for a part on several attributes.
     """
     if len(part.sizes) > 1:
         return False
@@ -289,8 +295,12 @@ def dual_norm(
 ) -> tuple[float, Array, list[Array]]:
     """Return the norm of query weights that is dual to the objective, and its gradient.
 
-    The gradient is with respect to the logarithms of `Emphasis.weights`, shape (classes,), and of
-    the entries of `Emphasis.vectors`, one array per vector.
+    Returns
+    -------
+    norm : the dual norm of the weights ``emphasis``.
+    by_class : derivative by the logarithms of `Emphasis.weights`, shape (classes,).
+    by_vector : derivative by the logarithms of the entries of `Emphasis.vectors`, one array per
+        vector.
     """
     # the dual norm has the exponent q with 1 / p + 1 / q = 1, for the p of the objective
     q = goal.conjugate
@@ -341,7 +351,10 @@ def norm_bound(
 
 
 class PointWeights:
-    """A separate weight for every query of one group per class, instead of products of vectors.
+    """A separate weight for every query, instead of products of one vector per part of a group.
+
+    Equivalent groups form a class and have equal weights, so weights are stored for one group per
+    class.
 
     Parameters
     ----------
@@ -350,7 +363,8 @@ class PointWeights:
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
-        # for every class, weights relative to the target, with one axis per table of the footprint
+        # for every class, weight times target of its queries; an array with one axis per table of
+        # the footprint
         self.weights: list[Array] = []
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
@@ -370,9 +384,9 @@ class PointWeights:
         )
 
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
-        """Update the weights: raise them for queries above the mean variance and lower the others.
+        """Raise the weights of queries above the mean variance, and lower those of all others.
 
-        ``noises`` are the squared noises of the classes of residual spaces.
+        ``noises`` has the squared noise of every class of residual spaces, shape (space classes,).
         """
         variances = []
         for queries in class_queries:
@@ -399,12 +413,13 @@ class PointWeights:
         noises: Array,
         emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
-        """Return the weighted sums of variances per entry of the factored weights, and best noises.
+        """Return the weighted variances that belong to each entry of factored weights, and noises.
 
         Parameters
         ----------
-        counts, noises : number of spaces, and squared noise at privacy cost 1, of every class of
-            residual spaces.
+        counts : number of residual spaces in every class of spaces, shape (space classes,).
+        noises : squared noise of every class of spaces at privacy cost 1, shape (space classes,).
+        emphasis : factored weights, which determine the shapes of the result.
 
         Returns
         -------
@@ -449,8 +464,8 @@ class PointWeights:
 def log_gains(target: Array, current: Array) -> Array:
     """Return log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1].
 
-    The result is 0 if all entries of ``target`` are.  Both arrays are weighted variances by query
-    of a part, shape (queries,).
+    Both arguments are weighted variances of the queries of a part, shape (queries,).  If all
+    entries of ``target`` are 0, the result has only zeros.
     """
     if not target.any():
         return np.zeros(len(target))
@@ -458,11 +473,11 @@ def log_gains(target: Array, current: Array) -> Array:
     return np.clip(ratio - float(target @ ratio) / float(target.sum()), -1.0, 1.0)
 
 
-# A search for query weights solves the weighted sum at most this many times.
+# Largest number of steps of a search for query weights; each step solves the weighted sum once.
 MAX_SOLVES = 40
 # For forecasts: factor by which a solve takes longer if spaces have different query weights.
 SEPARATE_SOLVE_FACTOR = 2.0
-# The search stops if the standard error exceeds its lower bound by at most this share.
+# The search stops when the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
 # Target gap of the budget shares in the first steps, and of the final plan.
 FIRST_SHARE_GAP = 1e-4
@@ -470,19 +485,20 @@ FINAL_SHARE_GAP = 1e-7
 # Target gap of the strategies in intermediate steps: MAX_STRATEGY_GAP, or STRATEGY_GAP_FACTOR times
 # the squared length of the last step of the weights if that is less.
 MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
-# Budget shares are optimized again if a step is shorter than this share of the step at the last
-# optimization, or shorter than SMALL_STEP, near the end of the search.
+# Budget shares are optimized again when the step length is at most this share of the step length at
+# their last optimization, or at most SMALL_STEP.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# If a step closes less than this share of the gap, the plan is improved by separate query weights.
+# If a step lowers the gap by less than this share, separate query weights are tried.
 SMALL_GAIN_SHARE = 0.05
-# With separate query weights, no vector entry falls below exp(-MAX_LOG_DROP) times its value before.
+# While separate query weights are tried, the logarithm of an entry of a vector falls by at most this
+# much in total.
 MAX_LOG_DROP = 0.3
 # Number of previous steps that the Anderson acceleration combines.
 ANDERSON_MEMORY = 8
 # Cutoff of small singular values in the Anderson acceleration, relative to the largest.
 ANDERSON_CUTOFF = 1e-3
-# A step that lowers the logarithm of the bound by more than this is undone.
+# A step that lowers the logarithm of the lower bound by more than this is rejected.
 MAX_LOG_SETBACK = 1e-3
 # The search stops after more than MAX_STALE_STEPS steps that improve neither plan nor bound by at
 # least the share MIN_PROGRESS.
@@ -491,13 +507,13 @@ MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
 # Gram matrix.
 MAX_LOG_RANGE = 12.0
-# Largest number of queries of a workload, and of cells of a group's table, for which the group has
-# a separate weight for every query; its residual spaces are then solved densely.
+# A group has a separate weight for every query if the workload has at most so many queries and the
+# table of the group at most so many cells; its residual spaces are then solved densely.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
-# decomposition, solutions, dual weights and termination messages of one solve
+# Result of one solve: decomposition, solutions, dual weights and termination messages.
 SolveResult = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
-# arguments: workload, initial dual weights, target gap
+# Function of workload, initial dual weights and target gap.
 Solve = Callable[[Workload, tuple[Array, ...], float], SolveResult]
 
 
@@ -507,8 +523,9 @@ class Candidate:
 
     Attributes
     ----------
-    emphasis, point : the query weights, and the logarithms that define them.
-    parts, solutions, duals, endings : decomposition and result of the solve for these weights.
+    emphasis : the query weights.
+    point : the logarithms that define them; see `TradeoffSearch.emphasis`.
+    parts, solutions, duals, endings : result of the solve for these weights; see `SolveResult`.
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
@@ -530,15 +547,16 @@ class Candidate:
 
 
 class TradeoffSearch:
-    """Search for the query weights whose weighted sum has the largest lower bound.
+    """Search for the query weights that prove the largest lower bound on the objective.
 
     Parameters
     ----------
     goal : objective.
     split : decomposition of queries into residual spaces.
-    labels : labels that distinguish attributes of equal size for the mechanism.
-    solve : solves the weighted sum for a workload, initial dual weights and a target gap of the
-        standard error; returns decomposition, solutions, dual weights and termination messages.
+    labels : attributes with different labels get different strategies; see
+        `ResidualMechanism.axis_labels`.
+    solve : function that minimises the weighted sum of variances for a workload, initial dual
+        weights and a target gap of the standard error; see `SolveResult`.
     tell : progress callback with a fraction and a text.
     deadline : time at which the search stops, on the clock of `planning_time`.
     best_error : objective of another plan; the search stops when its bound reaches this value.
@@ -576,11 +594,11 @@ class TradeoffSearch:
     def _define_variables(self) -> None:
         """Define the variables of the search: class weights and vectors of factored weights.
 
-        A point of the search has their logarithms, first those of the class weights.
+        A point of the search is an array of their logarithms, first those of the class weights.
         """
         groups = [self.workload.groups[i] for i in self.classes.examples]
-        # a separate weight per query is more general than products, but possible only if the
-        # queries are few
+        # a separate weight per query is more general than factored weights, but possible only if
+        # there are few queries
         has_few_queries = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         index_of_key: dict[Any, int] = {}
         self.initial_vectors: list[Array] = []
@@ -598,10 +616,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # Equal parts on equivalent attributes share one vector, even in different groups.
-                # The query weights of every residual space are then a product over attributes.
-                # Groups with at most one part of inequivalent queries need other weights, so they
-                # do not share vectors with the groups that have several such parts.
+                # Equal parts on equivalent attributes share one vector, even if their groups differ,
+                # so that the query weights on every residual space are a product over attributes.
+                # Groups with several parts of inequivalent queries need other weights than groups
+                # with at most one such part, so the two kinds of groups do not share vectors.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -611,7 +629,7 @@ class TradeoffSearch:
                     if len(group.parts) == 1:
                         keys.append(("group", c))
                     else:
-                        # an attribute without a residual space of its own is in no class
+                        # an attribute without a residual space on it alone is in no class
                         attribute_key = classes_of_axes if min(classes_of_axes) >= 0 else names
                         keys.append((inequivalent > 1, part.key, attribute_key))
                     initial.append(np.ones(part.count))
@@ -627,14 +645,15 @@ class TradeoffSearch:
         ends = np.cumsum([len(groups), *(len(v) for v in self.initial_vectors)])
         self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
-        # Separate query weights (`PointWeights`) are tried once, and only for the objective "max"
-        # with factored weights.
+        # `PointWeights` are tried at most once, and only for the objective "max" if all weights are
+        # factored.
         self.tried_query_weights = not math.isinf(self.goal.power) or any(self.single_vector)
 
     def emphasis(self, x: Array) -> Emphasis:
         """Return the query weights at a point of the search.
 
-        The point has the logarithms of the class weights, then those of all vector entries.
+        The point has the logarithms of the class weights, then those of the entries of all vectors,
+        each relative to its initial value.
         """
         vectors = []
         for initial, window in zip(self.initial_vectors, self.windows, strict=True):
@@ -655,12 +674,13 @@ class TradeoffSearch:
 
         Returns
         -------
-        value : logarithm of the lower bound, up to the gap of the strategies; minus infinity if the
-            weights define no plan.
-        ratio : logarithm of (gain in variance / cost in dual norm) of every weight, shape of ``x``.
-        costs : derivative of the logarithm of the dual norm by every logarithm, shape of ``x``.
+        value : logarithm of (weighted sum of variances / dual norm), which exceeds that of the lower
+            bound by the gap of the strategies; minus infinity if the weights define no plan.
+        ratio : log(gain / cost) of every weight, shape of ``x``; gain and cost are the derivatives
+            of the logarithms of the weighted sum and of the dual norm by the logarithm of the weight.
+        costs : these costs, shape of ``x``.
         multipliers : multiplier of every class of groups in the budget allocation, shape
-            (classes,); the sizes of the classes if it was not computed.
+            (classes,); the sizes of the classes if the allocation was not computed.
 
         Raises
         ------
@@ -675,7 +695,7 @@ class TradeoffSearch:
             emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
         self.last_duals = duals
-        # with very different weights, rounding can drop residual spaces, so there is no plan
+        # if weights differ very much, rounding can drop residual spaces, and then there is no plan
         if set(parts.spaces) != set(self.classes.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -715,19 +735,20 @@ class TradeoffSearch:
         return 2.0 * math.log(total) - math.log(norm), ratio, costs, multipliers
 
     def _strategy_gap(self) -> float:
-        """Return a gap at which the next strategy searches may stop, besides the mechanism's gap.
+        """Return the target gap of the next strategy searches, 0 for that of the mechanism.
 
-        It is small if the last step changed the weights only a little, and 0 before the first plan.
+        It is 0 before the first plan, and then proportional to the squared length of the last step,
+        but at most `MAX_STRATEGY_GAP`.
         """
         if self.best is None:
             return 0.0
         return min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
 
     def _share_gap(self) -> float:
-        """Return the gap at which the next optimization of budget shares stops: large at first."""
+        """Return the target gap of the next optimization of budget shares."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
-        # a tenth of STOP_GAP does not affect the result
+        # an error of a tenth of STOP_GAP does not affect the result
         return min(
             FIRST_SHARE_GAP,
             max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)),
@@ -744,7 +765,8 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # if plan and bound have the same candidate, a plan file stores its weights once
+            # if one candidate has both the best plan and the best bound, it must remain one object,
+            # so that a plan file stores its weights once
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:
@@ -766,7 +788,8 @@ class TradeoffSearch:
         if self.pending is None or candidate.step_length < self.pending.step_length:
             self.pending = candidate
         multipliers = self.classes.sizes
-        # optimizing shares takes as long as a step, and gains little while weights change much
+        # optimizing budget shares takes as long as a step, and is of little use while the weights
+        # still change much
         if candidate.step_length <= max(RESHARE_STEP_RATIO * self.reshare_step, SMALL_STEP):
             self.reshare_step = candidate.step_length
             before = math.inf if self.best is None else self.best.value
@@ -775,7 +798,7 @@ class TradeoffSearch:
                 progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
             )
         self.stale_steps = 0 if progress else self.stale_steps + 1
-        # without finite errors for all queries there is no plan, and `run` raises an error
+        # there is no plan if some query has an infinite error, and `run` raises an error
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
@@ -790,7 +813,7 @@ class TradeoffSearch:
         return multipliers
 
     def _cannot_improve(self) -> bool:
-        """Return whether the lower bound excludes an error below ``best_error``."""
+        """Return whether the lower bound shows that no plan is better than ``best_error``."""
         return self.witness is not None and self.witness.bound >= self.best_error
 
     def _variance_gradient(
@@ -802,12 +825,13 @@ class TradeoffSearch:
     ) -> Array:
         """Return the gradient of the weighted sum of variances by the logarithms of all weights.
 
-        Strategies and noises are fixed.  Shape (variables,), in the order of a point of the search.
+        Strategies and noises are fixed.  The gradient has shape (variables,), in the order of a
+        point of the search.
         """
         gradient = np.zeros(self.variables)
         for c, indices in enumerate(emphasis.vector_indices):
             group = self.workload.groups[self.classes.examples[c]]
-            # the query weights of a group with a single vector have one axis, like a single part
+            # a group with a single vector is treated as one part with all its queries
             if self.single_vector[c]:
                 tables = footprint(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]
@@ -819,8 +843,9 @@ class TradeoffSearch:
             if not indices:
                 gradient[c] += float(scales @ tables[0][:, 0])
                 continue
-            # for each part, the weighted table summed over the queries of the other parts of its
-            # table, shape (spaces, queries); and for each table, the sum over all its queries
+            # part_sums: for each part, the weighted table summed over the queries of all other parts
+            # of this table, shape (spaces, queries).  table_sums: for each table, the sum over all
+            # queries, shape (spaces,).
             part_sums: dict[int, Array] = {}
             table_sums = []
             for table_parts, shape, table in zip(sets, shapes, tables, strict=True):
@@ -851,7 +876,7 @@ class TradeoffSearch:
             *_, multipliers = self.evaluate(np.zeros(self.variables))
             group_counts = np.array([self.workload.groups[i].count for i in self.classes.examples])
             by_query = multipliers / (group_counts * self.classes.sizes)
-            # start from the multipliers as class weights, but with positive weights
+            # the multipliers are good initial class weights, but weights must be positive
             logs = np.log(np.maximum(by_query, 1e-5 * by_query.max()) / self.weights / self.targets)
             vector_logs = np.zeros(self.variables - len(logs))
             self._climb(np.concatenate([logs - logs.max(), vector_logs]))
@@ -871,20 +896,20 @@ class TradeoffSearch:
     def _climb(self, x: Array) -> None:
         """Iterate fixed-point steps from ``x`` with Anderson acceleration.
 
-        `evaluate` ends the iteration with StopIteration or TimeoutError.
+        The iteration ends when `evaluate` raises StopIteration or TimeoutError.
         """
         step_size = 1.0 / self.goal.conjugate
-        # recent points and the fixed-point step from each
+        # the last points, and the fixed-point step at each of them
         points: list[Array] = []
         steps: list[Array] = []
-        # the last accepted point, with its log bound and its step; rejected points repeat the step
-        # at half the length
+        # the last accepted point, with its log bound and its step; after a rejected point the step
+        # is repeated at half the length
         accepted_value, accepted_point, accepted_step = -math.inf, x, np.zeros(len(x))
         step_factor = 1.0
         while True:
             before = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            # the initial weights define no plan, so `run` raises an error
+            # without a plan for the initial weights, `run` raises an error
             if self.best is None or self.witness is None:
                 return
             gained, gap = self.witness.bound - before, self.best.value - self.witness.bound
@@ -907,14 +932,15 @@ class TradeoffSearch:
             x = x + step
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(steps, axis=0).T
-                # weights that tend to zero never converge; scaling by cost ignores them
+                # weights that tend to 0 never converge; scaling by their cost lets the least squares
+                # fit ignore them
                 scale = np.sqrt(costs)
                 gamma = np.linalg.lstsq(scale[:, None] * df, scale * step, rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
             x = self._clip_range(x)
 
     def _should_try_query_weights(self) -> bool:
-        """Return whether separate query weights are untried and half of the time is over."""
+        """Return whether separate query weights are untried and half of the time has passed."""
         return not self.tried_query_weights and planning_time() > 0.5 * (
             self.started + self.deadline
         )
@@ -922,8 +948,8 @@ class TradeoffSearch:
     def _try_query_weights(self, first: Candidate) -> None:
         """Improve the plan by separate query weights, as long as that helps; see `PointWeights`.
 
-        ``first`` is the candidate to start from.  Each step moves the factored weights so that
-        their weighted variances approach those of the separate weights.
+        ``first`` is the candidate to start from.  Each step changes the factored weights so that the
+        weighted variances per vector entry approach those for the separate weights.
         """
         self.tried_query_weights, stalled_steps = True, 0
         if not PointWeights.fits(first.class_queries):
@@ -931,7 +957,7 @@ class TradeoffSearch:
         point_weights = PointWeights(first.class_queries, first.emphasis)
         candidate, noises = first, first.noises
         while stalled_steps < 2 and self.best is not None:
-            # with an infinite length of the last step, `_update_best` always optimizes the shares
+            # an infinite `reshare_step` makes `_update_best` optimize the shares at every step
             before, self.stale_steps, self.reshare_step = self.best.value, 0, math.inf
             point_weights.update(candidate.class_queries, noises)
             target_sums, best_noises = point_weights.weighted_variances(
@@ -946,7 +972,7 @@ class TradeoffSearch:
             x = candidate.point.copy()
             for window, target in zip(self.windows, target_sums, strict=True):
                 x[window] += log_gains(target, current_sums[window])
-            # without this limit, small weights would tend to 0 and their variances to infinity
+            # the limit on decreases keeps weights from approaching 0, where variances are infinite
             x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best_noises
             if not math.isfinite(self.evaluate(x)[0]) or self.last_candidate is None:
                 return
@@ -956,13 +982,13 @@ class TradeoffSearch:
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Return ``ratio``, with 0 for weights that are at their lower limit and would decrease."""
+        """Return ``ratio`` with 0 for weights that would decrease but are at their lower limit."""
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:
-        """Return a point whose weights are at least exp(-MAX_LOG_RANGE) of the largest of a vector.
+        """Shift and clip the logarithms of each vector to the range from -`MAX_LOG_RANGE` to 0.
 
-        The class weights count as one vector.
+        The class weights are treated as one vector.
         """
         out = x.copy()
         for window in [slice(0, len(self.weights)), *self.windows]:

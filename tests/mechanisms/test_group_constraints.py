@@ -72,10 +72,10 @@ def test_keep_limits_error_increase_of_each_group(workload: Workload, share: flo
     assert again.certificate.gap == constrained.certificate.gap
 
 
-def test_tuned_centers_statement_mentions_less_exact_groups() -> None:
+def test_tuned_centers_statement_mentions_less_accurate_groups() -> None:
     free = build_plan(products(), centers="tuned")
     assert error_increases(free, build_plan(products())).max() > 0.1
-    assert "single groups may be less exact" in free.certificate.statement
+    assert "less accurate" in free.certificate.statement
 
 
 def test_forecast_keep_counts_repeated_planning() -> None:
