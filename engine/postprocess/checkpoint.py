@@ -1,9 +1,10 @@
-"""Checkpoints of long fits.
+"""Checkpoints of long fits, from which an interrupted fit continues.
 
-A checkpoint is a file with arrays in full precision.  It is written atomically, so that a fit that
-continues from it has bit-identical results.  The folder of a fit is named by a hash of its inputs:
-the released numbers, the options, the code of this package and the versions of its numerical
-libraries.  An unreadable checkpoint is ignored.
+A checkpoint is a file with the intermediate arrays of a fit in full precision, so that a continued
+fit returns bit-identical results.  Files are written atomically; an unreadable file is ignored.
+Each fit has its own folder.  The name of the folder is a hash of everything that determines the
+result: the released numbers, the options, the code of this package and the versions of NumPy and
+SciPy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Checkpoints:
     Attributes
     ----------
     folder : folder of the files; None disables reading and writing.
-    part : prefix of the file names, different for every part of a fit.
+    part : prefix of the file names.  Each part of a fit has a different prefix.
     """
 
     folder: Path | None = None
@@ -90,7 +91,9 @@ class Checkpoints:
     def write_result(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
         """Write the final arrays of this part of the fit and delete its other checkpoints."""
         self.write(name, arrays)
-        for file in self.folder.glob(f"{self.part}*{SUFFIX}") if self.folder is not None else ():
+        if self.folder is None:
+            return
+        for file in self.folder.glob(f"{self.part}*{SUFFIX}"):
             if file.name != f"{self.part}{name}{SUFFIX}":
                 file.unlink(missing_ok=True)
 
@@ -103,8 +106,8 @@ def checkpoints_of(folder: str | os.PathLike[str] | None, inputs: Sequence[Any])
 
     Parameters
     ----------
-    folder : parent folder; None disables checkpoints.
-    inputs : values that determine the results of the fit, serializable as JSON.
+    folder : parent folder of the subfolder; None disables checkpoints.
+    inputs : all values that determine the results of the fit; they must be serializable as JSON.
 
     Raises: PlanError if ``folder`` is not a path.
     """
@@ -112,24 +115,23 @@ def checkpoints_of(folder: str | os.PathLike[str] | None, inputs: Sequence[Any])
         return NO_CHECKPOINTS
     if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
         raise PlanError(
-            f"resume was {folder!r:.60}. Give the path of a folder, or leave resume out."
+            f"resume is {folder!r:.60}, but it must be the path of a folder. Give a path, or leave"
+            " resume out."
         )
     digest = hashlib.sha256(json.dumps([_code_hash(), *inputs]).encode()).hexdigest()
     return Checkpoints(folder=Path(folder) / digest[:32])
 
 
 def arrays_by_name(arrays: Mapping[Axes, AnyArray], prefix: str = "") -> dict[str, AnyArray]:
-    """Return the arrays of attribute sets by name, such as "error on 0,2" with prefix "error".
+    """Replace attribute sets as keys by names: (0, 2) becomes "error on 0,2" for prefix "error".
 
-    Inverse of `arrays_by_axes`.
+    `arrays_by_axes` is the inverse.
     """
     return {f"{prefix} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
 
 
 def arrays_by_axes(arrays: Mapping[str, AnyArray], prefix: str = "") -> dict[Axes, AnyArray]:
-    """Return the arrays whose names start with ``prefix`` by attribute set.
-
-    Inverse of `arrays_by_name`.
+    """Select the arrays that `arrays_by_name` named with ``prefix``; return them by attribute set.
 
     >>> arrays_by_axes(arrays_by_name({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
     dict_keys([(), (0, 2)])

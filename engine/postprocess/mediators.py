@@ -1,13 +1,14 @@
-"""Reference tables of pairs, predicted through third attributes.
+"""Predictions of two-way tables from other two-way tables, as targets of shrinkage.
 
-A mediator k of the pair (i, j) is an attribute given which i and j are nearly independent, so that
-the published tables of (i, k) and (k, j) predict the table of (i, j):
+If attributes i and j are nearly independent given a third attribute k (a mediator), the fitted
+tables of (i, k) and (k, j) predict the table of (i, j):
 
     T_ik diag(1 / T_k) T_kj.
 
-Candidates for the reference of a pair are independence, the prediction through every third
-attribute, and the prediction along the tree of largest mutual information of all pairs (Chow and
-Liu).  The reference is their mean, weighted by the likelihood of the noisy residual.
+The table towards which a pair is shrunk, its reference, is a weighted mean of several candidates:
+independence, the prediction through each third attribute, and the prediction along the tree of
+largest mutual information (Chow and Liu).  The weight of a candidate is the likelihood of the
+measured residual if the candidate were the true table.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from engine.residuals import Axes
 
 
 class PairPredictions:
-    """Predictions of two-way tables through third attributes.
+    """Predictions of two-way tables from other one-way and two-way tables.
 
     Parameters
     ----------
-    tables : mapping from attribute sets to fitted tables in counts, from which other two-way tables
-        are predicted.  Only one-way and two-way tables are used, of shapes (n_i,) and (n_i, n_j).
+    tables : mapping from attribute sets to fitted tables in counts, of shapes (n_i,) and
+        (n_i, n_j).  Tables on three or more attributes are ignored.
     """
 
     def __init__(self, tables: Mapping[Axes, Array]) -> None:
@@ -47,7 +48,11 @@ class PairPredictions:
         self.parents = {child: parent for child, (_, parent) in tree.items()}
 
     def candidates(self, i: int, j: int) -> list[Array]:
-        """Return all predictions of the table on attributes i and j, each of shape (n_i, n_j)."""
+        """Return all predictions of the table on attributes i and j, each of shape (n_i, n_j).
+
+        There is one per third attribute that has tables with both i and j, and one along the tree
+        if the path from i to j in the tree has more than one attribute between them.
+        """
         paths = [
             [i, k, j]
             for k in self.singles
@@ -62,7 +67,7 @@ class PairPredictions:
         ancestors, other_ancestors = self._to_root(i), self._to_root(j)
         if ancestors[-1] != other_ancestors[-1]:
             return []
-        # both lists end at the root: remove shared ancestors except the first one
+        # both lists end at the root: remove the shared ancestors, except the one nearest to i and j
         while (
             len(ancestors) > 1 and len(other_ancestors) > 1 and ancestors[-2] == other_ancestors[-2]
         ):
@@ -85,10 +90,10 @@ class PairPredictions:
 
 
 def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Array:
-    """Return the mean of candidate tables, weighted by the likelihood of a noisy residual.
+    """Return the mean of candidate tables, weighted by their likelihoods.
 
-    The likelihood is that of ``estimate`` if a candidate is the true table.  Candidates and result
-    are in counts and have the shape (n_i, n_j) of the measured table.
+    The likelihood of a candidate is the probability density of the noisy residual ``estimate`` if
+    the candidate is the true table.  Candidates and result are in counts, shape (n_i, n_j).
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
     >>> projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))

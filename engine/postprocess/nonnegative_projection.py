@@ -1,25 +1,28 @@
 """Joint non-negative projection of tables by accelerated dual gradient ascent.
 
+Consistent tables T_A are sums of contrasts r_B, one per attribute set B (see `residual_estimates`).
+Given contrasts t_B, the projection solves
+
     min  sum over B of |r_B - t_B|^2 / 2 g_B
     subject to  T_A = sum over B inside A of r_B / (number of cells summed out)  >= 0
 
-for the maximal sets A of attributes, where t_B is the given contrast on B and g_B = 4^|B|.  High
-orders, which contain most of the noise, therefore change most, and the total hardly changes.  With
-multipliers lambda_A >= 0 of T_A >= 0,
+for the maximal attribute sets A, with g_B = 4^|B|.  The contrasts of large sets contain most of the
+noise; because their g_B is large, they change most, and the total hardly changes.  With Lagrange
+multipliers lambda_A >= 0 of the constraints T_A >= 0,
 
-    r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B),
+    r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B).
 
-and the dual is maximized by the projected gradient step lambda_A <- [lambda_A - step_A T_A]_+ with
-Nesterov momentum and restarts.  Multipliers are stored sparsely: only cells that were negative have
-one.  A table whose constraints are nearly satisfied is skipped, with its multipliers unchanged,
-until the next round that updates every table.
+The dual problem is maximized by projected gradient steps lambda_A <- [lambda_A - step_A T_A]_+ with
+Nesterov momentum and restarts.  Only cells that were negative in some round store a multiplier.
+Most rounds skip the tables whose constraints are nearly satisfied; every few rounds all tables are
+updated.
 
-Impossible cells have the constraint T_A = 0 and multipliers of either sign.  Conjugate gradients
-remove the counts that are left in impossible cells after the search.  Finally, a small share of
-uniform tables is mixed in, which removes the remaining negative cells; uniform tables are
-consistent, and their impossible cells are 0.
+Impossible cells have the constraint T_A = 0, and their multipliers may be negative.  After the
+search, conjugate gradients remove the counts that remain in impossible cells.  Finally, a small
+share of uniform tables is mixed in, which removes the remaining negative cells.  Uniform tables are
+consistent and have no counts in impossible cells.
 
-Sets with exact public tables have g_B = 0: their contrasts do not change.
+Attribute sets with exact public tables have g_B = 0: their contrasts do not change.
 """
 
 from __future__ import annotations
@@ -53,12 +56,13 @@ from engine.residuals import Axes
 
 AGREEING = "Making all tables agree without negative cells"
 TOTAL_WEIGHT = 1e-3  # g of the empty set
-# the search ends only if cells with multipliers are this near to 0: mean distance, weighted by the
-# multipliers, as a multiple of the tolerance for negative cells
+# the search ends only if cells with multipliers are nearly 0 (complementary slackness): their mean
+# distance from 0, weighted by the multipliers, is at most this multiple of the tolerance for
+# negative cells
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250  # largest number of gradient steps
 ROUNDS_PER_FULL_UPDATE = 8  # rounds from one update of all tables to the next one
-SKIP_TOLERANCE = 0.5  # share of the tolerance up to which a table is skipped
+SKIP_TOLERANCE = 0.5  # tables whose violation is below this share of the tolerance are skipped
 CG_TOLERANCE, MAX_CG_STEPS = 1e-7, 2_000
 CG_PASSES = 2  # the second pass removes the error of the first, down to rounding
 ROUNDING_SHARE = 1e-14  # rounding error as a share of the total
@@ -74,13 +78,14 @@ class _Multipliers:
 
     Attributes
     ----------
-    axes, shape : attributes of the table, and its numbers of cells.
+    axes, shape : attributes of the table, and its number of cells along each of them.
     step : step size of the gradient ascent.
-    exact : sets with public tables, whose contrasts do not change.
-    impossible : mask of the impossible cells, flat; None if there are none.
-    cells : flat indices of the cells with a multiplier; the next three arrays have its shape.
-    values, point, new : multipliers after the last step, their extrapolation by momentum, and the
-        multipliers after the step that `follow` computes.
+    exact : attribute sets with public tables, whose contrasts do not change.
+    impossible : flat mask of the impossible cells; None if there are none.
+    cells : flat indices of the cells that have a multiplier, shape (k,).
+    values : multipliers after the last step, shape (k,).
+    point : extrapolation of ``values`` by momentum, shape (k,); the next step starts here.
+    new : multipliers after the step that `follow` computes, shape (k,).
     """
 
     axes: Axes
@@ -101,7 +106,7 @@ class _Multipliers:
 
     @property
     def equality(self) -> npt.NDArray[np.bool_]:
-        """Mask of the ``cells`` that are impossible, whose multipliers may have either sign."""
+        """Mask of the entries of ``cells`` that are impossible; their multipliers may be negative."""
         return (
             np.zeros(len(self.cells), dtype=bool)
             if self.impossible is None
@@ -109,7 +114,7 @@ class _Multipliers:
         )
 
     def means(self) -> dict[Axes, Array]:
-        """Return the means of ``point`` over the other axes, for all proper subsets of ``axes``."""
+        """Return the means of ``point`` on every proper subset of ``axes``, over the other axes."""
         out: dict[Axes, Array] = {}
         if not self.cells.size:
             return out
@@ -134,10 +139,11 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the part of g times the contrast of ``point`` that is constant along some axes.
+        """Return all terms of g times the contrast of ``point`` except the term ``point`` itself.
 
-        The contrast is ``point`` plus an alternating sum of its ``means`` over other axes.  The
-        result maps the proper subsets of ``axes`` to the terms of this sum, scaled for `add_lower`.
+        The contrast of ``point`` is an alternating sum of ``point`` and of its ``means`` on the
+        proper subsets of ``axes``.  The result maps each proper subset to its term, multiplied by
+        the number of cells between which `add_lower` divides it.
         """
         out = {}
         for inside, values in means.items():
@@ -148,9 +154,10 @@ class _Multipliers:
         return out
 
     def violation(self, table: Array) -> float:
-        """Return the number of cells times the largest violation of a constraint, in counts.
+        """Return the largest violation of a constraint in counts, times the number of cells.
 
-        Violations are negative cells and counts in impossible cells of ``table``.
+        A negative cell violates its constraint by its absolute value, an impossible cell by its
+        count.
         """
         excess = np.abs(table.reshape(-1)[self.cells[self.equality]]).max(initial=0.0)
         return float(max(-table.min(initial=0.0), excess)) * table.size
@@ -158,9 +165,10 @@ class _Multipliers:
     def follow(self, table: Array) -> float:
         """Compute ``new`` by a projected gradient step from ``point``.
 
-        ``table`` is the table at these multipliers.  Its negative cells get a multiplier.  Returns
-        the inner product of ``point - new`` and ``new - values``.  If it is positive, momentum and
-        gradient have opposite directions, and the momentum must restart.
+        ``table`` is the table at the multipliers ``point``.  Its negative cells get a multiplier.
+        Returns the inner product of ``point - new`` and ``new - values``.  A positive product
+        means that momentum and gradient have opposite directions, so that the momentum must
+        restart.
         """
         flat = table.reshape(-1)
         new_cells = np.setdiff1d(np.flatnonzero(flat < 0.0), self.cells, assume_unique=True)
@@ -176,9 +184,10 @@ class _Multipliers:
         return float((self.point - self.new) @ (self.new - self.values))
 
     def extrapolate(self, momentum: float) -> None:
-        """Replace ``values`` by ``new`` and extrapolate ``point`` from their difference.
+        """Complete a step: set ``point`` to new + momentum * (new - values), and values to new.
 
-        Possible cells whose multiplier is 0 after this step and the one before are dropped.
+        A possible cell whose multiplier is 0 both before and after the step is dropped from
+        ``cells``.
         """
         retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
@@ -201,23 +210,24 @@ def project_nonnegative(
     *,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the nearest consistent tables without negative cells, by set.
+    """Return the contrasts of the nearest consistent tables without negative cells.
 
-    The arrays of the maximal sets in ``contrasts`` change in place.
+    The result maps attribute sets to contrasts.  Arrays of ``contrasts`` that belong to sets in
+    ``tables`` are overwritten.
 
     Parameters
     ----------
-    contrasts : mapping from attribute sets to contrasts, in the shapes of their tables.
-    tables : the maximal sets of attributes.
+    contrasts : mapping from attribute sets to given contrasts, in the shapes of their tables.
+    tables : the maximal attribute sets.
     sizes : number of cells of every attribute.
-    tolerance : intended limit of the share of uniform tables that are mixed in at the end.  The
-        search ends when no cell is below ``-tolerance * total / cells`` and cells with multipliers
-        are near 0, or after `MAX_ROUNDS` steps; then the share can be larger.
+    tolerance : intended largest share of uniform tables that are mixed in at the end.  The search
+        ends when no cell is below ``-tolerance * total / cells`` and all cells with multipliers are
+        near 0.  It also ends after `MAX_ROUNDS` steps; then the share may be larger.
     possible, uniform, exact : see `Evidence`.
 
-    Guarantee: every table is at least 0 and impossible cells are 0, up to the rounding of sums.
-    The total hardly changes unless it contradicts the tables.  Contrasts of ``exact`` sets do not
-    change.
+    Guarantee: all cells are at least 0 and impossible cells are 0, up to the rounding of sums.
+    Contrasts of ``exact`` sets do not change.  The total hardly changes, unless no non-negative
+    tables near the given ones have it.
     """
     if done := checkpoints.read("all"):
         return arrays_by_axes(done)
@@ -322,12 +332,12 @@ def zero_impossible_cells(
 ) -> dict[Axes, Array]:
     """Return the contrasts of the nearest tables whose impossible cells are 0.
 
-    Other cells may be negative, before and after.  Contrasts have the shapes (n_1, ..., n_k) of
-    their tables.  The total and the contrasts of ``exact`` sets do not change; the arrays of the
-    maximal sets ``tables`` change in place.
+    Possible cells may be negative, in the given tables and in the result.  The total and the
+    contrasts of ``exact`` sets do not change.  Contrasts have the shapes (n_1, ..., n_k) of their
+    tables; arrays of ``contrasts`` that belong to sets in ``tables`` are overwritten.
 
-    Guarantee: the projection is linear in ``contrasts`` and the identity if all impossible cells
-    are 0, so that unbiased tables remain unbiased.
+    Guarantee: the projection is linear and does not change tables whose impossible cells are 0, so
+    that unbiased tables remain unbiased.
     """
     duals = _multipliers(contrasts, tables, sizes, possible, exact)
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
@@ -336,7 +346,7 @@ def zero_impossible_cells(
     ends = np.cumsum([dual.cells.size for dual in constrained])[:-1]
 
     def change_of_impossible_cells(point: Array) -> Array:
-        """Set the multipliers; return the counts by which they change the impossible cells."""
+        """Store ``point`` as multipliers; return the resulting changes of the impossible cells."""
         for dual, values in zip(constrained, np.split(point, ends), strict=True):
             dual.point = values
         means = {axes: dual.means() for axes, dual in duals.items()}
@@ -355,12 +365,12 @@ def zero_impossible_cells(
             [assemble_table(contrasts, dual.axes).reshape(-1)[dual.cells] for dual in constrained]
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
-        # the system is singular: below the rounding level, the residual would grow again
+        # the system is singular, so more steps after the rounding level would increase the residual
         operator = linear.LinearOperator((len(counts),) * 2, change_of_impossible_cells)
         solution, _ = linear.cg(
             operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS
         )
-        # this call stores the solution in the multipliers
+        # called only to store the solution as multipliers
         change_of_impossible_cells(solution)
         means = {axes: dual.means() for axes, dual in duals.items()}
         projected_lower = _lower_contrasts(means, lower, exact)
@@ -373,11 +383,11 @@ def zero_impossible_cells(
 def _apply_multipliers(
     contrasts: dict[Axes, Array], duals: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
-    """Add g times the contrast of its multipliers to every contrast of a maximal set, in place."""
+    """Add to the contrast of every maximal set g times the contrast of its multipliers, in place."""
     for axes, dual in duals.items():
         add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point
-        # remove the rounding errors that many small steps have accumulated
+        # sums along the axes must be 0, but many small steps have accumulated rounding errors
         contrasts[axes] = contrast(contrasts[axes])
 
 
@@ -388,7 +398,7 @@ def _multipliers(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
-    """Return multipliers of 0 for all tables that are not exact, with their step sizes."""
+    """Return the initial multipliers, all 0, of every table without a public table."""
     tables = [axes for axes in tables if axes not in exact]
     table_counts: dict[Axes, int] = {}
     for axes in tables:
@@ -405,10 +415,11 @@ def _multipliers(
 
 
 def _step_size(axes: Axes, sizes: Sequence[int], table_counts: Mapping[Axes, int]) -> float:
-    """Return the step size of the multipliers of one table, if all tables step simultaneously.
+    """Return the step size for the multipliers of one table.
 
-    It is the inverse of a bound on the curvature of the dual.  ``table_counts`` maps attribute sets
-    to the number of maximal sets that contain them.
+    All tables step at the same time, so the step size is the inverse of a bound on the curvature of
+    the complete dual problem.  ``table_counts`` maps an attribute set to the number of maximal sets
+    that contain it.
     """
     curvature = _weight(axes)
     for inside in proper_subsets(axes):
@@ -425,10 +436,10 @@ def _weight(axes: Axes) -> float:
 def _lower_contrasts(
     means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]
 ) -> dict[Axes, Array]:
-    """Return the contrasts r_B of all sets B that are not maximal, at the present multipliers.
+    """Return the contrasts r_B at the present multipliers, for all sets B that are not maximal.
 
-    ``means`` maps maximal sets to the means of their multipliers on subsets; ``lower`` maps sets
-    that are not maximal to their given contrasts t_B.
+    ``means`` maps each maximal set to the means of its multipliers on its subsets.  ``lower`` maps
+    each set B to its given contrast t_B.
     """
     sums: dict[Axes, Array] = {}
     for margins in means.values():
@@ -453,9 +464,9 @@ def _table_at(
 
     Parameters
     ----------
-    contrast_values : given contrast of the table.
-    projected_lower : contrasts of all sets that are not maximal, see `_lower_contrasts`.
-    means : means of the multipliers of this table on subsets.
+    contrast_values : given contrast t_A of the table.
+    projected_lower : result of `_lower_contrasts`.
+    means : means of the multipliers of this table on the subsets of its attributes.
     """
     table, lower = contrast_values.copy(), dual.lower_contrast(means)
     add_lower(
@@ -479,13 +490,15 @@ def mix_with_uniform(
 ) -> dict[Axes, Array]:
     """Mix uniform tables of the same total into the tables, so that no cell is negative.
 
-    All tables except ``exact`` ones get the same share of uniform tables, the smallest that suffices.  Returns
-    ``contrasts``, whose arrays, in the shapes of their tables, change in place.  ``possible``,
-    ``uniform`` and ``exact`` are those of `Evidence`.
+    The share of the uniform tables is the smallest one that suffices, and is the same for all
+    attribute sets.  Sets in ``exact`` do not change.  Returns ``contrasts`` after changing its
+    arrays in place.  ``possible``, ``uniform`` and ``exact`` are those of `Evidence`.
     """
     # number of uniformly distributed records that must be added to remove all negative cells
     total, added_records = float(contrasts[()]), 0.0
-    for axes in (axes for axes in tables if axes not in exact):
+    for axes in tables:
+        if axes in exact:
+            continue
         table = assemble_table(contrasts, axes)
         uniform_table = (
             assemble_table({axes: np.zeros(table.shape), **uniform, (): np.array(1.0)}, axes)

@@ -1,13 +1,15 @@
-"""Partial pooling of higher-order into lower-order marginals ("borrowing strength").
+"""Partial pooling: estimates of small tables from the residuals of larger ones.
 
-Notation: N number of records, T_A count table on the attributes A, p_i = T_i / N, pi_i center of
-attribute i, q_i = p_i - pi_i, r_A residual on A, C_ij = T_ij - N p_i p_j.
+Notation: N is the number of records, T_A the table on the attributes A, p_i = T_i / N, pi_i the
+center of attribute i, q_i = p_i - pi_i, r_A the residual on A, and C_ij = T_ij - N p_i p_j.
 
-Under independence the residual of a pair is (T_i - N pi_i) (x) q_j, so that a pair whose second
-attribute is far from its center is an additional measurement of the first.  With T_ijk = N p_i p_j
-p_k + sum of C_ij (x) p_k, the residual of a triple is r_ij (x) q_k + C_ik (x) q_j + C_jk (x) q_i.
-Cells have the weights 1 / (v + tau m), where v is the variance of the noise and tau m the
-dispersion of the table about its reference m.
+If attributes i and j are independent, the residual of the pair is (T_i - N pi_i) (x) q_j.  A
+measured pair whose q_j is large therefore also measures the one-way table T_i.  Similarly, without
+a three-way interaction, T_ijk = N p_i p_j p_k + C_ij (x) p_k + C_ik (x) p_j + C_jk (x) p_i, and the
+residual of the triple is r_ij (x) q_k + C_ik (x) q_j + C_jk (x) q_i, which measures r_ij.
+
+These estimates are averages over cells with weights 1 / (v + tau m), where v is the variance of the
+noise and tau m the variance of a true cell about its value m under the model.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from engine.residuals import Axes
 # an estimate from larger tables counts as biased if its squared distance from the measured one
 # exceeds its expectation by more than this number of standard deviations
 BIAS_THRESHOLD_SD = 1.0
-# rounds that pool pairs into single attributes, and triples into pairs; each round uses the fitted
-# tables of the round before
+# number of rounds that pool pairs into single attributes, and triples into pairs; each round uses
+# the fitted tables of the previous round
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 MAX_STEPS = 1_000
 STEP_TOLERANCE_SE = 1e-7  # length of the last step of a search, in standard errors
 PRIOR_WEIGHT = 1e-12  # precision of a uniform table, negligible compared with any measurement
-MIN_SIGNAL_SE = 2.0  # norm from which a residual is used to estimate the total, in standard errors
-MIN_ATTRIBUTES = 3  # number of attributes with such a residual that pooling the total requires
+MIN_SIGNAL_SE = 2.0  # smallest norm of a residual that is used for the total, in standard errors
+MIN_ATTRIBUTES = 3  # smallest number of attributes with such residuals for pooling the total
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5  # largest change of a logarithm in one Gauss-Newton step
@@ -43,15 +45,16 @@ PooledResidual = tuple[Array, float]
 
 
 def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
-    """Return by how much the squared norm of a difference exceeds its expectation under noise.
-
-    The first value is this excess in counts^2, the second the same excess in standard deviations of
-    the squared norm.
+    """Return by how much the squared norm of ``gap`` exceeds its expectation for pure noise.
 
     Parameters
     ----------
-    gap : difference of any shape, in counts.
-    variance : variance of its noise in each of ``rank`` directions, in counts^2.
+    gap : difference between a noisy and a predicted table, of any shape, in counts.
+    variance : variance of the noise in each of ``rank`` orthogonal directions, in counts^2.
+
+    Returns
+    -------
+    The excess in counts^2, and the same excess in standard deviations of the squared norm.
 
     >>> dispersion(np.array([3.0, 0.0]), 1.0, 2)
     (7.0, 3.5)
@@ -61,7 +64,9 @@ def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
 
 
 def on_simplex(values: Array, weights: Array, total: float) -> Array:
-    """Return the x >= 0 with sum ``total`` of least weighted squared distance to ``values``, (n,).
+    """Return the non-negative vector with sum ``total`` that is nearest to ``values``, shape (n,).
+
+    The squared distance is weighted by ``weights``, shape (n,).
 
     >>> on_simplex(np.array([3.0, -1.0, 1.0]), np.ones(3), 3.0).tolist()
     [2.5, 0.0, 0.5]
@@ -78,10 +83,10 @@ def on_simplex(values: Array, weights: Array, total: float) -> Array:
 
 
 def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> Array:
-    """Return the non-negative one-way table with sum ``total`` nearest to its estimate, (n,).
+    """Return the non-negative one-way table with sum ``total`` that is nearest to its estimate.
 
-    The distance is that of the precision matrix of the noise, in which projecting on a convex set
-    that contains the true table cannot increase the error.
+    Distances are measured in the precision matrix of the noise.  In this norm, projecting on a
+    convex set that contains the true table cannot increase the error.  Shape (n,).
     """
     assert estimate.metric is not None
     equal_weights, step = np.ones(len(center)), 1.0 / estimate.metric.steepest
@@ -106,10 +111,16 @@ def single_tables(
 ) -> dict[Axes, Array]:
     """Return fitted one-way tables, from the residuals of single attributes and of pairs.
 
-    ``pairs`` maps pairs to their residuals, shape (n_i, n_j), which are used as additional
-    measurements of those attributes that have neither a public table nor noise with a precision
-    matrix.  The result maps sets of one attribute to tables in counts, shape (n_i,), without
-    negative cells.
+    Parameters
+    ----------
+    total : number of records.
+    pairs : mapping from pairs to their residuals, shape (n_i, n_j).  They are additional
+        measurements of an attribute, unless it has a public table or its noise has a precision
+        matrix.
+
+    Returns
+    -------
+    Mapping from sets of one attribute to non-negative tables in counts, shape (n_i,).
     """
     singles: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
     direct: dict[Axes, tuple[Array, float]] = {}  # (residual, precision), not pooled
@@ -160,9 +171,10 @@ def single_tables(
 def _on_simplex_table(
     estimates: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float
 ) -> Array:
-    """Return the one-way table of a residual, projected on non-negative tables with sum ``total``.
+    """Return the non-negative one-way table with sum ``total`` that is nearest to a residual.
 
-    ``weight`` is the precision of its cells, in 1 / counts^2.  Impossible cells are 0.
+    ``weight`` is the precision of the cells of the residual, in 1 / counts^2.  Impossible cells of
+    the result are 0.
     """
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
     out = np.zeros(residual.shape)
@@ -176,11 +188,11 @@ def _on_simplex_table(
 def _precision_factor(
     estimate: ResidualEstimate | None, value: Array, precision: Array | float
 ) -> float:
-    """Return the factor in (0, 1] by which the precision of a pooled residual is reduced.
+    """Return the factor in (0, 1] by which the precision of a prediction is multiplied.
 
-    The residual ``value / precision``, which follows from larger tables, is compared with the
-    measured one, ``estimate``.  The factor is below 1 if they differ by more than their noise
-    explains, see `BIAS_THRESHOLD_SD`, because the residual from larger tables then seems to be biased.
+    ``value / precision`` is a residual that larger tables predict, and ``estimate`` the measured
+    residual.  If they differ by more than noise explains (`BIAS_THRESHOLD_SD`), the prediction is
+    probably biased, and the factor is below 1.  Without a measured residual the factor is 1.
     """
     if estimate is None or not np.min(precision) > 0.0:
         return 1.0
@@ -201,11 +213,19 @@ def better_pairs(
     pairs: Mapping[Axes, Array],
     triples: Sequence[Axes],
 ) -> dict[Axes, PooledResidual]:
-    """Return the residuals of pairs, pooled with the residuals of triples that contain them.
+    """Improve the residuals of pairs by the residuals of triples that contain the pairs.
 
-    ``singles`` and ``pairs`` map attribute sets to fitted tables in counts; ``triples`` lists the
-    sets of three attributes whose residuals are pooled.  The result maps pairs to residuals, shape
-    (n_i, n_j), and their variances.  The module docstring has the model of a triple's residual.
+    See the module docstring for the model of the residual of a triple.
+
+    Parameters
+    ----------
+    total : number of records.
+    singles, pairs : mappings from attribute sets to fitted tables in counts.
+    triples : the sets of three attributes whose residuals are used.
+
+    Returns
+    -------
+    Mapping from pairs to (residual, shape (n_i, n_j); variance of its noise in counts^2).
     """
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {  # C_ij
@@ -219,7 +239,7 @@ def better_pairs(
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # terms of the model of the triple, one per pair and one for independent attributes
+        # terms of the model: one per pair in the triple, and ``product`` for independent attributes
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -231,7 +251,7 @@ def better_pairs(
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             if pair in sums:
-                # the part of the triple's residual that is the pair's residual (x) q
+                # what the other terms leave of the triple's residual measures (pair's residual) (x) q
                 remainder, factor = deviation + pair_terms[k] + product, q[axis]
                 if weights is None:
                     value = np.tensordot(remainder, factor, axes=(k, 0)) / estimate.variance
@@ -257,11 +277,11 @@ def _triple_weights(
     estimate: ResidualEstimate,
     excess: float,
 ) -> Array | None:
-    """Return the least-squares weights of the cells of a triple's residual, in 1 / counts^2.
+    """Return least-squares weights of the cells of a triple's residual, in 1 / counts^2.
 
-    ``excess`` is the squared norm, in counts^2, by which the residual deviates from its model
-    beyond the noise.  If it is not positive, all weights are equal and the result is None; else the
-    shape is (n_i, n_j, n_k).
+    ``excess`` is the squared distance of the residual from its model beyond that of the noise, in
+    counts^2.  If it is positive, the weights have the shape (n_i, n_j, n_k).  Otherwise the model
+    fits, all cells have the same weight, and the result is None.
     """
     if excess <= 0.0:
         return None
@@ -272,18 +292,22 @@ def _triple_weights(
 
 
 def borrowed_total(evidence: Evidence) -> tuple[float, float]:
-    """Return the number of records N, pooled from the noisy total and residuals, and its variance.
+    """Estimate the number of records N from its measurement and from residuals.
+
+    Returns
+    -------
+    The estimate of N, and its variance in counts^2.
 
     Notes
     -----
-    Let q_i be the shares of the cells of attribute i minus its center, and c_i = |q_i|.  Under
-    independence the residual on a set B of attributes is N times the product of their q_i, and its
-    component along this product is N times the product of the c_i.  This overdetermined system is
-    solved for log N and the log c_i by weighted least squares.  The jackknife over attributes
-    estimates the relative error due to dependence between attributes, which is taken as at least
-    ``DEPENDENCE_ERROR``.
+    Let q_i be the vector of shares of the cells of attribute i minus its center, and c_i = |q_i|.
+    If attributes are independent, the residual on an attribute set B is N times the outer product
+    of the q_i, and its component along this product is N times the product of the c_i.  These
+    equations, one per residual, are solved for log N and the log c_i by weighted least squares.
+    Attributes are dependent in fact; the jackknife over attributes estimates the relative error
+    that this causes, which is taken as at least ``DEPENDENCE_ERROR``.
 
-    Guarantee: returns the measured total if its relative standard error is at most
+    Guarantee: the result is the measured total if its relative standard error is at most
     ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.
     """
     measured_total = evidence.total, evidence.total_variance
@@ -339,10 +363,17 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
 
 
 def _fit_logs(incidence: Array, values: Array, variances: Array, logs: Array) -> Array:
-    """Fit products of factors to noisy values by weighted least squares; return log factors, (k,).
+    """Fit products of factors to noisy values by weighted least squares.
 
-    Value r, whose noise has ``variances[r]``, is fitted by the product of the factors that row r of
-    ``incidence``, shape (rows, k), marks.  Damped Gauss-Newton steps start at ``logs``.
+    Parameters
+    ----------
+    incidence : mask, shape (values, k); row r marks the factors whose product is value r.
+    values, variances : noisy values and the variances of their noise, shape (values,).
+    logs : logarithms of the factors at which damped Gauss-Newton steps start, shape (k,).
+
+    Returns
+    -------
+    Logarithms of the fitted factors, shape (k,).
     """
     for _ in range(MAX_STEPS):
         model = np.exp(incidence @ logs)

@@ -1,21 +1,24 @@
-"""Noisy residual tables and their variances.
+"""Noisy residuals of a measurement as tables of cells, with the variances of their noise.
 
-The residual of a space, as a table of cells, is t = N S y, where y are its residual coordinates, N
-is the basis of the residual space and S the projector on the measured subspace.  The noise of
-marginals has the same variance in all directions.  Prefix, range and other query families measure
-some directions more precisely than others, which is stored as a precision matrix.  For spaces that
-are measured jointly, the mean variance is an approximation.
+**Residuals.**  The residual of a table is the component that no smaller set of attributes contains.
+As a table of cells it is N S y, where y are the measured residual coordinates, N is the basis of
+the residual space and S the projector on the measured subspace.
 
-**Precision matrices.**  The noise of a prefix strategy has smaller variance in sums over many cells
-than in single cells.  With D a difference of residual tables and C_i the covariance of the residual
+**Noise.**  For marginals, the noise of a residual has the same variance in all directions.  Prefix,
+range and other query families measure some directions more precisely than others: for example, sums
+over many cells more precisely than single cells.  Then the noise is described by a precision
+matrix.  With D a difference of two residual tables and C_i the covariance of the residual
 coordinates along axis i (N_i their basis), the squared distance in standard errors is
 
     sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
 
-**Contrasts** decompose consistent tables into one component per set of attributes.  The table on a
-set A is the sum over B inside A of r_B / (number of cells summed out), where r_B has the sum 0
-along each of its axes.  Tables that are assembled from the same contrasts r_B agree on their common
-attributes.  The contrast of the empty set is the number of records.
+For residual spaces that one strategy measures jointly, only the mean variance is used, which is an
+approximation.
+
+**Contrasts** decompose consistent tables into one component r_B per attribute set B, which sums to
+0 along each of its axes.  The table on A is the sum over B inside A of r_B / (number of cells
+summed out).  Tables that are assembled from the same contrasts agree on their common attributes.
+The contrast of the empty set is the number of records.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def contrast(table: Array) -> Array:
 
 
 def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
-    """Return a table on ``axes`` with axes of length 1 inserted for the other ``all_axes``."""
+    """Return a table on ``axes`` with an axis of length 1 for each other axis in ``all_axes``."""
     sizes = dict(zip(axes, values.shape, strict=True))
     return values.reshape([sizes.get(a, 1) for a in all_axes])
 
@@ -70,7 +73,7 @@ def proper_subsets(axes: Axes) -> list[Axes]:
 
 
 def largest_subsets(axes: Axes) -> list[Axes]:
-    """Return the subsets of a set of attributes that have one attribute fewer."""
+    """Return the subsets with one attribute fewer; entry i leaves out attribute i of ``axes``."""
     return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
 
 
@@ -88,16 +91,18 @@ def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
 
 
 def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
-    """Add tables on proper subsets of attributes to a table on ``axes``, in place.
+    """Add tables on proper subsets of ``axes`` to ``table``, in place.
 
-    ``lower`` maps proper subsets of ``axes`` to tables.  A count in one of their cells is divided
-    equally between the cells of ``table``, shape (n_1, ..., n_k), that sum to it.
+    ``lower`` maps attribute sets to tables; sets that are no proper subset of ``axes`` are ignored.
+    The count in a cell of a smaller table is divided equally between the cells of ``table``, shape
+    (n_1, ..., n_k), that have the same values of the attributes of the smaller table.
     """
     sizes = dict(zip(axes, table.shape, strict=True))
     sums: dict[Axes, Array] = {}
     for inside in proper_subsets(axes):
         if inside in lower:
-            # sum small tables on a subset first: passes over the complete table dominate the time
+            # passes over the complete table dominate the time, so small tables are first added to a
+            # table with one attribute fewer
             subset = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
             if subset not in sums:
                 sums[subset] = np.zeros([sizes[a] for a in subset])
@@ -108,9 +113,10 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
 
 
 def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
-    """Return the table on ``axes`` whose contrasts are given, in counts, shape (n_1, ..., n_k).
+    """Return the table on ``axes`` that has the given contrasts, in counts, shape (n_1, ..., n_k).
 
-    ``contrasts`` maps ``axes`` and all its subsets to contrasts, see the module docstring.
+    ``contrasts`` maps attribute sets, among them ``axes``, to contrasts (see the module docstring).
+    Proper subsets of ``axes`` without an entry have contrast 0.
     """
     out = np.array(contrasts[axes], dtype=float)
     add_lower(out, axes, contrasts)
@@ -122,12 +128,13 @@ EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances cou
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
-    """Precision matrix of the noise of a residual table, a Kronecker product times a scale.
+    """Precision matrix of the noise of a residual table: a scale times a Kronecker product.
 
     Attributes
     ----------
-    factors : one matrix per axis of the table, shape (n_i, n_i); an operator for wide attributes.
-    scale : in 1 / counts^2.
+    factors : one matrix per axis of the table, shape (n_i, n_i).  A wide attribute has an operator
+        in place of a dense matrix.
+    scale : factor of the product, in 1 / counts^2.
     """
 
     factors: tuple[Array | PrecisionMatrix, ...] = field(repr=False)
@@ -176,10 +183,10 @@ class Metric:
 
 
 def metric_of(block: Block, space: Space) -> Metric | None:
-    """Return the precision matrix of the noise of one residual space that a block measures.
+    """Return the precision matrix of the noise with which a block measures one residual space.
 
-    None if all directions have the same variance, if the block does not measure the complete space,
-    or if the matrix is not a Kronecker product with one factor per attribute.
+    The result is None if all directions have the same variance, if the block does not measure the
+    complete space, or if the matrix is not a Kronecker product with one factor per attribute.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
@@ -231,14 +238,15 @@ def _is_scalar(covariance: Array) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredProjection:
-    """Projection of tables on the measured subspace of one residual space.
+    """Projection of tables on the part of one residual space that was measured.
 
     Attributes
     ----------
     centers : the center of every attribute, shape (n_i,).
-    complement : complement of a tuned pair, None for a product of centers.
-    span : pairs (axes, basis of the measured subspace), one per factor of the strategy; bases have
-        the shape (residual coordinates, rank).  Empty if the complete space is measured.
+    complement : complement of a tuned pair; None if the split is a product of centers.
+    span : one pair (axes, basis) per factor of the strategy.  The columns of the basis, shape
+        (residual coordinates, rank), span the measured subspace.  Empty if the complete space is
+        measured.
     """
 
     centers: tuple[Array, ...]
@@ -251,7 +259,7 @@ class MeasuredProjection:
         return not self.span and self.complement is None
 
     def of(self, table: Array) -> Array:
-        """Return the measured part of the residual of a table, in counts, shape of the table."""
+        """Return the measured part of the residual of a table, in counts, in the table's shape."""
         if self.plain:
             out = np.array(table, dtype=float)
             for axis, pi in enumerate(self.centers):
@@ -295,10 +303,10 @@ class ResidualEstimate:
     Attributes
     ----------
     cells : the residual as a table, in counts, one axis per attribute.
-    variance : mean variance of the noise over the ``rank`` measured directions, in counts^2.
+    variance : variance of the noise in counts^2, averaged over the ``rank`` measured directions.
     rank : dimension of the measured subspace.
-    projection : projection on the measured subspace.
-    metric : precision matrix of the noise; None if all directions have the same variance.
+    projection : projection of tables on the measured subspace.
+    metric : precision matrix of the noise; None if the noise is described by ``variance`` alone.
     """
 
     cells: Array = field(repr=False)
@@ -310,8 +318,8 @@ class ResidualEstimate:
     def surplus(self, gap: Array) -> tuple[float, float]:
         """Return by how much the squared norm of ``gap`` exceeds its expectation for pure noise.
 
-        The first value is in squared standard errors, the second in standard deviations of the
-        squared norm.  ``gap`` is a difference of residual tables, shape (n_1, ..., n_k).
+        ``gap`` is a difference of residual tables, shape (n_1, ..., n_k).  The result is the excess
+        in squared standard errors, and the same excess in standard deviations of the squared norm.
         """
         squared = (
             float(np.sum(gap**2)) / self.variance
@@ -329,19 +337,18 @@ class Evidence:
 
     Attributes
     ----------
-    names, sizes, centers : the attributes with more than one cell, their numbers of cells and their
-        centers.
-    tables : the maximal sets of attributes whose tables are published.
-    total, total_variance : noisy number of records in counts and its variance in counts^2.
-    residuals : mapping from attribute sets to their noisy residuals; sets without a measurement are
-        absent.
+    names, sizes, centers : names, numbers of cells and centers of the attributes with more than one
+        cell.
+    tables : the attribute sets whose tables are published, without sets inside other sets.
+    total, total_variance : noisy number of records in counts, and its variance in counts^2.
+    residuals : mapping from measured attribute sets to their noisy residuals.
     possible : mapping from attribute sets that have impossible cells to masks of their possible
         cells, shape (n_1, ..., n_k).
-    uniform : mapping from attribute sets to contrasts of the uniform distribution, whose tables are
-        mixed in to remove negative cells.  It spreads the records evenly over the possible cells
-        and agrees with the public tables.  Absent sets have contrast 0.
+    uniform : mapping from attribute sets to contrasts of the uniform distribution, which is mixed
+        into the tables to remove negative cells.  It spreads one record evenly over the possible
+        cells, in agreement with the public tables.  Absent sets have contrast 0.
     exact : mapping from attribute sets with a public table to this table, in counts, shape
-        (n_1, ..., n_k); these sets are not measured.
+        (n_1, ..., n_k).  These sets are not measured.
     """
 
     names: Space
@@ -370,10 +377,13 @@ class Evidence:
 
 
 def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
-    """Return the attributes with more than one cell, and the sets of them that are published.
+    """Return the attributes and the attribute sets for which tables are published.
 
-    The sets are those of the groups of the workload, without sets that are contained in others, as
-    positions in the attributes.
+    Returns
+    -------
+    names : the attributes with more than one cell.
+    sets : attribute sets of the groups of the workload, as positions in ``names``, without sets
+        that are contained in another one.
 
     Raises: NotApplicable if the plan measures a separate table per group instead of residual
     spaces.
@@ -387,8 +397,8 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )
         raise NotApplicable(
-            f"The {which} measures a separate table for every group, but publishing needs residual"
-            f" spaces. Plan {instead}."
+            f"The {which} measures a separate table for every group, but consistent tables can only"
+            f" be computed from residual spaces. Plan {instead}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
@@ -405,9 +415,9 @@ def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
 
 
 def evidence(measurement: Measurement) -> Evidence:
-    """Return the noisy residuals of a measurement and the public facts, for `publish`.
+    """Return the noisy residuals of a measurement and the public facts of its schema.
 
-    It has one residual per attribute set that is contained in a group and was measured.
+    There is one residual per measured attribute set that is contained in a group.
 
     Raises
     ------
@@ -442,8 +452,8 @@ def evidence(measurement: Measurement) -> Evidence:
                 residuals[axes] = estimate
     if () not in residuals and () not in exact:
         raise NotAnswerable(
-            "The number of records was not measured, but consistent tables need it. Add the family"
-            " 'total', or a marginal, to the workload."
+            "The plan does not measure the number of records, but consistent tables need it. Add a"
+            " group of the family 'total' or 'marginal' to the workload and plan again."
         )
     total = residuals.pop((), None)
     shares = {
@@ -478,8 +488,12 @@ def _estimate(
 ) -> ResidualEstimate | None:
     """Return the noisy residual of one residual space, from the block that measures it.
 
-    None if the block measures the space only in sums with other residual spaces.  ``coordinates``
-    are its noisy residual coordinates, ``centers`` the centers of its attributes.
+    The result is None if the block measures the space only in sums with other residual spaces.
+
+    Parameters
+    ----------
+    coordinates : noisy residual coordinates of the space, in counts.
+    centers, complement : centers of the attributes of the space, and its complement or None.
     """
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
@@ -517,5 +531,5 @@ def _estimate(
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Return a vector, shape (n,), as axis ``axis`` of ``count`` axes; the others have length 1."""
+    """Reshape a vector of shape (n,) to ``count`` axes: axis ``axis`` has length n, the others 1."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

@@ -1,39 +1,39 @@
-"""Shrinkage of tables towards maximum-entropy references.
+"""Shrinkage of noisy tables towards predictions from smaller tables.
 
-Tables are fitted from the smallest set of attributes up, each near its noisy cells and near a
-reference, with the fitted tables on fewer attributes as margins:
+**Fit.**  Tables are fitted in order of their number of attributes.  A fitted table T is near its
+noisy cells That and near a reference m, which smaller tables predict:
 
-    min  |T - That|^2 / 2 v + KL(T | m) / tau     subject to the margins of T,
+    min  |T - That|^2 / 2 v + KL(T | m) / tau     subject to the margins of T.
 
-where That are the noisy cells, v is their variance and tau m the dispersion about the reference m.
-The stationarity condition T + s log(T / m) = That - u, with s = v / tau and multipliers u of the
-margins, has the solution
+The margins are the fitted tables with one attribute fewer.  v is the variance of the noise, and the
+true cells are assumed to deviate from m with variance tau m.  With multipliers u of the margins and
+s = v / tau, the stationarity condition T + s log(T / m) = That - u has the positive solution
 
     T = s omega((That - u) / s + log(m / s)),
 
-which is always positive; omega is the omega function of Wright.  The reference m is the table of
-largest entropy that has the margins: for pairs the product of shares, for larger sets the limit of
-iterative proportional fitting.
+where omega is the omega function of Wright.
 
-A better reference m of a pair is predicted through third attributes (`mediators`), from a first fit
-of all pairs towards independence, and scaled to the margins.
+**Reference.**  The reference is the table of largest entropy with the margins of T.  For a pair it
+is the product of the one-way tables, divided by the number of records; for larger sets it is the
+limit of iterative proportional fitting.  For pairs there is a second fit with better references,
+which are predicted through third attributes from the first fit (`mediators`).
 
-tau of pairs is estimated jointly: the squared distance of a pair from its reference, less that of
-the noise, is an unbiased estimate of its squared deviation, and the deviations of all pairs have
-one prior, estimated by nonparametric maximum likelihood (empirical Bayes).  A pair without signal
-therefore keeps its reference.  Stein's unbiased risk estimate chooses multiples of tau, so that a
-table with a few large deviations from the reference follows its noisy cells.  If few pairs have
-signal, it chooses only for those of large deviation.
+**Choice of tau.**  The squared distance of a noisy pair from its reference, minus the expectation
+for the noise, is an unbiased estimate of the squared deviation of the true pair.  The deviations of
+all pairs are assumed to have the same prior, which is estimated by nonparametric maximum likelihood
+(empirical Bayes); tau of a pair follows from its posterior mean, so that a pair without signal is
+replaced by its reference.  Stein's unbiased risk estimate then chooses a multiple of this tau,
+because a table with a few large deviations needs a larger one.  If only few pairs have signal, the
+multiple is chosen for pairs with large deviations only.
 
-If the noise of a table has a precision matrix (`metric_of`), |That - T|^2 / v is replaced by
-the squared distance in standard errors, and the problem is solved by accelerated proximal gradient
-steps.  There, tau is increased until the distance to the measured cells is at most that of linear
-shrinkage.
+**Precision matrices.**  If the noise of a table has a precision matrix (`metric_of`), the squared
+distance in standard errors takes the place of |T - That|^2 / v, and the problem is solved by
+accelerated proximal gradient steps.  tau is increased until the fit is at most as far from the
+noisy cells as linear shrinkage would be.
 
-Consistency.  Fitted tables have no negative cells, but for some sets no non-negative table has all
-the margins. Proportional fitting reaches the margins of most tables.  Only the remaining ones are
-projected jointly with all smaller tables (`nonnegative_projection`); all others are then scaled to
-the projected margins.  A table for which scaling fails is added to the joint projection.
+**Consistency.**  For some tables, no non-negative table has all the fitted margins.  Such tables
+are projected jointly with all smaller tables (`nonnegative_projection`).  All other tables are then
+scaled to the projected margins; if scaling fails, the table is added to the joint projection.
 
 Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 917.
 """
@@ -86,25 +86,28 @@ from engine.residuals import Axes
 ENTROPY_SWEEPS = 30  # largest number of passes over the margins of one table
 MAX_STEPS = 200  # largest number of proximal gradient steps
 STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
-# allowed error of margins as a share of the records; the joint projection removes it
+# allowed error of the margins of a fitted table, as a share of the records; the joint projection
+# removes the error
 MARGIN_TOLERANCE = 1e-4
-# the same for pairs, whose margins are replaced by the one-way tables when tables are assembled
+# allowed error of the margins of a fitted pair; assembling tables from contrasts replaces these
+# margins by the one-way tables
 PAIR_TOLERANCE = 1e-7
 # the estimate of tau is multiplied by one of these factors, because large cells dominate it
 TAU_FACTORS = (1.4, 4.0, 12.0)
-# the same, for tables whose noise has a precision matrix
+# factors of tau for tables whose noise has a precision matrix
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
-UNDERFLOW = 1e-250  # sums of derivatives below this are 0 up to underflow
-# unless the expected deviation is given, `shrink_table` returns the reference if the squared
-# distance of the noisy residual from it exceeds the expectation for pure noise by fewer standard
-# deviations than this; the keys are numbers of attributes
+UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
+# A noisy residual has signal if its squared distance from that of the reference exceeds the
+# expectation for pure noise by this number of standard deviations; keys are numbers of attributes.
+# `shrink_table` returns the reference of a table without signal, unless it is given the expected
+# deviation.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# the risk estimate chooses tau for all pairs if the squared distances of at least the share
-# MIN_SIGNAL_SHARE of them exceed this expectation by SIGNIFICANT_SD standard deviations; otherwise
-# only for pairs whose distance exceeds it by MIN_CHOICE_SD
+# If the share MIN_SIGNAL_SHARE of all pairs exceed this expectation by SIGNIFICANT_SD standard
+# deviations, the risk estimate chooses tau of every pair.  Otherwise it chooses tau only of pairs
+# that exceed the expectation by MIN_CHOICE_SD.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
-# values that the prior of a squared deviation is concentrated on, as shares of its upper bound
+# support of the prior of squared deviations, as shares of an upper bound
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
 PRIOR_STEPS = 20  # EM steps that estimate the prior
 # expected squared deviation, as a multiple of the variance of one cell, that counts as 0
@@ -121,8 +124,8 @@ def max_entropy_table(
 
     Parameters
     ----------
-    margins : mapping from attribute sets to tables: from every subset of ``axes`` with one attribute
-        fewer, and from ``axes[:-2]``.
+    margins : mapping from attribute sets to tables in counts.  It has every subset of ``axes`` with
+        one attribute fewer, and ``axes[:-2]``.
     possible : mask of the possible cells, shape (n_1, ..., n_k); impossible cells are 0.
 
     >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
@@ -149,16 +152,18 @@ def fit_margins(
     near: Callable[[Array], bool],
     sweeps: int = ENTROPY_SWEEPS,
 ) -> Array:
-    """Scale a table to margins by iterative proportional fitting, in place; return it.
+    """Scale a table to given margins by iterative proportional fitting, in place; return it.
+
+    The limit is the table with these margins that has the least Kullback-Leibler divergence from
+    the given table.
 
     Parameters
     ----------
     table : start, shape (n_1, ..., n_k).
     margins : mapping from the subsets of ``axes`` with one attribute fewer to tables.
-    near : returns whether the differences of one margin are small enough to stop.
+    near : function of the differences between one margin of the table and the given margin;
+        scaling stops when it returns True for all margins.
     sweeps : maximum number of passes over all margins.
-
-    The limit is the table with these margins of least Kullback-Leibler divergence from the start.
     """
     for _ in range(sweeps):
         done = True
@@ -183,27 +188,35 @@ def shrink_table(
     chooses_tau: bool = True,
     tolerance: float | None = None,
 ) -> Array:
-    """Return the table on ``axes`` that is shrunk from its noisy cells towards its reference.
+    """Shrink one noisy table towards its reference.
 
     Parameters
     ----------
-    estimate : noisy residual; None if the set was not measured.
+    axes : the attributes of the table.
+    estimate : noisy residual; None if the attribute set was not measured.
     margins : mapping from the subsets of ``axes`` with one attribute fewer to fitted tables, which
         are the margins of the result.
     total : number of records.
     possible : mask of the possible cells, for the maximum-entropy table.
     reference : table with these margins, shape (n_1, ..., n_k); by default the maximum-entropy
         table.
-    expected_excess : squared deviation from the reference in counts^2, see `expected_deviations`.
-        By default it is estimated from this table alone, and 0 if it is not significant.
-    chooses_tau : whether Stein's risk estimate chooses the factor of tau in `TAU_FACTORS`;
-        otherwise it is the first one.
-    tolerance : error of the margins, as a share of the records; by default rounding only for pairs,
+    expected_excess : expected squared deviation of the true table from the reference in counts^2,
+        see `expected_deviations`.  By default it is estimated from ``estimate``.
+    chooses_tau : whether Stein's risk estimate chooses a factor of tau among `TAU_FACTORS`;
+        otherwise tau is multiplied by the first factor.
+    tolerance : allowed error of the margins, as a share of the records; by default 1e-13 for pairs
         and `MARGIN_TOLERANCE` for larger sets.
 
-    Returns the reference itself if the noisy residual does not deviate from it significantly, or was
-    not measured.  Shape (n_1, ..., n_k).  If the noise has a precision matrix, tau follows from this
-    table alone, and ``chooses_tau`` and ``tolerance`` have no effect.
+    Returns
+    -------
+    Table in counts, shape (n_1, ..., n_k).  It is the reference itself if the attribute set was not
+    measured, if ``expected_excess`` is negligible, or if it is not given and the noisy residual
+    does not deviate significantly from the reference.
+
+    Notes
+    -----
+    If the noise has a precision matrix, tau is estimated from this table alone, and ``chooses_tau``
+    and ``tolerance`` have no effect.
     """
     table = max_entropy_table(axes, margins, possible) if reference is None else reference
     if estimate is None or estimate.rank == 0:
@@ -217,7 +230,7 @@ def shrink_table(
         return table
     if estimate.metric is not None:
         fit, tau = table, excess / float(np.sum(estimate.metric.of_cells * table))
-        # squared distance from the noisy residual that linear shrinkage to the reference would have
+        # expected squared distance of linear shrinkage from the noisy residual
         expected = estimate.rank**2 / (estimate.rank + excess)
         for factor in TAU_FACTORS_METRIC:
             fit = _metric_fit(table, fit, estimate, estimate.metric, factor * tau, axes, margins)
@@ -238,11 +251,17 @@ def shrink_table(
 def expected_deviations(
     residuals: Mapping[Axes, ResidualEstimate], references: Mapping[Axes, Array]
 ) -> dict[Axes, float]:
-    """Return expected squared deviations of tables from their references, in counts^2.
+    """Return the expected squared deviations of true tables from their references, in counts^2.
 
-    These are posterior means given the noisy residuals, by attribute set.  The deviations, as
-    shares of their upper bounds, have the same prior for all tables, estimated by nonparametric
-    maximum likelihood.
+    They are posterior means given the noisy residuals.  Each deviation is divided by an upper bound
+    that follows from the reference.  These ratios have the same prior for all tables, which is
+    estimated by nonparametric maximum likelihood.
+
+    Parameters
+    ----------
+    residuals : mapping from attribute sets to noisy residuals.
+    references : mapping from attribute sets to references in counts, for which deviations are
+        returned.
 
     >>> from engine.postprocess.residual_estimates import MeasuredProjection
     >>> projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
@@ -264,7 +283,8 @@ def expected_deviations(
     )
     variances = np.array([residuals[a].variance for a in references])
     ranks = np.array([residuals[a].rank for a in references], dtype=float)
-    # squared deviations in squared standard errors, shape (tables, shares)
+    # possible squared deviations in squared standard errors, shape (tables, shares): given one of
+    # them, the excess of a table is approximately normal with this mean
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     spreads = 2.0 * ranks[:, None] + 4.0 * means
     logs = -0.5 * ((excesses[:, None] - means) ** 2 / spreads + np.log(spreads))
@@ -286,12 +306,13 @@ def _metric_fit(
     axes: Axes,
     margins: Mapping[Axes, Array],
 ) -> Array:
-    """Return the shrunk table if the noise has a precision matrix, by proximal gradient steps.
+    """Shrink a table whose noise has a precision matrix, by accelerated proximal gradient steps.
 
     Parameters
     ----------
-    table : reference, whose dispersion is ``tau`` times its cells.
-    start : first table of the search.
+    table : reference m.
+    start : table at which the search starts.
+    tau : variance of the true cells about the reference, divided by the cells of the reference.
     margins : margins of the result, as in `shrink_table`.
     """
     step = 1.0 / metric.steepest
@@ -317,9 +338,14 @@ def _risk(
 ) -> float:
     """Return Stein's unbiased estimate of the weighted squared error of ``fit``, up to a constant.
 
-    ``table`` is the reference m, ``gap`` the noisy residual minus that of the reference.  The fit
-    used ``s`` = v / tau, see the module docstring; the weight of a cell is 1 / (v + tau m) with the
-    argument ``tau``.
+    Parameters
+    ----------
+    fit : fitted table.
+    table : reference m.
+    gap : noisy residual minus the residual of the reference.
+    s : the value of s = v / tau with which ``fit`` was computed, see the module docstring.
+    tau : determines the weights 1 / (v + tau m) of the cells; it is the same for all fits that are
+        compared.
     """
     weights = 1.0 / (estimate.variance + tau * table)
     slope = fit / (fit + s)
@@ -339,11 +365,12 @@ def _entropic_fit(
     margins: Mapping[Axes, Array],
     tolerance: float | None = None,
 ) -> Array:
-    """Return the table near noisy cells and a reference that has given margins, (n_1, ..., n_k).
+    """Return the table of the module docstring: near noisy cells and a reference, with given margins.
 
-    It is s omega((noisy - u) / s + log(table / s)) with the reference ``table`` and the omega
-    function of Wright.  The multipliers u, one per cell of a margin, are found by Newton steps, one
-    margin after the other, until the margins are met up to a share ``tolerance`` of the records.
+    It is s omega((noisy - u) / s + log(table / s)), where ``table`` is the reference and omega the
+    omega function of Wright.  There is one multiplier u per cell of a margin.  Newton steps adjust
+    the multipliers of one margin after the other, until the errors of all margins are at most
+    ``tolerance`` times the number of records.  Shape (n_1, ..., n_k).
     """
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
@@ -389,11 +416,11 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
     return np.divide(numerator, denominator, out=np.zeros(shape), where=positive)
 
 
-# tolerance for margins in `make_consistent`, as a share of its tolerance for negative cells
+# allowed error of margins in `make_consistent`, divided by the allowed share of uniform tables
 MARGIN_TOLERANCE_SHARE = 0.2
-SCALING_SWEEPS = 100  # passes over the margins of one table
-REFERENCE_TOLERANCE = 1e-6  # error of the margins of references, as a share of the records
-MAX_SCALING_ROUNDS = 6  # rounds after which all tables are projected jointly
+SCALING_SWEEPS = 100  # maximum number of passes over the margins of one table
+REFERENCE_TOLERANCE = 1e-6  # allowed error of the margins of references, as a share of the records
+MAX_SCALING_ROUNDS = 6  # after this number of rounds, all remaining tables are projected jointly
 
 
 def shrunk_total(total: float, variance: float) -> float:
@@ -411,11 +438,11 @@ def shrunk_total(total: float, variance: float) -> float:
 def shrunk_contrasts(
     evidence: Evidence, total: float, tell: Listener, checkpoints: Checkpoints = NO_CHECKPOINTS
 ) -> dict[Axes, Array]:
-    """Shrink all tables towards their references, smallest sets first; return their contrasts.
+    """Shrink all tables towards their references; return the contrasts of the fitted tables.
 
-    ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
-    the fits; `make_consistent` removes the remaining differences.  The result maps attribute sets to
-    contrasts, in the shapes of their tables.
+    ``total`` is the number of records, above 0.  The result maps attribute sets to contrasts in the
+    shapes of their tables.  Fitted tables that overlap agree up to the tolerance of the fits;
+    `make_consistent` removes the remaining differences.
     """
     by_order = {
         k: [axes for axes in evidence.sets if len(axes) == k]
@@ -447,10 +474,10 @@ def shrunk_contrasts(
 def _low_order_tables(
     estimates: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
 ) -> dict[Axes, Array]:
-    """Return the fitted tables on at most two attributes.
+    """Return the fitted tables on at most two attributes, by attribute set, in counts.
 
-    The noisy residuals of triples improve those of pairs.  ``by_order`` maps a number of attributes
-    to the attribute sets of that size.
+    Residuals of triples, if they were measured, improve the residuals of pairs.  ``by_order`` maps
+    a number of attributes to the attribute sets of this size.
     """
     residuals = {
         a: (estimates.residuals[a].cells, estimates.residuals[a].variance)
@@ -479,11 +506,16 @@ def _mediator_references(
     pairs: Iterable[Axes],
     residuals: Mapping[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return a mapping from pairs to references that are predicted through third attributes.
+    """Return references of pairs that are predicted through third attributes, by pair.
 
-    ``tables`` are fitted tables, ``residuals`` pooled residuals of pairs.  A reference has the
-    margins of the fitted one-way tables; pairs without a prediction, with impossible cells or with
-    a public table have none.
+    A pair has no reference here if it has impossible cells or a public table, or if no third
+    attribute predicts it.
+
+    Parameters
+    ----------
+    tables : fitted tables in counts; the one-way tables are the margins of the references.
+    pairs : the pairs for which references are computed.
+    residuals : pooled residuals of pairs.
     """
     predictions, out = PairPredictions(tables), dict[Axes, Array]()
     for axes in pairs:
@@ -502,7 +534,7 @@ def _mediator_references(
 def _pooled_estimate(
     estimate: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
 ) -> ResidualEstimate:
-    """Return ``estimate`` with cells and variance replaced by those of ``residuals``, if any."""
+    """Return ``estimate`` with the pooled residual and variance of ``axes``, if it has them."""
     if axes not in residuals:
         return estimate
     return replace(estimate, cells=residuals[axes][0], variance=residuals[axes][1])
@@ -515,21 +547,27 @@ def make_consistent(
     tell: Listener,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
-    """Change the contrasts of fitted tables so that these agree and have no negative cells.
+    """Change fitted tables so that overlapping tables agree and no cell is negative.
 
-    Returns ``contrasts``, which change in place.  ``tolerance`` is the share of uniform tables that
-    may be mixed in.  The schema must have no impossible cells and no public tables.
+    The schema must have no impossible cells and no public tables.
 
-    Guarantee: every table is at least 0, up to the rounding of sums.
+    Parameters
+    ----------
+    contrasts : contrasts of the fitted tables by attribute set; they are changed in place and
+        returned.
+    tolerance : intended largest share of uniform tables that are mixed in.
+
+    Guarantee: all cells are at least 0, up to the rounding of sums.
     """
     total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * tolerance
     joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
-    # project some sets jointly, scale the tables on others to the projected margins, and repeat with
-    # the tables for which scaling failed among the joint sets
+    # Each round projects the tables on ``joint_sets`` and all smaller ones jointly, and scales the
+    # tables on ``scaled_sets`` to the projected margins.  Sets for which scaling fails are projected
+    # jointly in the next round.
     for number in itertools.count():
-        # the number of rounds is unknown, so each round takes half of the remaining progress
+        # the number of rounds is unknown, so each round takes half of the remaining progress bar
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
         projected_sets = maximal_sets([*joint_sets, *scaled_margins])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
@@ -573,20 +611,20 @@ def make_consistent(
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
-    """Return a progress listener for a part of the work, from ``low`` to ``low + share``."""
+    """Return a progress listener that maps shares 0 to 1 of a part to ``low`` to ``low + share``."""
     return lambda done, words: tell(low + share * done, words)
 
 
 def _within(gap: Array, allowed: float) -> bool:
-    """Return whether the largest difference times the number of cells is at most ``allowed``.
+    """Return whether the largest entry of ``gap``, times its number of cells, is at most ``allowed``.
 
-    Differences are those of the cells of one margin, in counts.
+    ``gap`` has the differences of the cells of one margin, in counts.
     """
     return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
 def _is_plain(estimates: Evidence, axes: Axes) -> bool:
-    """Return whether the complete residual on a set was measured, with noise of equal variances."""
+    """Return whether a residual was measured completely, with the same variance in all directions."""
     return (
         axes in estimates.residuals
         and estimates.residuals[axes].projection.plain
@@ -601,9 +639,10 @@ def _one_and_two_way(
     by_order: dict[int, list[Axes]],
     residuals: dict[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return the fitted one-way and two-way tables, in counts.
+    """Return the fitted one-way and two-way tables by attribute set, in counts.
 
-    ``residuals`` are those of pairs, which are also used as measurements of single attributes.
+    ``residuals`` are the residuals of pairs; they are also used as measurements of single
+    attributes.
     """
     singles = single_tables(estimates, total, residuals)
     return singles | _two_way(estimates, total, tables | singles, by_order.get(2, []), residuals)
@@ -617,14 +656,17 @@ def _two_way(
     residuals: dict[Axes, PooledResidual],
     mediated: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
-    """Return a mapping from pairs to their tables in counts, each shrunk towards a reference.
+    """Return the tables of pairs in counts, each shrunk towards a reference, by pair.
 
     Parameters
     ----------
     tables : fitted tables on at most one attribute.
-    residuals : mapping from pairs, whose complete residuals were measured, to pooled residuals.
-    mediated : mapping from pairs to references; other pairs are shrunk towards independence.  None
-        for a first fit, in which the risk estimate does not choose tau of pairs in ``residuals``.
+    pairs : the pairs to fit.
+    residuals : pooled residuals of the pairs whose residuals were measured completely, with equal
+        variances.  tau of these pairs is estimated jointly.
+    mediated : mapping from pairs to references; pairs without an entry are shrunk towards
+        independence.  With None, the first fit, the risk estimate does not choose tau of pairs in
+        ``residuals``.
     """
     references, pooled = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}
