@@ -1,23 +1,27 @@
 """Group weights that minimise the predicted error of published tables.
 
-A plan minimises the variance of unbiased answers.  Publishing changes what matters: a residual with
-more noise than signal is replaced by its prediction from smaller tables, so that budget spent on it
-is lost, and an error of a small table is repeated in every table that contains it.
+A plan minimises the variance of unbiased answers.  For published tables other weights are better,
+for two reasons.  Publishing replaces a residual with more noise than signal by its prediction from
+smaller tables, so that budget spent on this residual is lost.  And an error in a small table is
+repeated in every table that contains it.
 
-Prediction.  Let a plan measure the residual on every attribute set B with noise of variance v_B per
-cell.  The L1 error of the residual, relative to N records, is
+**Prediction.**  Let a plan measure the residual on each attribute set B with noise of variance v_B
+per cell, and let t be the variance of a true cell of this residual.  Linear shrinkage of the
+residual towards 0 has the L1 error
 
-    e_B = 0.8 sum over cells of sqrt(v t / (v + t)) / N,    t = dispersion of the cell,
+    e_B = 0.8 sum over cells of sqrt(v t / (v + t)) / N,
 
-the error of a linear estimate that shrinks the residual towards 0.  Dispersions are proportional to
-cell counts, which are lognormal with `LOG_CELL_SPREAD`, and sum to a deviation of d N records; d has
-the values `DEVIATIONS`, or follows from a reference.  Residuals on one attribute are not shrunk.
-The predicted error of the table on A is the root of the sum of e_B^2 over B inside A.
+relative to N records.  The variances t are assumed to be proportional to the cell counts, which are
+lognormal with the standard deviation `LOG_CELL_SPREAD`.  Their size is such that the residual
+deviates from 0 by d N records, where d has the values `DEVIATIONS` with equal probability, or
+follows from a reference.  Residuals on one attribute are not shrunk (t is infinite).  The predicted
+error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
-Optimum.  With noise variances sigma_B^2, unit privacy costs c_B and u_B the derivative of the mean
-error of all tables, the optimal split of the budget has sigma_B^2 proportional to sqrt(c_B / u_B).
-The fixed point of this rule is reached by damped steps.  The group weights are those for which the
-sum of weighted variances has the derivatives u_B.
+**Optimum.**  Let the residual on B have the privacy cost c_B / sigma_B^2, where sigma_B^2 is the
+variance of its noise, and let u_B be the derivative of the mean error of all tables with respect to
+sigma_B^2.  At the optimum, sigma_B^2 is proportional to sqrt(c_B / u_B).  Damped steps reach the
+fixed point of this rule.  The resulting group weights are those for which the weighted sum of
+variances, which a plan minimises, has the derivatives u_B.
 """
 
 from __future__ import annotations
@@ -40,17 +44,18 @@ from engine.records import count_marginals
 from engine.residuals import Space
 from engine.workload import Schema, Workload, subsets
 
-# equally likely deviations of a pair from independence, as shares of the records
+# assumed deviations of a pair from independence, as shares of the records, equally likely
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
-ORDER_FACTOR = 0.4  # factor of the deviation for every attribute beyond two
-LOG_CELL_SPREAD = 2.25  # standard deviation of the logarithm of cell counts
-CELL_QUANTILES = 15  # number of quantiles of cell counts that represent a table
+ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
+LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
+CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
-# lower bound on the deviation of a reference table, because noise may hide its deviation
+# lower bound on the deviation of a reference table; published references may have less deviation
+# than the truth
 MIN_DEVIATION = 0.05
-MIN_WEIGHT_SHARE = 1e-12  # smallest weight, as a share of the largest one
-MIN_SLOPE = 1e-16  # smallest derivative per privacy cost, as a share of the largest one
-# the search ends if no logarithm of a variance changes by more than the tolerance
+MIN_WEIGHT_SHARE = 1e-12  # smallest weight divided by the largest one
+MIN_SLOPE = 1e-16  # smallest derivative per privacy cost, divided by the largest one
+# the search ends after MAX_STEPS, or if no logarithm of a variance changes by STEP_TOLERANCE
 MAX_STEPS, STEP_TOLERANCE = 200, 1e-4
 
 
@@ -61,25 +66,26 @@ def publication_weights(
 
     Parameters
     ----------
-    workload : tables; group weights are the importance of the tables, and 0 remains 0.  Tables of
-        all families are treated as marginals on their attributes.
+    workload : groups of queries, one per table.  The weight of a group is the importance of the
+        errors of its table; a weight of 0 remains 0.  Groups of all query families are treated as
+        marginals on their attributes.
     budget : the budget of the release.
     expected_records : expected number of records, which must be public.
-    reference : public tables similar to the expected ones: `Published` tables of an earlier
-        release, or public or simulated records as for `count_marginals`.  Never give the private
-        records: a plan is public.
+    reference : public tables that resemble the expected ones: `Published` tables of an earlier
+        release, or public or simulated records in a form that `count_marginals` accepts.  Never
+        give the private records, because a plan is public.
 
     Returns
     -------
-    The workload with new group weights, for `plan`.  Unbiased answers of the plan have a larger
-    root mean squared error than with the original weights.
+    The workload with new group weights, as an argument of `plan`.  The unbiased answers of such a
+    plan have a larger root mean squared error than those with the original weights.
 
     Guarantee: a deterministic function of its arguments.
 
     Raises
     ------
-    PlanError : the workload is not a Workload, the number of records is not positive, or the
-        reference has another schema, may have negative cells, or has no records.
+    PlanError : the workload is not a Workload, or the number of records is not positive; the
+        reference has another schema, was published with fit="none", or has no records.
     LimitExceeded : the groups have too many subsets of attributes.
 
     >>> from engine import Attribute, Budget, Schema, Workload
@@ -123,7 +129,7 @@ def publication_weights(
 
 
 def _wide(names: Space, schema: Schema) -> Space:
-    """Return the attributes with more than one cell, in the order of the schema."""
+    """Return those of ``names`` that have more than one cell, in the order of the schema."""
     return tuple(name for name in schema.names if name in names and schema[name].size > 1)
 
 
@@ -134,15 +140,15 @@ def _set_weights(
     records: float,
     deviations: Mapping[Space, float] | None,
 ) -> dict[Space, float]:
-    """Return a mapping from attribute sets to the query weight of each cell of their tables.
+    """Return by attribute set the weight of one cell of its table, as the weight of a query.
 
     Parameters
     ----------
     importance : mapping from attribute sets to the importance of their tables.
     pcost : privacy cost of the release.
     records : expected number of records.
-    deviations : mapping from attribute sets to the shares of the records by which their tables
-        deviate from smaller ones; None for the prior `DEVIATIONS`.
+    deviations : mapping from attribute sets to the share of the records by which their tables
+        deviate from the prediction of smaller tables; None for the prior `DEVIATIONS`.
     """
     if sum(2 ** len(names) for names in importance) > MAX_SETS:
         raise LimitExceeded(
@@ -156,8 +162,8 @@ def _set_weights(
     # number of residual coordinates, and privacy cost at noise variance 1
     coordinates = np.array([math.prod(schema[n].size - 1.0 for n in space) for space in spaces])
     costs = coordinates / cells
-    # dispersion of cells, shape (spaces, deviations, quantiles); infinite for single attributes and
-    # the total, whose residuals are not shrunk
+    # assumed variance of a true cell, shape (spaces, deviations, quantiles); infinite for single
+    # attributes and the total, whose residuals are not shrunk
     quantiles = scipy.special.ndtri((np.arange(CELL_QUANTILES) + 0.5) / CELL_QUANTILES)
     counts = np.exp(LOG_CELL_SPREAD * quantiles)
     counts /= np.sqrt(counts).mean() ** 2
@@ -185,7 +191,8 @@ def _set_weights(
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        # residuals with much more noise than signal still get a negligible share of the budget
+        # positive, so that residuals with much more noise than signal get a share of the budget that
+        # is negligible but not 0
         derivatives = np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
         optimum = np.sqrt(costs / derivatives)
         optimum *= (costs / optimum).sum() / pcost
@@ -205,11 +212,11 @@ def _weights_of_derivatives(
     coordinates: Array,
     cells: Array,
 ) -> dict[Space, float]:
-    """Return the query weights at which the weighted sum of variances has given derivatives.
+    """Return query weights for which the weighted sum of variances has given derivatives.
 
-    The variances of the cells of the table on A sum to sum over B inside A of sigma_B^2 times
-    coordinates_B / cells of A outside B.  Sets whose weights would be negative get small positive
-    ones.
+    The variances of all cells of the table on A sum to the sum over B inside A of sigma_B^2 times
+    coordinates_B / (number of cells of A outside B).  The weights solve this triangular system,
+    largest sets first.  A weight that would be negative is replaced by a small positive one.
 
     Parameters
     ----------
@@ -231,9 +238,9 @@ def _weights_of_derivatives(
 
 
 def _deviations(reference: Any, workload: Workload, sets: Iterable[Space]) -> dict[Space, float]:
-    """Return by which share of the records tables of a reference deviate from smaller tables.
+    """Return how far tables of a reference deviate from the predictions of smaller tables.
 
-    The result maps all subsets of ``sets`` that have at least two attributes to these shares.
+    The result maps every subset of ``sets`` with at least two attributes to a share of the records.
     """
     spaces = {space for names in sets for space in subsets(names) if len(space) > 1}
     table = _reference_tables(reference, workload.schema, spaces)
@@ -243,9 +250,9 @@ def _deviations(reference: Any, workload: Workload, sets: Iterable[Space]) -> di
 def _reference_tables(
     reference: Any, schema: Schema, spaces: Iterable[Space]
 ) -> Callable[[Space], Array | None]:
-    """Return a function from attributes to their table of a reference, in counts.
+    """Return a function that maps attributes to their table in a reference, in counts.
 
-    The function returns None if the reference has no such table.
+    The function returns None for attributes that the reference has no table on.
     """
     if not isinstance(reference, Published):
         counted = count_marginals(reference, schema, [(), *spaces])
@@ -255,12 +262,13 @@ def _reference_tables(
     published = reference.measurement.plan.schema
     if any(name not in published or published[name].size != schema[name].size for name in schema):
         raise PlanError(
-            "The reference has other attributes than the workload. Give tables that were published"
-            " with the same schema."
+            "The attributes of the reference, or their numbers of cells, differ from those of the"
+            " workload. Give tables that were published with the same schema."
         )
     if reference.fit == "none":
         raise PlanError(
-            'The reference may have negative cells. Publish it with fit="shrunk" or "nonnegative".'
+            'The reference was published with fit="none", so its cells may be negative. Publish it'
+            ' with fit="shrunk" or "nonnegative".'
         )
     if not reference.total > 0.0:
         raise PlanError("The reference has no records. Give a reference with records.")
@@ -277,7 +285,7 @@ def _reference_tables(
 def _deviation(table: Array | None) -> float:
     """Return the share of records by which a table deviates from its maximum-entropy reference.
 
-    The result is at least `MIN_DEVIATION`, which is also the deviation of a missing table, None.
+    The result is at least `MIN_DEVIATION`.  It is `MIN_DEVIATION` if the table is None (missing).
     """
     if table is None:
         return MIN_DEVIATION

@@ -1,6 +1,7 @@
-"""Published tables: consistent and non-negative, post-processed from a measurement.
+"""Published tables: consistent, non-negative tables that are computed from a measurement.
 
-`publish` fits the tables, `Published` contains them, `publish_forecast` predicts memory.
+`publish` fits the tables and returns them as `Published`; `publish_forecast` predicts the memory
+and time of publishing.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ if TYPE_CHECKING:
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
 CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and multiplier
-# limits of the share of uniform tables that may be mixed in to remove negative cells: absolute, and
-# as a multiple of the mean noise of a table relative to the number of records
+# The share of uniform tables that may be mixed in to remove negative cells is at most
+# MAX_UNIFORM_SHARE, and at most UNIFORM_SHARE_PER_NOISE times the mean noise of a table divided by
+# the number of records.
 MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE = 5e-4, 5e-3
 MAX_SETS = 1_000_000  # largest number of tables, one per subset of the attributes of a group
-# the search for synthetic records ends when their L1 distance from the tables, per record, is at
-# most MAX_RECORDS_DISTANCE and at most NOISE_SHARE times the error that noise leaves in the tables
+# The search for synthetic records ends when their L1 distance from the tables, divided by the
+# number of records, is at most MAX_RECORDS_DISTANCE and at most NOISE_SHARE times the error of the
+# tables that is due to noise.
 MAX_RECORDS_DISTANCE, NOISE_SHARE = 0.02, 0.18
 MAX_RECORDS = 1_000_000_000
 RECORD_COPIES = 2  # numbers in memory per value of a synthetic record
@@ -73,19 +76,20 @@ class Published:
 
     Attributes
     ----------
-    measurement : the source of the tables, with unbiased answers to the same queries.
-    fit : "shrunk", "nonnegative" or "none".
+    measurement : the measurement from which the tables were computed; it also has unbiased answers
+        to the same queries.
+    fit : "shrunk", "nonnegative" or "none", see `publish`.
     contrasts : mapping from attribute sets, as positions in ``names``, to the components of which
         the tables are sums, see `engine.postprocess.residual_estimates`.
     names : the attributes with more than one cell.
-    people : records, shape (people, attributes), whose counts are the tables; None unless tables
-        are integer.
+    people : synthetic records, shape (people, attributes), whose counts are the tables; None if the
+        tables are not integer.
 
-    Guarantee: unless ``fit`` is "none", every table is >= 0 and overlapping tables agree to 1e-9
-    counts, integer tables exactly.  Impossible cells of the schema are exactly 0.  Public tables of
-    the schema are reproduced exactly, also by integer tables with the public number of records.
-    Published numbers are biased: standard errors and intervals of the measurement do not apply to
-    them.
+    Guarantee: unless ``fit`` is "none", no cell is negative, and overlapping tables agree exactly
+    if they are integer, and to 1e-9 counts otherwise.  Impossible cells of the schema are exactly 0.
+    Public tables of the schema are reproduced exactly; integer tables do so only if they have the
+    public number of records.  Published numbers are biased: standard errors and intervals of the
+    measurement do not apply to them.
     """
 
     measurement: Measurement
@@ -135,11 +139,11 @@ class Published:
         return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
 
     def spread(self, attributes: Sequence[str]) -> Array:
-        """Return a table in counts on any attributes, also those that no group contains together.
+        """Return a table in counts on any attributes, even if no group contains all of them.
 
-        It has the published margins and no interaction beyond them, shape (n_1, ..., n_k).  If no
-        group contains all attributes, some cells may be negative: use the table for simulations, do
-        not publish it.
+        If a group contains all attributes, the result is the published table.  Otherwise it has the
+        published margins, no interaction beyond them, and possibly negative cells: use it for
+        simulations, and do not publish it.  Shape (n_1, ..., n_k).
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
         if axes in self.contrasts:
@@ -162,7 +166,7 @@ class Published:
         table = assemble_table(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
             table[impossible] = 0.0
-        # values below 0 are rounding errors of sums
+        # in fitted tables, values below 0 are rounding errors of sums
         return table if self.fit == "none" else np.maximum(table, 0.0)
 
     def impossible(self, axes: Axes) -> npt.NDArray[np.bool_] | None:
@@ -179,9 +183,9 @@ class Published:
     def sums(self, group: Group, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of any group, in counts.
 
-        The group is on attributes that a group of the workload contains, for example the areas of a
-        level of a code list, see `engine.workload.level_queries.at_level`. Answers to its queries
-        are sums of the cells of `table`.
+        ``group`` does not have to be in the workload: its attributes must be in a group of the
+        workload.  An example are the areas of one level of a hierarchy, see
+        `engine.workload.level_queries.at_level`.  Answers are sums of the cells of `table`.
 
         Raises
         ------
@@ -195,8 +199,9 @@ class Published:
     ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns: query, published (the published answer), then answer, std, low and high: the
-        unbiased answer with its standard error and interval, which do not apply to ``published``.
+        Columns: query; published (the published answer); answer, std, low and high (the unbiased
+        answer with its standard error and confidence interval).  Standard error and interval do not
+        apply to the published answer.
         """
         answers = self.measurement.answers(group, start, stop, confidence)
         answers.insert(1, "published", self.values(group, start, stop))
@@ -220,14 +225,14 @@ class Published:
         resume : see `publish`.
 
         Guarantee: a deterministic function of the published tables and ``n``, so that it costs no
-        privacy.  If the tables are integer, they are the counts of the returned records.  Records
-        are simulated: no row is a person, and counts on attributes that were not published together
-        are not estimates.
+        privacy.  If the tables are integer and ``n`` is their total, they are the counts of the
+        returned records.  Records are simulated: no row is a person.  Counts on attributes that no
+        group contains together are not estimates.
 
         Raises
         ------
-        PlanError : cells may be negative, ``n`` is not allowed, or no integer counts have all
-            public totals.
+        PlanError : the tables have ``fit="none"``, ``n`` is not allowed, or no integer counts have
+            all public totals.
         LimitExceeded : more than `MEMORY_LIMIT` bytes would be needed, or several public totals
             share attributes of too many cells.
         """
@@ -235,8 +240,8 @@ class Published:
 
         if self.fit == "none":
             raise PlanError(
-                'Tables with negative cells have no records. Publish with fit="shrunk" or'
-                ' "nonnegative".'
+                'Tables of fit="none" may have negative cells, which no records have. Publish with'
+                ' fit="shrunk" or "nonnegative".'
             )
         people = (
             round(self.total)
@@ -316,21 +321,23 @@ def publish(
     memory_limit: int = MEMORY_LIMIT,
     resume: Folder | None = None,
 ) -> Published:
-    """Post-process a measurement into consistent non-negative tables.
+    """Post-process a measurement into consistent tables.
 
     Parameters
     ----------
-    fit : "shrunk" shrinks every table towards its prediction from smaller tables, as far as the
-        noise justifies, and pools larger tables into smaller ones; "nonnegative" projects the
-        unbiased tables on non-negative ones; "none" returns unbiased tables, which may have
-        negative cells, and only sets impossible cells to 0.
-    integer : whether to return integer tables, the counts of synthetic records; see
-        `Published.records`.
-    progress : called with the share of the work done and a message; False cancels.
-    memory_limit : in bytes, for the tables and for the records of ``integer=True`` each.
-    resume : folder for checkpoints, which only their owner can read.  The same call continues from
-        them after it was cancelled or killed, with bit-identical results.  The caller removes the
-        folder.
+    fit : how tables are computed from the unbiased answers.  "shrunk": each table is shrunk towards
+        its prediction from smaller tables, the more the larger the noise is, and larger tables
+        improve smaller ones.  "nonnegative": the unbiased tables are projected on non-negative
+        ones.  "none": the tables remain unbiased and may have negative cells; only impossible cells
+        are set to 0.
+    integer : whether tables are integer: the counts of synthetic records, see `Published.records`.
+    progress : called with the share of the work done and a message; publishing is cancelled if it
+        returns False.
+    memory_limit : largest memory of the tables in bytes; it also limits, separately, the memory of
+        the synthetic records of ``integer=True``.
+    resume : folder for checkpoints, which only their owner can read.  After a call was cancelled or
+        killed, the same call continues from them, with bit-identical results.  The caller deletes
+        the folder.
 
     Guarantee: a deterministic function of the measurement and the options, so that it costs no
     privacy.
@@ -339,11 +346,11 @@ def publish(
     ------
     PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, the
         folder of ``resume`` is not writable, or no integer counts have all public totals.
-    NotApplicable : the plan has no residual spaces.
+    NotApplicable : the plan measures full tables instead of residual spaces.
     NotAnswerable : the number of records was not measured.
-    LimitExceeded : more than ``memory_limit`` bytes would be needed, the groups have too many
-        subsets of attributes, or several public totals of ``integer=True`` share attributes of too
-        many cells.
+    LimitExceeded : more than ``memory_limit`` bytes would be needed, or the groups have more than
+        `MAX_SETS` subsets of attributes; with ``integer=True`` also if several public totals share
+        attributes of too many cells.
     Cancelled : ``progress`` returned False.
 
     >>> from engine import Attribute, Budget, measure, plan, Schema, Workload
@@ -358,8 +365,8 @@ def publish(
     check_choice("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
         raise PlanError(
-            'integer=True does not allow fit="none", because integer tables have no negative cells.'
-            ' Publish with fit="shrunk" or "nonnegative".'
+            'integer=True cannot be combined with fit="none", because integer tables are counts of'
+            ' records and cannot be negative. Publish with fit="shrunk" or "nonnegative".'
         )
     # fitting and records share one progress bar
     progress, fit_share = check_callback(progress), 0.5 if integer else 1.0
@@ -390,7 +397,7 @@ def publish(
 def _fitted(
     measurement: Measurement, fit: str, tell: Callable[[float, str], None], checkpoints: Checkpoints
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the fitted tables by attribute set, also written to a checkpoint."""
+    """Fit the tables; return their contrasts by attribute set and write them to a checkpoint."""
     estimates = evidence(measurement)
     if fit == "none":
         total = estimates.total
@@ -416,7 +423,7 @@ def _fitted(
         def tell_rest(share: float, text: str) -> None:
             tell(0.4 + 0.6 * share, text)
 
-        # free the residuals, which need as much memory as the tables
+        # drop the residuals, which need as much memory as the tables
         estimates = replace(estimates, residuals={})
         if fit == "shrunk" and not (estimates.possible or estimates.exact):
             contrasts = make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
@@ -437,11 +444,12 @@ def _fitted(
 
 
 def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:
-    """Return the L1 distance from tables, per record, at which a search for records may end.
+    """Return the L1 distance from the tables at which the search for synthetic records may end.
 
-    It is a share of the error that the noise leaves in the tables, so that the additional error is
-    small.  The error of a residual on two or more attributes is at most that of a shrunk residual
-    whose cells have their counts as variances.
+    The distance is divided by the number of records.  It is `NOISE_SHARE` times the expected error
+    of the tables, so that the additional error is small compared with that of the noise.  The error
+    of a residual on two or more attributes is taken as that of linear shrinkage if the variance of
+    every true cell equals its count.
     """
     errors = []
     for axes, table in tables.items():
@@ -466,10 +474,10 @@ def _checkpoints(measurement: Measurement, fit: str, folder: Folder | None) -> C
 def progress_share(
     progress: Progress | None, low: float = 0.0, high: float = 1.0
 ) -> Callable[[float, str], None]:
-    """Return a function of (share, text) that reports the share of one part of the work.
+    """Return a function (share, text) with which one part of the work reports its progress.
 
-    The part takes from ``low`` to ``high`` of the complete work.  The function raises Cancelled
-    if ``progress`` returns False.
+    Shares from 0 to 1 of the part are shares from ``low`` to ``high`` of the complete work.  The
+    function raises Cancelled if ``progress`` returns False.
     """
     tell = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
@@ -478,8 +486,8 @@ def progress_share(
 def seed_of(measurement: Measurement) -> list[int]:
     """Return the seed of all random draws of post-processing, as integers below 2^32.
 
-    It is a hash of the released numbers, so that random draws depend only on them and cost no
-    privacy.
+    The seed is a hash of the plan and the released numbers.  Random draws therefore depend on
+    nothing else and cost no privacy.
     """
     digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
     # prefer the released integers: estimates differ in their last digits between machines
@@ -493,7 +501,7 @@ def seed_of(measurement: Measurement) -> list[int]:
 def _tolerance(estimates: Evidence, total: float) -> float:
     """Return the largest share of uniform tables that may be mixed in to remove negative cells.
 
-    The share is small compared with the mean noise of a table relative to the number of records.
+    It is small compared with the mean noise of a table divided by the number of records.
     """
     noise = [
         estimates.cells(a) * np.sqrt(estimates.residuals[a].variance) / total
@@ -508,7 +516,7 @@ def _tolerance(estimates: Evidence, total: float) -> float:
 
 
 def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
-    """Return the contrasts of the unbiased tables by attribute set, with a given total."""
+    """Return the contrasts of the unbiased tables by attribute set, with their total replaced."""
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
     out = {
@@ -520,13 +528,13 @@ def _as_measured(estimates: Evidence, measurement: Measurement, total: float) ->
 
 @dataclass(frozen=True, kw_only=True)
 class PublishForecast:
-    """Predicted size and memory of publishing.
+    """Predicted size, memory and time of publishing.
 
     Attributes
     ----------
     cells : number of cells of all published tables and their margins.
-    bytes_needed : main memory in bytes, without that of `Published.uncertainty` and of synthetic
-        records.
+    bytes_needed : main memory for the tables in bytes.  `Published.uncertainty` and synthetic
+        records need additional memory.
     """
 
     cells: int
@@ -536,8 +544,8 @@ class PublishForecast:
     def seconds(self) -> float:
         """Expected seconds for tables, their errors and files on an idle machine.
 
-        A power of the number of cells, fitted to the demo data from 160 to 150,000 cells and
-        accurate within a factor of 2.
+        The formula is a power of the number of cells.  It was fitted to demo data with 160 to
+        150,000 cells, for which it is accurate within a factor of 2.
 
         >>> round(PublishForecast(cells=9_418, bytes_needed=0).seconds)
         11
@@ -569,8 +577,9 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     names, tables = published_sets(plan)
     if sum(2 ** len(axes) for axes in tables) > MAX_SETS:
         raise LimitExceeded(
-            "Publishing needs one table for every subset of the attributes of a group, and these are"
-            f" more than {MAX_SETS:,}. Publish from a workload with fewer attributes per group."
+            "Publishing needs one table for every subset of the attributes of every group, but this"
+            f" workload has more than {MAX_SETS:,} such subsets. Plan with fewer attributes per"
+            " group."
         )
     cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
     return PublishForecast(
@@ -587,7 +596,7 @@ def _check_records_memory(published: Published, people: int, limit: int, advice:
     needed = 8 * (RECORD_COPIES * people * len(published.names) + TABLE_COPIES * cells)
     if needed > limit:
         raise LimitExceeded(
-            f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of"
+            f"{people:,} synthetic records would need about {needed / 1e9:,.1f} GB, but the limit is"
             f" {limit / 1e9:,.1f} GB. {advice}"
         )
 
@@ -598,6 +607,6 @@ def _check_memory(measurement: Measurement, limit: int) -> None:
     if needed.bytes_needed > limit:
         raise LimitExceeded(
             f"Publishing {needed.cells:,} cells would need about {needed.bytes_needed / 1e9:,.1f}"
-            f" GB, over the limit of {limit / 1e9:,.1f} GB. Publish from a workload of smaller"
-            " tables, or raise memory_limit."
+            f" GB, but the limit is {limit / 1e9:,.1f} GB. Plan a workload of smaller tables, or"
+            " raise memory_limit."
         )

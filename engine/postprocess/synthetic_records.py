@@ -1,20 +1,22 @@
-"""Synthetic records near published tables, by coordinate descent.
+"""Synthetic records whose counts are near published tables, by coordinate descent.
 
-The start is a tree of attributes of largest mutual information (Chow and Liu): each attribute is
-drawn given its parent, by systematic sampling, so that the counts of its cells among records of
-equal parent value differ by less than one from the published shares.  Then the values of one
-attribute after the other change, record by record, to those that most reduce
+**Start.**  Records are drawn along the tree of largest mutual information (Chow and Liu): each
+attribute is drawn given its parent in the tree.  Systematic sampling ensures that, among records
+with the same value of the parent, the counts of the attribute differ by less than one from their
+published shares.
+
+**Descent.**  For one attribute after the other, the values of single records are changed such that
 
     sum over tables and cells of (n - T)^2 / sqrt(T + 1)
 
-where n is the number of records in a cell and T its published count.  The weights are a compromise
-between absolute errors, by which tables are evaluated, and chi-squared, whose steps are more even.
-Gains are computed for many records together.  Not all of them may fill the same cell: a change is
-applied only if it is a gain after all changes of larger gain that enter or leave its cells, so that
-every step decreases the objective.  The search ends when the counts are as near to the tables as
-the noise of the tables justifies.
+decreases most, where n is the number of records in a cell and T its published count.  The weights
+are a compromise between absolute errors, by which tables are judged, and chi-squared, which changes
+small cells as fast as large ones.  Gains (decreases of this sum) are computed for many records at
+once, so that many records may want to enter the same cell.  Changes are therefore ranked by gain,
+and a change is applied only if it remains a gain after all changes ranked before it.  The search
+ends when the additional error of the records is small compared with the noise of the tables.
 
-Constraints on synthetic records: impossible cells and exact public totals.
+**Constraints.**  Records are never in impossible cells, and have the exact public totals.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from engine.progress import Listener
 from engine.residuals import Axes
 from engine.workload import Schema
 
-BATCH_RECORDS = 20_000  # records whose gains are computed at the same counts
-# changes are evaluated for this share of the records of a batch, but at least this number
+BATCH_RECORDS = 20_000  # number of records whose gains are computed together
+# the records of a batch that may change: the largest share of the batch, but at least this number
 MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200
 STEPS_PER_BATCH = 4
 MAX_ROUNDS = 15  # passes over all attributes
 MIN_IMPROVEMENT = 0.03  # relative decrease of the objective below which the search ends
-MIN_GAIN = 1e-9  # decrease of the objective from which a record changes
+MIN_GAIN = 1e-9  # smallest decrease of the objective for which a record changes
 IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells in the objective
 
 
@@ -63,10 +65,11 @@ def nearest_people(
     sizes : number of cells of every attribute.
     people : number of records.
     generator : source of the random draws, which determines the result.
-    impossible : mapping from attribute sets to masks of impossible cells.  They only get a large
-        weight; `impute_records` changes records that still are in them.
-    tolerance : mean L1 distance of counts from tables, divided by ``people``, at which the search
-        ends.
+    impossible : mapping from attribute sets to masks of impossible cells.  Their weight in the
+        objective is large, but records may remain in them; `meet_facts` moves these records.
+    checkpoints : files from which an interrupted search continues.
+    tolerance : L1 distance of the counts from a table, averaged over tables and divided by
+        ``people``, at which the search ends.
     """
     tell(0.0, "Drawing records")
     done = checkpoints.read("people")
@@ -99,7 +102,7 @@ def nearest_people(
                 "people",
                 state | {"updates": np.array(update + 1), "generator": state_of(generator)},
             )
-        # progress in the logarithm of the distance, which decreases nearly linearly
+        # the logarithm of the distance decreases nearly linearly, so it measures the progress
         log_first, log_present, log_allowed = np.log(
             np.maximum([first_distance, objective.distance, allowed], 1.0)
         )
@@ -116,16 +119,16 @@ def impute_records(
     rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]],
     generator: np.random.Generator,
 ) -> None:
-    """Replace impossible values of records, in place, by values of randomly drawn other records.
+    """Change records in impossible cells, in place, by hot deck imputation.
+
+    A record that violates a rule gets the values, in the columns of the rule, of a randomly drawn
+    record that satisfies the rule.  If no record satisfies it, all records get the values of the
+    first possible cell.
 
     Parameters
     ----------
     records : cell codes, shape (people, attributes).
-    rules : pairs (columns, mask of the possible cells of their joint table).
-
-    Values of a record that violates a rule are replaced by those of a record that satisfies it,
-    drawn uniformly (hot deck imputation).  If there is none, all records get the first possible
-    cell.
+    rules : pairs (columns, mask of the possible cells of the table on these columns).
     """
     for columns, possible in rules:
         satisfied = possible[tuple(records[:, columns].T)]
@@ -140,7 +143,7 @@ def impute_records(
 
 @dataclass(frozen=True, kw_only=True)
 class _CellRange:
-    """Table whose cells are a slice of the concatenated cells of all tables."""
+    """Position of one table in the concatenated cells of all tables."""
 
     axes: Axes
     shape: tuple[int, ...]
@@ -148,15 +151,18 @@ class _CellRange:
 
     @property
     def strides(self) -> list[int]:
+        """Distance between consecutive codes of each attribute in the flattened table."""
         return [math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))]
 
 
 class _Objective:
     """Weighted squared distance of the counts of records from published tables.
 
-    ``gaps`` are the counts of the records minus the published counts, ``weights`` the weights of
-    their squares.  Both have the concatenated cells of all tables; ``places`` are the slices of the
-    tables in them.
+    Attributes
+    ----------
+    gaps : counts of the records minus published counts, for the concatenated cells of all tables.
+    weights : weights of the squares of ``gaps``, in the same order.
+    places : position of every table in the concatenated cells.
     """
 
     def __init__(
@@ -192,9 +198,9 @@ class _Objective:
         return [place for place in self.places if column in place.axes]
 
     def added(self, place: _CellRange, column: int) -> Array:
-        """Return the increase of the objective if one record is added to each cell of a table.
+        """Return, for each cell of a table, the increase of the objective by one more record in it.
 
-        Shape (cells of the other attributes, n), with n the number of cells of ``column``.
+        Shape (cells of the other attributes, cells of ``column``).
         """
         change = self.weights[place.cells] * (2.0 * self.gaps[place.cells] + 1.0)
         column_last = np.moveaxis(change.reshape(place.shape), place.axes.index(column), -1)
@@ -204,7 +210,7 @@ class _Objective:
 def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
-    """Change values of one column of records, in place, where that decreases the objective."""
+    """Change the values in one column of records, in place, that decrease the objective."""
     order = generator.permutation(len(records))
     for start in range(0, len(order), BATCH_RECORDS):
         batch = order[start : start + BATCH_RECORDS]
@@ -222,10 +228,13 @@ def _update_column(
 class _Changes:
     """Changes of one column in a batch of records.
 
-    ``values`` are the present cell codes of the column.  Three lists have one entry per table that
-    contains the column: ``bases``, per record, the position of its cell if its code were 0;
-    ``strides``, the distance of the cells of consecutive codes; ``others``, per record, the flat
-    index of its cell in the other attributes of the table.
+    Attributes
+    ----------
+    places : the tables that contain the column; the next three lists have one entry per table.
+    bases : for every record, the position in `_Objective.gaps` of its cell if its code were 0.
+    strides : distance in `_Objective.gaps` between the cells of consecutive codes.
+    others : for every record, the flat index of its cell in the other attributes of the table.
+    values : present cell codes of the column, shape (records of the batch,).
     """
 
     def __init__(self, objective: _Objective, column: int, rows: Index) -> None:
@@ -241,9 +250,10 @@ class _Changes:
             self.others.append(flat_cells(rows, rest, objective.sizes))
 
     def promising(self, chosen: Index, count: int) -> Index:
-        """Return at most ``count`` of the chosen records, by upper bounds of their gains.
+        """Return the positions of at most ``count`` of the chosen records that gain most.
 
-        The gain of a record is the decrease of the objective by the best change of its value.
+        The gain of a record is the largest decrease of the objective by a change of its value.
+        Records are ranked by an upper bound of their gain, and dropped if the bound is 0.
         """
         bounds = self._removal_gains(chosen)
         for place, others in zip(self.places, self.others, strict=True):
@@ -254,9 +264,9 @@ class _Changes:
         return chosen
 
     def apply(self, chosen: Index) -> bool:
-        """Change the values of records where this decreases the objective; return whether any did.
+        """Change values of the records at positions ``chosen`` that decrease the objective.
 
-        ``chosen`` are the positions of the records that may change.
+        Returns whether any value has changed.
         """
         costs = np.zeros((len(chosen), self.objective.sizes[self.column]), np.float32)
         for place, others in zip(self.places, self.others, strict=True):
@@ -270,7 +280,8 @@ class _Changes:
         targets = [b[chosen] + best * s for b, s in self._cells()]
         weights, gaps = self.objective.weights, self.objective.gaps
         for cells in (*sources, *targets):
-            # the k-th change of a cell is made after k - 1 changes of its gap by 1
+            # changes of larger gain that enter or leave the same cell come first; each of them
+            # changes the gap of the cell by 1, and so reduces this gain
             gains -= 2.0 * weights[cells] * _ranks(cells)
         applied = gains > MIN_GAIN
         for source, target in zip(sources, targets, strict=True):
@@ -284,7 +295,7 @@ class _Changes:
         return list(zip(self.bases, self.strides, strict=True))
 
     def _removal_gains(self, chosen: Index) -> Array:
-        """Return the decrease of the objective if a record is removed, for the chosen records."""
+        """Return for each chosen record the decrease of the objective if it were removed."""
         out, weights, gaps = np.zeros(len(chosen)), self.objective.weights, self.objective.gaps
         for bases, stride in self._cells():
             cells = bases[chosen] + self.values[chosen] * stride
@@ -327,11 +338,11 @@ def _tree_of_people(
     people: int,
     generator: np.random.Generator,
 ) -> Index:
-    """Return ``people`` random records, shape (people, attributes), that fit some of the tables.
+    """Draw records along the tree of largest mutual information, shape (people, attributes).
 
-    These are the tables of pairs of attributes that are connected in the tree of largest mutual
-    information.  Among the records of one parent value, the counts of the child's cells differ by
-    less than one from the shares of the table.
+    Each attribute is drawn given its parent in the tree, so the records fit the tables of the pairs
+    (parent, child).  Among records with the same value of the parent, the counts of the child's
+    values differ by less than one from the shares in the table.
     """
     singles: dict[int, Array] = {}
     pairs: dict[tuple[int, int], Array] = {}
@@ -362,10 +373,11 @@ def _tree_of_people(
 
 
 def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int, tuple[int, int]]:
-    """Return the tree of largest mutual information of all pairs, by the algorithm of Chow and Liu.
+    """Return the spanning tree of largest mutual information, by the algorithm of Chow and Liu.
 
-    The result maps every attribute that is not a root to (k, parent), if it was the k-th attribute
-    that was added to a tree.
+    ``pairs`` maps pairs of attributes to their tables.  There are several trees if the pairs do not
+    connect all attributes.  The result maps every attribute except the roots to (k, parent), where
+    the attribute was the k-th one that the algorithm added.
     """
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
     out: dict[int, tuple[int, int]] = {}
@@ -404,32 +416,32 @@ def _apportion(shares: Array, people: int, generator: np.random.Generator) -> In
 
 MAX_PROGRAM_CELLS = 20_000  # largest number of cells in an integer program for several totals
 
-# pairs (axes that are summed out, counts of the margin)
+# one pair (axes that are summed out, counts of the margin) per public total
 _Margins = Sequence[tuple[tuple[int, ...], Index]]
 
 
 def meet_facts(
     columns: Mapping[str, Index], schema: Schema, generator: np.random.Generator
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Return synthetic records changed so that they satisfy the public facts of a schema.
+    """Change synthetic records so that they satisfy the public facts of a schema.
 
-    No record is then in an impossible cell, and counts equal the public totals.
+    In the result no record is in an impossible cell.  Its counts equal the public totals, unless
+    their number of records differs from that of ``columns``.
 
     Parameters
     ----------
     columns : mapping from attributes to cell codes, shape (records,).
-    schema : has the impossible cells and public totals; attributes without a column are summed
+    schema : schema with impossible cells and public totals.  Attributes without a column are summed
         over.
 
     Returns
     -------
-    Mapping from attributes to cell codes of the same shapes.  If the number of records is not the
-    public one, public totals are not imposed.
+    Mapping from attributes to changed cell codes, of the same shapes.
 
     Raises
     ------
-    LimitExceeded : several exact totals share attributes of too many cells.
-    PlanError : no integer counts have all exact totals.
+    LimitExceeded : several public totals share attributes of too many cells.
+    PlanError : no integer counts have all public totals.
     """
     out = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
     people = len(next(iter(out.values()))) if out else 0
@@ -463,10 +475,12 @@ def meet_facts(
 def _move_records(
     records: Index, counts: Index, target: Index, generator: np.random.Generator
 ) -> None:
-    """Move the fewest records to other cells, in place, so that their counts become ``target``.
+    """Move as few records as possible to other cells, in place, so that their counts are ``target``.
 
-    ``records`` have the shape (people, attributes); ``counts`` are their present counts, shape
-    (n_1, ..., n_k), as ``target``.
+    Parameters
+    ----------
+    records : cell codes, shape (people, attributes).
+    counts, target : present and intended counts of the records, shape (n_1, ..., n_k).
     """
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
     order = generator.permutation(len(cells))
@@ -497,9 +511,9 @@ def _meet_margins(
     cells = np.flatnonzero(possible)
     if cells.size > MAX_PROGRAM_CELLS:
         raise LimitExceeded(
-            f"The exact totals on {set_name(names)} share attributes with {cells.size:,} cells, but"
-            f" records can meet several totals jointly only up to {MAX_PROGRAM_CELLS:,} cells."
-            " Publish tables without integer=True."
+            f"Several exact totals share the attributes {set_name(names)}, which have"
+            f" {cells.size:,} cells. Synthetic records can have several such totals only up to"
+            f" {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
         )
     index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
     for summed_axes, margin in margins:
@@ -526,8 +540,8 @@ def _meet_margins(
     )
     if solution.status != 0:
         raise PlanError(
-            f"No integer counts have all exact totals on {set_name(names)}. Correct one of these"
-            " invariants of the schema."
+            f"No integer counts have all exact totals on {set_name(names)}, so these totals"
+            " contradict each other. Correct one of these invariants of the schema."
         )
     adjusted, changes = counts.copy(), np.rint(solution.x).astype(np.int64)
     adjusted.flat[cells] += changes[: cells.size] - changes[cells.size :]

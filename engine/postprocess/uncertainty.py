@@ -1,29 +1,30 @@
-"""Uncertainty of published tables by parametric bootstrap, and quality flags.
+"""Errors of published tables by an empirical Bayes bootstrap, and quality flags.
 
-Published tables are biased towards their references.  Adding noise to them does not show this bias,
-because published tables already are close to their references.  An empirical Bayes bootstrap shows
-it: each draw first generates possible true tables, then simulates the measurement of the plan on
-them and publishes the result.  The errors of these tables estimate the errors of the published
-ones.
+Published tables are biased: they are shrunk towards references, which smaller tables predict.
+Simulating the measurement on the published tables would hide this bias, because they are close to
+their references already.  Each draw of the bootstrap therefore first generates possible true
+tables, then simulates the measurement of the plan on these and publishes the result.  The errors of
+the republished tables estimate the errors of the published ones.
 
-Possible truths.  The residual of a table about its reference m has the dispersion tau m.  Noise of
-variance v leaves it with the posterior variance
+**Possible true tables.**  The true cells are assumed to deviate from the reference m with variance
+tau m.  Given a measurement with noise of variance v, the posterior variance of a cell is
 
-    v tau m / (v + tau m)        per cell,
+    v tau m / (v + tau m).
 
-so a cell is drawn from a gamma distribution with the published count as mean and this variance.
+The cell is drawn from the gamma distribution with this variance and the published count as mean.
 
-Prior of tau.  If noise is large, one table contains little information about its tau; all tables of
-the same number of attributes together contain more.  Let s be the ratio of |t - m|^2 to its upper
-bound, min over margins of |margin|^2 - |m|^2.  The distribution of s over tables is estimated by
-nonparametric maximum likelihood, and every draw samples s of every table from its posterior.
+**Prior of tau.**  If the noise is large, one table contains little information about its tau, but
+all tables with the same number of attributes together contain more.  Let s be the squared distance
+|t - m|^2 of the true table from its reference, divided by the upper bound
+min over margins of |margin|^2 - |m|^2.  The distribution of s over tables is estimated by
+nonparametric maximum likelihood.  Each draw samples s of each table from its posterior.
 
-Quality flags classify published numbers by relative error, size and share of signal; they use
-released numbers only.
+**Quality flags** classify published numbers by their relative error, their size and the share of
+them that was measured.  They depend on released numbers only.
 
 Sources: Laird and Louis (1987), Empirical Bayes confidence intervals based on bootstrap samples;
-Kiefer and Wolfowitz (1956) for the nonparametric prior, here after few steps of expectation and
-maximization, so that it remains smooth.
+Kiefer and Wolfowitz (1956) for the nonparametric prior.  Only few steps of expectation and
+maximization are made, so that the prior remains smooth.
 """
 
 from __future__ import annotations
@@ -73,9 +74,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# values of s (see the module docstring) that its prior is concentrated on; there are no smaller ones,
-# because the attributes of a table without visible signal often are dependent, and noise does not
-# distinguish them from independent ones
+# support of the prior of s (see the module docstring).  It has no smaller values, because noise
+# hides weak dependence, and attributes without visible dependence often are dependent.
 SHARES = np.geomspace(5e-3, 1.0, 24)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
@@ -83,15 +83,15 @@ EM_STEPS = 30  # steps of expectation and maximization that estimate the prior o
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualPosterior:
-    """Posterior distribution of the dispersion of one true table about its reference.
+    """Posterior distribution of the squared distance of one true table from its reference.
 
     Attributes
     ----------
     reference : the reference m, in counts; shape (n_1, ..., n_k).
-    variance : variance of the noise, in counts^2.
-    rank : number of measured directions.
-    bound : upper bound of the squared distance |t - m|^2, in counts^2.
-    probabilities : posterior probabilities that the squared distance is ``SHARES`` times the bound,
+    variance : variance of the noise of a residual, in counts^2.
+    rank : number of measured directions of the residual.
+    bound : upper bound of the squared distance, in counts^2.
+    probabilities : posterior probabilities of the values ``SHARES`` of squared distance / bound,
         shape (shares,).
     """
 
@@ -102,12 +102,12 @@ class ResidualPosterior:
     probabilities: Array = field(repr=False)
 
     def draw_cell_variances(self, generator: np.random.Generator) -> Array:
-        """Return posterior variances of the true cells for a randomly drawn dispersion.
+        """Draw a squared distance; return the posterior variances of the true cells given it.
 
         In counts^2, shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
-        # the mean prior variance of a cell is the squared distance per measured direction
+        # the prior variance of a cell, averaged over cells, is the squared distance / rank
         scale = self.reference.size / self.rank
         prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
         return np.asarray(self.variance * prior / (self.variance + prior))
@@ -116,9 +116,10 @@ class ResidualPosterior:
 def residual_posteriors(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> dict[Axes, ResidualPosterior]:
-    """Return the posterior distributions of the dispersions of true tables, by attribute set.
+    """Return for every measured set of two or more attributes how far its true table may deviate.
 
-    The result has the measured sets of at least two attributes.  ``contrasts`` are those of the
+    The result maps attribute sets to posterior distributions of the squared distance from the
+    reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are those of the
     published tables.
     """
     # (reference, excess of the squared distance, upper bound of the squared distance)
@@ -142,7 +143,7 @@ def residual_posteriors(
         for _ in range(EM_STEPS):
             posterior = prior * likelihood
             posterior /= posterior.sum(axis=1, keepdims=True)
-            # one pseudo-table without information keeps the prior positive
+            # a pseudo-table without information keeps all prior probabilities positive
             prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
             reference, _, bound = bounds[axes]
@@ -159,10 +160,11 @@ def residual_posteriors(
 def _excess_dispersions(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
-    """Yield (axes, reference, excess, margins) for every measured set of at least two attributes.
+    """Yield (axes, reference, excess, margins) for every measured set of two or more attributes.
 
-    The reference is the maximum-entropy table of the published margins, in counts; the excess is
-    the squared distance of the noisy residual from it beyond the noise, in counts^2.
+    The reference is the maximum-entropy table with the published margins, in counts.  The excess is
+    the squared distance of the noisy residual from the residual of the reference, minus its
+    expectation for pure noise, in counts^2.
     """
     tables: dict[Axes, Array] = {}
     for axes in estimates.sets:
@@ -182,11 +184,11 @@ def _excess_dispersions(
 
 
 def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
-    """Return which share of every published cell was measured, by attribute set.
+    """Return which share of each published cell was measured, from 0 to 1, by attribute set.
 
-    The share is tau m / (v + tau m), the weight of the noisy answer in the published residual; the
-    reference, which follows from smaller tables, has the remaining weight.  The result has the
-    measured sets of at least two attributes; shares are from 0 to 1, shapes (n_1, ..., n_k).
+    The result has every measured set of two or more attributes, with arrays of the shapes of their
+    tables.  The share is tau m / (v + tau m): the weight of the noisy residual in linear shrinkage.
+    The remaining weight is that of the reference, which smaller tables predict.
     """
     out = {}
     for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
@@ -202,18 +204,20 @@ def draw_truth(
     posteriors: Mapping[Axes, ResidualPosterior],
     generator: np.random.Generator,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of randomly drawn tables that may be the true ones, by attribute set.
+    """Draw possible true tables; return their contrasts by attribute set.
 
-    ``contrasts`` are those of the published tables, in the shapes (n_1, ..., n_k) of the tables,
-    ``posteriors`` the dispersions from `residual_posteriors`.
+    Parameters
+    ----------
+    contrasts : contrasts of the published tables, in the shapes (n_1, ..., n_k) of the tables.
+    posteriors : result of `residual_posteriors`; other sets keep their published contrasts.
     """
     out = dict(contrasts)
     for axes, posterior in posteriors.items():
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
-        # rounding near 0 differs between machines; with a tolerance, all machines draw for the same
-        # cells
+        # cells near 0 are rounding errors that differ between machines; with a tolerance, all
+        # machines draw for the same cells
         positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
@@ -228,10 +232,9 @@ def simulate_measurement(
 ) -> Measurement:
     """Return a simulated measurement of a plan on public or hypothetical tables.
 
-    ``table`` is a function from attributes to their table in counts, shape (n_1, ..., n_k).  The
-    noise has the distribution and the standard deviations of the plan, but comes from a statistical
-    random generator: the result is no private release and does not protect the records behind
-    ``table``.
+    ``table`` is a function that maps attributes to their table in counts, shape (n_1, ..., n_k).
+    The noise has the standard deviations of the plan, but is drawn from a statistical random
+    generator: the result does not protect the records of ``table`` and is not a private release.
     """
     answers = {}
     for key, block in plan.blocks.items():
@@ -260,14 +263,14 @@ class QualityRule:
 
     Attributes
     ----------
-    doubtful_cv, suppressed_cv : relative errors above which a number is doubtful or suppressed; the
-        defaults are those of `NoiseScale`.
-    least_count : smaller numbers are suppressed.
-    least_signal : numbers are doubtful if a smaller share of them, from 0 to 1, was measured.
+    doubtful_cv : a number is doubtful if its relative error is larger.
+    suppressed_cv : a number is suppressed if its relative error is larger.
+    least_count : a number is suppressed if it is smaller.
+    least_signal : a number is doubtful if a smaller share of it, from 0 to 1, was measured.
 
-    The rule protects readers from unreliable numbers.  The noise protects the people in the
-    records; suppression does not, because a suppressed cell remains in all sums and can be computed
-    from them.
+    The rule protects readers from unreliable numbers.  The people in the records are protected by
+    the noise.  Suppression does not protect them, because a suppressed cell remains in all sums and
+    can be computed from these.
 
     >>> QualityRule(doubtful_cv=0.4)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
@@ -291,7 +294,7 @@ class QualityRule:
             )
         if not self.least_count >= 0.0 or not 0.0 <= self.least_signal <= 1.0:
             raise PlanError(
-                f"least_count was {self.least_count} and least_signal {self.least_signal}. Give a"
+                f"least_count is {self.least_count} and least_signal is {self.least_signal}. Give a"
                 " least_count of at least 0, and a least_signal from 0 to 1."
             )
 
@@ -313,14 +316,19 @@ class QualityRule:
     def flags(
         self, values: Array, errors: Array, signal: Array
     ) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
-        """Return the flags and the reason codes, keys of `REASONS`, of published numbers.
+        """Return the flags of published numbers, and the reasons as keys of `REASONS`.
 
-        ``values`` are the numbers and ``errors`` their root mean squared errors, in counts;
-        ``signal`` are the shares of the numbers that were measured, from 0 to 1.  All arrays have
-        the shape (queries,).  If several thresholds are violated, the reason is that of the most
-        severe flag.
+        Parameters
+        ----------
+        values : the numbers, in counts, shape (queries,).
+        errors : their root mean squared errors, in counts, shape (queries,).
+        signal : the share of each number that was measured, from 0 to 1, shape (queries,).
+
+        If a number violates several thresholds, its reason belongs to its flag, the most severe
+        one.
         """
-        # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is suppressed
+        # products instead of quotients, so that a number 0 with error 0 is publishable, and any
+        # other number 0 is suppressed
         above_suppressed = errors > self.suppressed_cv * values
         above_doubtful = errors > self.doubtful_cv * values
         small, unmeasured = values < self.least_count, signal < self.least_signal
@@ -349,15 +357,15 @@ class Uncertainty:
     Attributes
     ----------
     published : the tables.
-    errors : one mapping per draw, from attribute sets, as positions in ``published.names``, to the
-        contrasts of the errors of their tables.
-    truths : contrasts of the true tables of the draws, in the same form.
-    signal : mapping from measured sets to the share of every cell that was measured, see
+    errors : one mapping per draw of the bootstrap.  It maps attribute sets, as positions in
+        ``published.names``, to contrasts of (republished table - true table of the draw).
+    truths : one mapping per draw, from attribute sets to contrasts of the true table of the draw.
+    signal : mapping from attribute sets to the share of each cell that was measured, see
         `share_of_signal`.
 
-    Intervals are approximate.  Their coverage holds on average over the cells of a table, not for
-    each single cell, and depends on the dispersion estimated from the released numbers.  Only
-    unbiased answers have exact intervals.
+    Intervals are approximate.  They have the stated confidence level on average over the cells of a
+    table, not for each single cell, and only if the assumptions of the bootstrap about the true
+    tables hold.  Only unbiased answers have exact intervals.
     """
 
     published: Published
@@ -371,19 +379,19 @@ class Uncertainty:
         return np.asarray(np.sqrt(squares + self._rounding(attributes) ** 2))
 
     def reach(self, confidence: float = 0.95) -> float:
-        """Return the half-width of a confidence interval as a multiple of the estimated error.
+        """Return the half-width of a confidence interval, divided by the estimated error.
 
-        It is a quantile of Student's distribution, because the error is estimated from few draws.
+        It is a quantile of Student's t distribution, because the error is estimated from few draws.
         """
         share = check_positive("confidence", confidence, below=1, error=PlanError)
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
-        """Return the bias and the absolute error of the cells of a table, by their true counts.
+        """Return the estimated bias and absolute error of the cells of a table, by true count.
 
-        Truths and errors are those of the draws.  Columns: true (range of the true counts), cells
-        (mean number of cells per draw), bias (mean error, counts) and error (mean absolute error,
-        counts).
+        There is one row per range of true counts in `COUNT_RANGES`.  Columns: true (the range),
+        cells (mean number of such cells per draw), bias (mean error of these cells in counts) and
+        error (mean absolute error in counts), all over the draws of the bootstrap.
         """
         import pandas as pd
 
@@ -415,11 +423,13 @@ class Uncertainty:
     ) -> pd.DataFrame:
         """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns of published numbers: query, published, error (root mean squared error),
-        published_low, published_high, flag, reason, measured (share of the number that was
-        measured, from 0 to 1; the rest follows from smaller tables).  Columns of unbiased answers:
-        answer, std, low, high.  A suppressed number and its interval are NaN; sums still include
-        it.
+        Columns: query; published (the published answer); error (its root mean squared error);
+        published_low and published_high (its approximate interval); flag; reason; measured (share
+        of the published answer that was measured, from 0 to 1; smaller tables predict the rest);
+        answer, std, low and high (the unbiased answer with standard error and interval).
+
+        If the flag is "suppressed", the published answer, its error and its interval are NaN.
+        Published sums still include the suppressed answer.
         """
         queries = self.published.measurement.plan.workload.groups[group]
         unbiased = self.published.measurement.answers(group, start, stop, confidence)
@@ -436,9 +446,10 @@ class Uncertainty:
         confidence: float = 0.95,
         rule: QualityRule | None = None,
     ) -> pd.DataFrame:
-        """Return published answers to queries ``start:stop`` of any group, see `Published.sums`.
+        """Return published answers with errors and flags to queries of any group.
 
-        The columns are those of `answers` without the unbiased answers.
+        The group does not have to be in the workload, see `Published.sums`.  The columns are those
+        of `answers` without the unbiased answers.
         """
         import pandas as pd
 
@@ -451,9 +462,10 @@ class Uncertainty:
     def numbers(
         self, group: Group, start: int = 0, stop: int | None = None, confidence: float = 0.95
     ) -> dict[str, Array]:
-        """Return published answers to queries ``start:stop`` of any group, also suppressed ones.
+        """Return published answers with errors and intervals, without suppressing any.
 
-        Keys: published, error, published_low and published_high, as in `answers`; arrays in counts,
+        The group does not have to be in the workload, see `Published.sums`.  Keys of the result:
+        published, error, published_low and published_high, as in `answers`.  Values are in counts,
         shape (queries,).
         """
         values = self.published.sums(group, start, stop)
@@ -496,12 +508,13 @@ class Uncertainty:
         }
 
     def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
-        """Summarize the effect of publishing, one row per group, from released numbers only.
+        """Summarize the effect of publishing on every group, from released numbers only.
 
-        Columns: attributes, family, answers, below zero (number of negative unbiased answers),
-        published there (mean published value of these, in counts), measured (share of the published
-        counts that was measured; the rest follows from smaller tables), publishable, doubtful,
-        suppressed (shares of the answers).
+        There is one row per group.  Columns: attributes; family; answers (their number); below zero
+        (number of negative unbiased answers); published there (mean published answer of those
+        queries, in counts); measured (share of the published counts that was measured; smaller
+        tables predict the rest); publishable, doubtful and suppressed (shares of the answers with
+        this flag).
         """
         import pandas as pd
 
@@ -526,8 +539,8 @@ class Uncertainty:
     def _measured_shares(self, queries: Group, first: int, last: int, values: Array) -> Array:
         """Return the column ``measured`` of `answers` for queries ``first:last``, shape (queries,).
 
-        It is the mean of the measured shares of the cells of a query, weighted by their counts.
-        ``values`` are the published answers, shape (queries,).
+        The share of a query is the mean of the shares of its cells, weighted by their counts.
+        ``values`` are the published answers to the queries, shape (queries,).
         """
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
@@ -544,16 +557,16 @@ class Uncertainty:
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
     def _assembled(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
-        """Return the table on ``attributes`` with the given contrasts, such as those of errors."""
+        """Return the table on ``attributes`` that has the given contrasts, in counts."""
         axes = self.published.positions(attributes)
         table = assemble_table(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:
-            # possible truths are drawn without regard to impossible cells
+            # true tables are drawn without regard to impossible cells
             table[impossible] = 0.0
         return self.published.laid_out(table, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:
-        """Return the integer table minus the fitted table that it rounds; 0 if it is not integer."""
+        """Return the published integer table minus the fitted one; 0 if tables are not integer."""
         integer_table = self.published.table(attributes)
         if self.published.people is None:
             return np.zeros_like(integer_table)
@@ -572,41 +585,44 @@ def uncertainty(
 ) -> Uncertainty:
     """Estimate the errors of published tables by an empirical Bayes bootstrap.
 
+    Tables of ``fit="none"`` are allowed only if the schema has impossible cells.  Setting these to
+    0 changes the standard errors of the answers; without impossible cells, the standard errors of
+    the unbiased answers are exact.
+
     Parameters
     ----------
-    draws : number of hypothetical true tables that are drawn, measured and published.
-    progress : called with the share of the work done and a message; False cancels.
-    memory_limit : in bytes.
-    resume : folder for checkpoints, see `publish`; draws that it contains are not repeated.
-
-    Unbiased tables (``fit="none"``) are allowed if the schema has impossible cells: setting these
-    to 0 changes the errors of the answers, without bias.
+    draws : number of possible true tables that are drawn, measured and published.
+    progress : called with the share of the work done and a message; the estimation is cancelled if
+        it returns False.
+    memory_limit : largest memory of the draws in bytes.
+    resume : folder for checkpoints, see `publish`; draws in it are not repeated.
 
     Guarantee: a deterministic function of the published tables, so that it costs no privacy.
 
     Raises
     ------
-    PlanError : unbiased tables without impossible cells, whose answers have exact intervals.
-    NotAnswerable : the number of records is not positive because of its noise.
+    PlanError : the number of draws is below 2, or the tables have ``fit="none"`` and the schema has
+        no impossible cells.
+    NotAnswerable : the published number of records is 0, because the noisy one is not positive.
     LimitExceeded : the draws would need more than ``memory_limit`` bytes.
     """
     check_int("number of draws", draws, 2, error=PlanError)
     measurement, fit = published.measurement, published.fit
     if fit == "none" and not measurement.plan.schema.impossible:
         raise PlanError(
-            'Tables of fit="none" have the exact intervals of the unbiased answers. Write the answers,'
-            ' or publish with fit="shrunk" or "nonnegative".'
+            'Tables of fit="none" are the unbiased answers, whose exact intervals need no'
+            ' estimation. Use the unbiased answers, or publish with fit="shrunk" or "nonnegative".'
         )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable(
-            "The noisy number of records is not positive, so that errors cannot be estimated. Measure"
-            " with a larger budget."
+            "The published number of records is 0, because the measured one is not larger than its"
+            " noise. Errors cannot be estimated. Measure with a larger budget."
         )
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:
         raise LimitExceeded(
-            f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the"
-            f" limit of {memory_limit / 1e9:,.1f} GB. Give fewer draws, or raise memory_limit."
+            f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, but the"
+            f" limit is {memory_limit / 1e9:,.1f} GB. Give fewer draws, or raise memory_limit."
         )
     estimates = evidence(measurement)
     generator = np.random.default_rng(seed_of(measurement))

@@ -33,16 +33,17 @@ CRITERIA_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceRule:
-    """Thresholds from which synthetic records are acceptable as a replacement of tables.
+    """Thresholds at which synthetic records are acceptable in place of the published tables.
 
     Attributes
     ----------
     distance : largest allowed total variation distance between a table of the records and the
         published table.
-    inside : smallest allowed share of answers whose approximate 95% interval contains the count of
-        the records.
-    contradiction : largest allowed root mean square of (count - unbiased answer) / standard error
-        over the answers of a group; it is about 1 if only noise separates them.
+    inside : smallest allowed share of published answers whose approximate 95% interval contains the
+        count of the records.
+    contradiction : largest allowed root mean square of (count of the records - unbiased answer) /
+        standard error over the answers of a group.  It is about 1 for counts that differ from the
+        unbiased answers only by the noise of these.
 
     >>> AcceptanceRule(distance=0.0)
     Traceback (most recent call last):
@@ -66,15 +67,17 @@ def acceptance(
 
     Parameters
     ----------
-    records : cell codes, one column per attribute, as from `Published.records`; their counts are
-        scaled to the total of the tables.
-    rule : thresholds; by default those of `AcceptanceRule`.
+    uncertainty : errors of the published tables.
+    records : cell codes, one column per attribute, as `Published.records` returns them.  Their
+        counts are scaled to the total of the tables.
+    rule : thresholds; by default those of `AcceptanceRule()`.
 
     Returns
     -------
-    One row per criterion.  Columns: criterion (text), limit (threshold), found (observed value),
-    worst (attributes of the group with the worst value, empty for the share of answers), met
-    (whether the limit is met) and cost (pcost, always 0).
+    DataFrame with one row per criterion and the columns criterion (text), limit (threshold), found
+    (observed value), worst (attributes of the group with the worst value; empty for the criterion
+    "inside", which has one value for all groups), met (whether the limit is met) and cost (pcost,
+    always 0).
 
     Guarantee: reads only released numbers and synthetic records, so that it costs no privacy.
     """
@@ -119,10 +122,15 @@ def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
 
 
 def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
-    """Return the observed values of the criteria of `AcceptanceRule` for group ``number``.
+    """Return the observed values of the criteria of `AcceptanceRule` for one group of queries.
 
-    The value of ``inside`` is a number of answers, not a share.  ``records`` are cell codes, shape
-    (records, attributes); ``scale`` is the total of the tables divided by the number of records.
+    The value of ``inside`` is a number of answers, not a share.
+
+    Parameters
+    ----------
+    records : cell codes, shape (records, attributes).
+    scale : total of the tables divided by the number of records.
+    number : position of the group in the workload.
     """
     published = errors.published
     group = published.measurement.plan.workload.groups[number]
