@@ -1,4 +1,4 @@
-"""Single queries given as conditions, boxes or text, and tables and digests of workloads."""
+"""Single counting queries from conditions or cells; tables, search and digests of workloads."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ if TYPE_CHECKING:
 
 
 MAX_CELLS = 4_000_000  # largest coefficient table of one query
-MAX_CELLS_SEARCHED = 100_000  # cells without labels whose texts `find_cells` writes
+MAX_CELLS_SEARCHED = 100_000  # cells that `find_cells` compares if an attribute has no labels
 
 
 def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
-    """Return one row per group: number, attributes as text, family, queries, cells and weight.
+    """Return a table of the groups of a workload.
 
     Parameters
     ----------
     chosen : numbers of the groups to include; by default all groups.
+
+    Returns
+    -------
+    DataFrame with one row per group: group (its number), attributes and family as text, queries
+    (their number), cells (number of cells of the marginal on its attributes) and weight.
     """
     import pandas as pd
 
-    numbers = range(len(workload.groups)) if chosen is None else chosen
-    rows = [
-        (
-            i,
-            " × ".join(g.attributes) or "(total)",
-            g.family_text,
-            g.count,
-            math.prod(g.sizes),
-            g.weight,
+    rows = []
+    for number_of_group in range(len(workload.groups)) if chosen is None else chosen:
+        group = workload.groups[number_of_group]
+        attributes = set_name(group.attributes)
+        cells = math.prod(group.sizes)
+        rows.append(
+            (number_of_group, attributes, group.family_text, group.count, cells, group.weight)
         )
-        for i, g in ((i, workload.groups[i]) for i in numbers)
-    ]
     return pd.DataFrame(
         rows, columns=["group", "attributes", "family", "queries", "cells", "weight"]
     )
@@ -60,9 +61,10 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 def workload_errors(
     workload: Workload, chosen: Sequence[int], plan: Plan | None = None
 ) -> pd.DataFrame:
-    """Return `workload_table` of some groups with the typical error of each, in counts.
+    """Return a table of some groups of a workload and their typical errors under a plan.
 
-    The column "typical error" is empty without a plan of the workload.
+    The columns are those of `workload_table` and "typical error": the RMSE over the queries of the
+    group in counts, or NaN if ``plan`` is None.
     """
     from engine.analysis.variance_breakdown import errors_by_group
 
@@ -72,9 +74,10 @@ def workload_errors(
 
 
 def find_groups(workload: Workload, words: str) -> list[int]:
-    """Return the numbers of the groups that match every word of a search text, ignoring case.
+    """Return the numbers of the groups that contain every word of a search text.
 
-    A word matches if it occurs in the number, the attribute names or the family of the group.
+    A group contains a word if its number, attribute names or family do; case is ignored.  An empty
+    search text returns all groups.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
@@ -82,47 +85,50 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
     [0, 2]
     """
-    needles = words.casefold().split()
-    if not needles:
+    search_words = words.casefold().split()
+    if not search_words:
         return list(range(len(workload.groups)))
-    return [
-        i
-        for i, g in enumerate(workload.groups)
-        for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
-        if all(needle in text for needle in needles)
-    ]
+    numbers = []
+    for i, group in enumerate(workload.groups):
+        text = f"{i} {' '.join(group.attributes) or 'total'} {group.family_text}".casefold()
+        if all(word in text for word in search_words):
+            numbers.append(i)
+    return numbers
 
 
 def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int]:
-    """Return the cells of an attribute whose text contains a search text, ignoring case.
+    """Return at most ``limit`` cells of an attribute whose text contains a search text.
 
-    Cells with exactly this text are first; at most ``limit`` cells are returned. Of an attribute
-    without labels only the first `MAX_CELLS_SEARCHED` cells are searched, and any code by its
-    complete number.
+    Case is ignored.  Cells whose text equals the search text come first.  If the attribute has no
+    labels, only its first `MAX_CELLS_SEARCHED` cells are searched.  If its cells are integer codes,
+    a search text that is a code also returns the cell of this code.
 
     >>> find_cells(Attribute.categorical("town", ["Ulm", "Neu-Ulm", "Bonn"]), "ulm")
     [0, 1]
     >>> find_cells(Attribute.of_size("zip", 30_000), "7", limit=3)
     [7, 17, 27]
     """
-    needle = text.strip().casefold()
-    cells = range(
-        attribute.size if attribute.labels is not None else min(attribute.size, MAX_CELLS_SEARCHED)
-    )
+    search_text = text.strip().casefold()
+    has_labels = attribute.labels is not None
+    cells = range(attribute.size if has_labels else min(attribute.size, MAX_CELLS_SEARCHED))
     texts = attribute.labels or map(attribute.label, cells)
-    matches = [(cell, label.casefold()) for cell, label in zip(cells, texts, strict=True)]
-    exact = [cell for cell, label in matches if label == needle]
-    contained = (cell for cell, label in matches if needle in label and label != needle)
-    # a code beyond the cells that are searched is found by its number
-    if attribute.is_coded and re.fullmatch(r"[0-9]{1,8}", needle) and int(needle) < attribute.size:
-        exact = [int(needle)]
-    return [*exact, *itertools.islice(contained, max(limit - len(exact), 0))]
+    cell_texts = [(cell, label.casefold()) for cell, label in zip(cells, texts, strict=True)]
+    equal = [cell for cell, label in cell_texts if label == search_text]
+    # The number of a code is its cell, so the cell need not be among those that are searched.
+    is_number = re.fullmatch(r"[0-9]{1,8}", search_text) is not None
+    if attribute.is_coded and is_number and int(search_text) < attribute.size:
+        equal = [int(search_text)]
+    containing = (
+        cell for cell, label in cell_texts if search_text in label and label != search_text
+    )
+    return [*equal, *itertools.islice(containing, max(limit - len(equal), 0))]
 
 
 def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
-    """Return the part of a sequence on one page of a list, and the number of pages.
+    """Return the entries of a sequence that are on one page, and the number of pages.
 
-    Pages are numbered from 1 and have ``length`` entries.
+    Every page has ``length`` entries, except that the last one can have fewer.  Pages are numbered
+    from 1; a page number outside the range is replaced by the first or the last page.
 
     >>> page_of(range(250), 3, 100)
     (range(200, 250), 3)
@@ -150,7 +156,10 @@ def workload_digest(workload: Workload) -> str:
 
 @cached_on_value
 def count_cells(workload: Workload) -> int:
-    """Return the number of cells of the marginals on the distinct attribute sets of a workload."""
+    """Return the total number of cells of all marginals on attribute sets of a workload.
+
+    An attribute set of several groups is counted once.
+    """
     size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
     return sum(
         math.prod(map(size.__getitem__, names))
@@ -160,7 +169,14 @@ def count_cells(workload: Workload) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One linear query; ``tensor`` are coefficients of shape ``schema.sizes(attributes)``."""
+    """One linear query on a marginal table.
+
+    Attributes
+    ----------
+    attributes : attributes of the marginal.
+    tensor : coefficients of the cells of the marginal, shape ``schema.sizes(attributes)``.
+    text : condition that the query counts, such as "age in 1..2".
+    """
 
     attributes: tuple[str, ...]
     tensor: Array
@@ -168,35 +184,28 @@ class Query:
 
 
 def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
-    """Return the query that counts the records in a set of cells for each attribute.
+    """Return the query that counts the records whose value of every attribute is in a set of cells.
+
+    ``cells`` maps an attribute to the numbers of these cells.
 
     >>> from engine import Attribute
     >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
     'age in 1..2'
     """
     tensor, texts = np.ones(()), []
-    for name, chosen in cells.items():
-        indicator, chosen_cells = np.zeros(schema[name].size), sorted(chosen)
-        indicator[chosen_cells] = 1.0
+    for name, cells_of_attribute in cells.items():
+        indicator, sorted_cells = np.zeros(schema[name].size), sorted(cells_of_attribute)
+        indicator[sorted_cells] = 1.0
         tensor = np.multiply.outer(tensor, indicator)
-        if not chosen_cells:
-            texts.append(f"no value of {name}")
-        elif chosen_cells[-1] - chosen_cells[0] + 1 == len(chosen_cells) < schema[name].size:
-            is_one_condition = len(chosen_cells) == 1 or schema[name].kind == "numeric"
-            texts.append(
-                schema[name].condition(chosen_cells[0], chosen_cells[-1])
-                if is_one_condition
-                else _value_list(schema[name], chosen_cells)
-            )
-        elif len(chosen_cells) < schema[name].size:
-            texts.append(_value_list(schema[name], chosen_cells))
-    return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
+        texts.append(_cells_text(schema[name], sorted_cells))
+    text = " and ".join(filter(None, texts)) or "all records"
+    return Query(attributes=tuple(cells), tensor=tensor, text=text)
 
 
 def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
-    """Return the query that counts the records in ranges of cells.
+    """Return the query that counts the records whose value of every attribute is in a range.
 
-    ``runs`` maps an attribute to its first and last cell, inclusive.
+    ``runs`` maps an attribute to the first and the last cell of its range, inclusive.
 
     >>> from engine import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
@@ -206,11 +215,11 @@ def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
 
 
 def parse_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
-    """Return the query that counts the records satisfying a condition on named attributes.
+    """Return the query on given attributes that counts the records satisfying a condition.
 
     Raises
     ------
-    WorkloadError : the condition is not valid.
+    WorkloadError : the condition is not valid, or names other attributes.
 
     >>> from engine import Attribute
     >>> parse_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
@@ -236,11 +245,12 @@ def _check_schema(schema: Schema) -> None:
 def condition_query(schema: Schema, condition: str) -> Query:
     """Return the query that counts the records satisfying a condition.
 
-    The query is on the attributes in the condition.  An empty condition counts all records.
+    The attributes of the query are those in the condition.  An empty condition counts all records.
 
     Raises
     ------
-    WorkloadError : the condition is not valid, names no attribute, or needs too large a table.
+    WorkloadError : the condition is not valid, names no attribute, or is on a table of more than
+        `MAX_CELLS` cells.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
@@ -260,7 +270,7 @@ def condition_query(schema: Schema, condition: str) -> Query:
     names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
     if schema.cells(names) > MAX_CELLS:
         raise WorkloadError(
-            f"The condition {quote_public(condition)} is on a table of"
+            f"The attributes in the condition {quote_public(condition)} have a table of"
             f" {number(schema.cells(names))} cells; at most {MAX_CELLS:,} are allowed. Use fewer"
             " attributes, or write the query in SQL."
         )
@@ -270,17 +280,18 @@ def condition_query(schema: Schema, condition: str) -> Query:
 def further_answers(
     measurement: Measurement, workload: Workload, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """Answer further queries from an existing measurement, without privacy cost.
+    """Answer all queries of another workload from an existing measurement, without privacy cost.
 
-    The weights of the queries have no effect.
+    The weights of ``workload`` have no effect.
 
     Returns
     -------
-    DataFrame with the columns query, answer, std, low and high, in counts.
+    DataFrame with one row per query: query (its text), answer, std (standard error), low and high
+    (ends of the confidence interval), in counts.
 
     Raises
     ------
-    WorkloadError : the queries are on a different schema, or there are none.
+    WorkloadError : the workload has no queries, or its schema is not that of the measurement.
     NotAnswerable : the measurement does not determine one of the queries.
     """
     import pandas as pd
@@ -318,20 +329,31 @@ def half_width(plan: Plan, variance: float) -> float:
     return quantile(0.95, plan.budget.law) * math.sqrt(variance)
 
 
-def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
-    """Return a condition that lists the values of an attribute, as text."""
+def _cells_text(attribute: Attribute, cells: Sequence[int]) -> str:
+    """Return the condition that an attribute has one of ``cells``, in ascending order, as text.
+
+    The text is empty if these are all cells of the attribute.
+    """
+    if not cells:
+        return f"no value of {attribute.name}"
+    if len(cells) >= attribute.size:
+        return ""
+    is_contiguous = cells[-1] - cells[0] + 1 == len(cells)
+    if is_contiguous and (len(cells) == 1 or attribute.kind == "numeric"):
+        return attribute.condition(cells[0], cells[-1])
     return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
 
 
 def add_truth(
     answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any
 ) -> pd.DataFrame:
-    """Add the exact counts of simulated or public records to answers, as the column ``truth``.
+    """Return answers with the exact counts of simulated or public records as column ``truth``.
 
     Parameters
     ----------
-    answers : answers to consecutive queries of a group.
-    start : number of the first of these queries within its group.
+    answers : one row per query, for consecutive queries of a group.
+    group : number of the group.
+    start : number of the first of these queries within the group.
     records : records as for `measure`.
     """
     queries = plan.workload.groups[group]

@@ -1,7 +1,7 @@
 """Comparison of mechanisms on one workload, with limits on time and memory.
 
-Each mechanism runs in a separate worker process.  Plans contain no data, so results are cached
-and shared: repeating a request is instant.
+Each mechanism runs in a worker process.  Plans do not depend on records, so results are cached for
+all later comparisons in this process.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
 MAX_CACHED_RESULTS = 256
 BOUND = "bound"
-QUICK_FORECAST_S = 1.0  # mechanisms with a shorter forecast are preselected
-# Mechanisms that are preselected with a longer forecast, because papers compare with them.
+QUICK_FORECAST_S = 1.0  # mechanisms that are expected to take at most this time are preselected
+# Papers compare with these mechanisms, so they are preselected up to a longer expected time.
 REFERENCE_MECHANISMS, REFERENCE_FORECAST_S = ("hdmm",), 60.0
 MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -56,18 +56,20 @@ _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Comparison(FrozenValue):
-    """Result of a comparison.
+    """Result of a comparison of mechanisms.
+
+    The keys of the mappings are the labels in the column ``mechanism`` of ``frame``, for every
+    mechanism that produced a plan.
 
     Attributes
     ----------
-    frame : one row per mechanism, best first; see `compare`.
-    plans : maps the label in the column ``mechanism`` to the plan as JSON text, for every
-        mechanism that produced a plan.
-    bound : lower bound, in counts, on the weighted RMSE of every matrix mechanism; 0 if there is
-        none.
-    statement : method that computed the bound, or the reason why there is none.
-    groups : maps the label to the RMSE of every group, in counts, shape (groups,).
-    spreads : maps the label to the distribution of standard errors, thinned for figures.
+    frame : table of all mechanisms, as returned by `compare`.
+    plans : maps a label to the plan as JSON text.
+    bound : lower bound, in counts, on the weighted RMSE of every matrix mechanism; 0 if no bound is
+        known.
+    statement : sentence with the method that computed the bound, or the reason why there is none.
+    groups : maps a label to the RMSE of every group, in counts, shape (groups,).
+    spreads : maps a label to the distribution of standard errors, with few points, for figures.
     """
 
     frame: pd.DataFrame
@@ -89,22 +91,30 @@ class Comparison(FrozenValue):
         return hash((self.statement, self.bound))
 
     def headline(self) -> dict[str, str]:
-        """Return a summary as texts: numbers of mechanisms, best one, its RMSE, lower bound."""
-        served = self.frame[self.frame["rmse"].notna()]
-        out = {"mechanisms": f"{len(served)} of {len(self.frame)}"}
-        if len(served):
-            out |= {
-                "best": str(served["mechanism"].iloc[0]),
-                "rmse": f"{format_number(float(served['rmse'].iloc[0]))} counts",
+        """Return a summary as a mapping of texts.
+
+        The keys are "mechanisms" (how many have a result, of how many), "bound" (the lower bound)
+        and, if at least one mechanism has a result, "best" (its label) and "rmse" (its RMSE).
+        """
+        successful = self.frame[self.frame["rmse"].notna()]
+        texts = {"mechanisms": f"{len(successful)} of {len(self.frame)}"}
+        if len(successful):
+            texts |= {
+                "best": str(successful["mechanism"].iloc[0]),
+                "rmse": f"{format_number(float(successful['rmse'].iloc[0]))} counts",
             }
-        return out | {"bound": f"{format_number(self.bound)} counts"}
+        return texts | {"bound": f"{format_number(self.bound)} counts"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A mechanism with options to be planned in a worker, or the search for the lower bound.
+    """Task of one worker process: plan with one mechanism, or search for the lower bound.
 
-    The name of the job that searches for the lower bound is `BOUND`.
+    Attributes
+    ----------
+    label : text of the mechanism with its options, which identifies the job.
+    name : name of the mechanism; `BOUND` for the lower bound.
+    options : options of the mechanism.
     """
 
     label: str
@@ -117,7 +127,13 @@ _BOUND_JOB = _Job(label=BOUND, name=BOUND, options={})
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    """Arguments that all jobs of a comparison share; the budget is a dictionary for JSON."""
+    """Arguments that all jobs of a comparison share.
+
+    Attributes
+    ----------
+    budget : result of `Budget.to_dict`.
+    time_limit, memory_limit : limits per mechanism, in seconds and bytes.
+    """
 
     workload: Workload
     budget: Mapping[str, float]
@@ -125,15 +141,13 @@ class _Request:
     memory_limit: float
 
     def key(self, job: _Job) -> str:
-        """Return the cache key of a job: a hash of the request and the job.
-
-        The limits are part of the key, because a longer time limit can give a better plan.
-        """
-        limits = [self.time_limit, self.memory_limit]
+        """Return the cache key of a job: a hash of this request, the mechanism and its options."""
+        # The limits are part of the key, because a longer time limit can give a better plan.
         content = [
             workload_digest(self.workload),
             self.budget,
-            *limits,
+            self.time_limit,
+            self.memory_limit,
             job.name,
             dict(job.options),
         ]
@@ -150,22 +164,27 @@ def compare(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Plan a workload with several mechanisms and tabulate their errors, without reading any data.
+    """Plan a workload with several mechanisms and tabulate their errors, without reading records.
 
     Parameters
     ----------
     mechanisms : names, or (name, options) pairs; by default all variants of all mechanisms.
-    time_limit, memory_limit : limits per mechanism, in seconds and bytes.  A mechanism that
-        exceeds one gets a status that says so.
+    time_limit, memory_limit : limits per mechanism, in seconds and bytes.
     jobs : number of concurrent processes; by default one per core.
     progress : called with (fraction, text); returning False cancels the comparison.
 
     Returns
     -------
-    DataFrame with one row per mechanism, best first: mechanism; rmse and max_std in counts; gap,
-    the relative excess of its weighted RMSE over the best available lower bound for all matrix
-    mechanisms; seconds; peak_mb; status, "ok" or the reason why there is no result.  A failing
-    mechanism does not raise an exception.
+    DataFrame with one row per mechanism, sorted by rmse, with these columns:
+
+    - mechanism: its label.
+    - rmse: root mean squared error over all queries, in counts.
+    - max_std: largest standard error of a query, in counts.
+    - gap: weighted RMSE divided by the lower bound for all matrix mechanisms, minus 1; NaN if no
+      bound is known.
+    - seconds, peak_mb: planning time and memory.
+    - status: "ok", or the reason why there is no result, such as an exceeded limit.  In this case
+      the numbers are NaN; no exception is raised.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
@@ -195,9 +214,14 @@ def comparison(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Return the table of `compare` together with the plans and the bound."""
-    if not isinstance(workload, Workload) or not isinstance(budget, Budget):
-        raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
+    """Return the table of `compare` together with the plans and the lower bound.
+
+    The arguments are those of `compare`.
+    """
+    check_type("workload", workload, Workload, give="a Workload", error=PlanError)
+    check_type(
+        "budget", budget, Budget, give="a Budget, such as Budget(pcost=1.0)", error=PlanError
+    )
     for name, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
         check_positive(name, limit, error=PlanError)
     n_workers = cores() if jobs is None else check_int("number of jobs", jobs, error=PlanError)
@@ -212,7 +236,7 @@ def comparison(
             results[job.label] = {"status": estimate}
         else:
             pending.append(job)
-    # The bound comes last, because it takes as long as several mechanisms.
+    # The bound takes as long as several mechanisms, so it is computed last.
     pending.append(_BOUND_JOB)
     cached = _cached_results(pending, request)
     uncached = [job for job in pending if job.label not in cached]
@@ -227,10 +251,9 @@ def partial_comparison(
     *,
     time_limit: float = 120.0,
 ) -> Comparison | None:
-    """Return the cached results of a `comparison`, which may still be running.
+    """Return the results that a running `comparison` has cached so far; None if it has no plan yet.
 
-    The arguments are those of the call of `comparison`, which used the default memory limit.
-    Returns None while no plan is cached.
+    The arguments are those of the call of `comparison`, which must use the default memory limit.
     """
     request = _Request(
         workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9
@@ -244,7 +267,7 @@ def partial_comparison(
 
 
 def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[str, Any]]:
-    """Return a mapping from job labels to results, for the jobs whose results are cached."""
+    """Return the cached results of jobs, by label; jobs without a cached result are left out."""
     entries = ((job.label, _CACHE.get(request.key(job))) for job in jobs)
     return {label: result for label, result in entries if result is not None}
 
@@ -252,9 +275,10 @@ def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[s
 def _computed_results(
     jobs_to_run: list[_Job], request: _Request, n_workers: int, progress: Progress | None
 ) -> dict[str, dict[str, Any]]:
-    """Run jobs in worker processes and return a mapping from their labels to their results.
+    """Run jobs in worker processes and return their results, by label.
 
-    A result contains the key ``status``: "ok", or why the job failed.  Failures are not cached.
+    The entry ``status`` of a result is "ok", or the reason why the job failed.  Only successful
+    results are cached.
     """
     report = progress_reporter(progress, "The comparison was cancelled.")
 
@@ -269,7 +293,7 @@ def _computed_results(
 
     keys = {job.label: request.key(job) for job in jobs_to_run}
     calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
-    # Planning stops at the time limit.  A worker that does not stop is ended 15 s later.
+    # Planning stops by itself at the time limit.  A worker that does not is ended 15 s later.
     results = run_in_workers(
         calls,
         at_once=n_workers,
@@ -286,7 +310,10 @@ def _computed_results(
 
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
-    """Return the results of all jobs, one per label, as a `Comparison` with gaps to the bound."""
+    """Return the results of all jobs as a `Comparison`, with gaps to the lower bound.
+
+    ``results`` maps the labels of the jobs to their results, see `_run_job`.
+    """
     import pandas as pd
 
     bound_result = results[BOUND]
@@ -314,9 +341,9 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
 
 def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
-    """Return one job per mechanism; None stands for all variants of all mechanisms.
+    """Return one job per mechanism; for None, one per variant of every mechanism.
 
-    Raises PlanError if an argument is not a name or a pair of a name and JSON options.
+    Raises PlanError if an element is neither a name nor a pair of a name and its options.
     """
     jobs = []
     allowed = "names of mechanisms, or pairs of a name and its options"
@@ -330,15 +357,15 @@ def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
 
 
 def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return a pair of name and options after checking it; otherwise raise PlanError."""
+    """Return a (name, options) pair unchanged; raise PlanError if it is not a valid pair."""
     if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
         name, options = choice
         if misplaced := [
             limit for limit in ("time_limit", "memory_limit", "progress") if limit in options
         ]:
             raise PlanError(
-                f"The options of {quote_public(name)} contain {misplaced[0]}, which is the same for"
-                f" all mechanisms. Pass {misplaced[0]} as an argument of compare()."
+                f"The options of {quote_public(name)} contain {misplaced[0]}, which must be the same"
+                f" for all mechanisms. Pass {misplaced[0]} as an argument of compare()."
             )
         try:
             json.dumps(dict(options))
@@ -356,16 +383,16 @@ def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list[str]:
-    """Return the labels of the mechanisms that are compared first.
+    """Return the labels of the mechanisms that are preselected for a comparison.
 
-    These are at most ``most`` mechanisms that are expected to take at most a second, and the
-    reference mechanisms (HDMM) that are expected to take at most a minute, with default options.
+    These are at most ``most`` mechanisms with default options that are expected to take at most a
+    second, and HDMM if it is expected to take at most a minute.
 
     Parameters
     ----------
     table : result of `expected_costs`.
-    also : label that comes first if it is expected to take at most a second, even if its options
-        are not the defaults; it counts towards ``most``.
+    also : label of a mechanism, with any options.  It comes first, and counts towards ``most``, if
+        it is expected to take at most a second.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -390,9 +417,9 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
 
 
 def expected_wait_text(table: pd.DataFrame) -> str:
-    """Return sentences about the expected planning times of mechanisms.
+    """Return sentences with the longest expected planning time and the number of refused mechanisms.
 
-    ``table`` is the result of `expected_costs` for these mechanisms.
+    ``table`` is the result of `expected_costs`.
 
     >>> import pandas as pd
     >>> rows = [("wff", 0.2, 80.0, "ok"), ("hdmm", 11.0, 90.0, "ok"), ("laplace", math.nan, 0.0, "No.")]
@@ -423,12 +450,12 @@ def expected_costs(
     *,
     memory_limit: float = 4e9,
 ) -> pd.DataFrame:
-    """Return the predicted time and memory of every mechanism in `compare`, without planning.
+    """Return the predicted planning time and memory of the mechanisms of `compare`.
 
     Returns
     -------
-    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or the
-    reason why it cannot start.
+    DataFrame with one row per mechanism: mechanism (label), seconds, memory_mb (an upper bound) and
+    status, "ok" or the reason why planning cannot start.  In this case both numbers are NaN.
     """
     import pandas as pd
 
@@ -451,17 +478,18 @@ def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float
         return str(error)
     if estimate.memory > memory_limit:
         return (
-            f"It would need about {estimate.memory / 1e9:.1f} GB, more than the limit of"
-            f" {memory_limit / 1e9:.1f} GB."
+            f"Planning would need about {estimate.memory / 1e9:.1f} GB, more than the limit of"
+            f" {memory_limit / 1e9:.1f} GB. Use a larger memory limit or fewer queries."
         )
     return estimate
 
 
 def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Run one job in a worker process and return its result.
+    """Run one job, in a worker process, and return its result.
 
-    The job is the lower bound if the name is `BOUND`, otherwise a mechanism.  The key ``status`` is
-    "ok", or the reason why there is no result.
+    If ``name`` is `BOUND`, the result is that of `_bound`; otherwise it is the summary of the plan
+    of this mechanism, planning time and memory.  Its entry ``status`` is "ok".  If the job fails,
+    the result has only a ``status``, the reason.
     """
     started = time.perf_counter()
     try:
@@ -479,12 +507,15 @@ def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str,
         usage = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
         return _plan_summary(computed_plan) | usage | {"status": "ok"}
     except (MemoryError, EngineError) as error:
-        out_of_memory = f"It ran out of the memory limit of {request.memory_limit / 1e9:.1f} GB."
+        out_of_memory = (
+            f"Planning exceeded the memory limit of {request.memory_limit / 1e9:.1f} GB."
+            " Use a larger memory limit or fewer queries."
+        )
         return {"status": str(error) if isinstance(error, EngineError) else out_of_memory}
 
 
 def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
-    """Return the numbers of a plan that are tabulated, computed once in the worker."""
+    """Return the results of a plan that `_table` reads, in types that can be sent to a process."""
     return {
         "rmse": computed_plan.rmse,
         "max_std": math.sqrt(computed_plan.max_variance),
@@ -496,10 +527,11 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    """Return the lower bound for all matrix mechanisms as a dictionary with two keys.
+    """Return the lower bound for all matrix mechanisms as a dictionary.
 
-    ``square`` is the bound on the weighted squared error, in counts^2, or 0 if there is no bound;
-    ``statement`` is a sentence about the method.
+    Its entry ``square`` is the bound on the weighted sum of squared errors in counts^2, or 0 if no
+    bound is known.  Its entry ``statement`` is a sentence with the method, or with the reason why
+    no bound is known.
     """
     if budget.neighbours == REPLACE_ONE:
         unsupported = "neighbours that replace a record"

@@ -1,8 +1,8 @@
 """Distribution of standard errors over queries, and coverage of confidence intervals.
 
 `error_distribution` evaluates all queries if they have few distinct variances; otherwise it samples
-the groups with many.  `coverage_check` simulates releases with the code of a real release on
-simulated or public records, so it checks the implementation and not only the formulas.
+queries of the groups with many distinct variances.  `coverage_check` runs the code of a real
+release on simulated or public records many times, so it also finds errors of the implementation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 CONFIDENCE_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-MAX_CHECKED_QUERIES = 400  # spread evenly over the groups
+MAX_CHECKED_QUERIES = 400  # queries of a coverage check, spread evenly over the groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,11 +42,13 @@ class Coverage:
 
     Attributes
     ----------
-    rehearsals, queries : number of simulated releases, and number of queries that were checked.
-    table : one row per confidence level: nominal coverage ("promised"), empirical coverage
-        ("found") and two standard errors of the empirical coverage ("by chance").
-    bias : largest absolute mean error over the queries, in standard errors of that mean.
-    spread : mean squared error divided by the predicted variance, over all checked queries; the
+    rehearsals : number of simulated releases.
+    queries : number of queries that were checked.
+    table : one row per confidence level: nominal coverage ("promised"), share of the intervals that
+        contain the exact count ("found") and two standard errors of this share ("by chance").
+    bias : largest absolute z-score of a query.  The z-score is the mean error of the query over all
+        rehearsals, divided by the standard error of this mean.
+    spread : mean over all checked answers of squared error divided by predicted variance; the
         expected value is 1.
     """
 
@@ -58,7 +60,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """Summary of the result."""
+        """Sentence with the coverage of the 95% intervals and the ratio ``spread``."""
         row = self.table.set_index("promised").loc[0.95]
         return (
             f"In {pluralize(self.rehearsals, 'rehearsal')} of"
@@ -80,9 +82,10 @@ def coverage_check(
 
     Parameters
     ----------
-    records : simulated or public records, as for `measure`.  Confidential records are not allowed,
+    records : simulated or public records, as for `measure`.  Confidential records must not be used,
         because the result depends on the exact counts.
-    seconds : time limit, after which no further rehearsal starts; at least two are done.
+    rehearsals : number of simulated releases, at least 2.
+    seconds : time limit.  No further rehearsal starts after it, except that at least two are run.
 
     Raises
     ------
@@ -93,7 +96,8 @@ def coverage_check(
 
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
         raise PlanError(
-            f"rehearsals was {rehearsals!r}. Give an integer of at least 2, such as 1000."
+            f"The number of rehearsals was {rehearsals!r}. Give an integer of at least 2, such as"
+            " 1000."
         )
     groups = range(len(plan.workload.groups))
     positions = _sampled_queries(plan, MAX_CHECKED_QUERIES)
@@ -122,14 +126,13 @@ def coverage_check(
         ]
         errors.append((np.concatenate(answers) - exact_answers) / scale)
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
-    # errors in standard errors, shape (rehearsals, queries)
+    # errors divided by their standard errors, shape (rehearsals, queries)
     z_scores = np.array(errors)
     noise = plan.budget.law
     rows = []
     for level in CONFIDENCE_LEVELS:
         is_covered = np.abs(z_scores) <= quantile(level, noise)
-        # The queries of one rehearsal share their noise, so the sampling error comes from the
-        # standard deviation between rehearsals.
+        # Only rehearsals are independent: the answers of one rehearsal share their noise.
         chance_margin = 2.0 * float(is_covered.mean(axis=1).std(ddof=1)) / math.sqrt(len(z_scores))
         rows.append((level, float(is_covered.mean()), chance_margin))
     return Coverage(
@@ -142,7 +145,11 @@ def coverage_check(
 
 
 def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
-    """Return one list per group with the numbers of at most ``queries`` queries, evenly spaced."""
+    """Choose about ``queries`` queries, evenly spaced over the groups and within every group.
+
+    Returns one list per group with the numbers of its chosen queries.  If there are more groups
+    than ``queries``, most lists are empty.
+    """
     groups = plan.workload.groups
     sampled_groups = set(
         np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist()
@@ -159,33 +166,33 @@ def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
 
 
 def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return values at positions, given a function that returns the values from start to stop."""
+    """Return the values at sorted positions; ``values(start, stop)`` returns those of a range."""
     if len(positions) == positions[-1] - positions[0] + 1:
         return np.asarray(values(positions[0], positions[-1] + 1))
     return np.concatenate([values(p, p + 1) for p in positions])
 
 
-MAX_UNSAMPLED_QUERIES = 4_000_000  # with more distinct variances, queries are sampled
-SAMPLED_QUERIES = 200_000  # size of the sample of all groups together
+MAX_UNSAMPLED_QUERIES = 4_000_000  # queries are sampled if more distinct variances are possible
+SAMPLED_QUERIES = 200_000  # approximate size of the sample of all groups together
 MIN_SAMPLED_QUERIES = 256  # smallest size of the sample of a group
 FIGURE_POINTS = 800  # about the horizontal resolution of a figure
-INFINITE_VARIANCE = 1e300  # finite substitute, because 0 * inf in a product of arrays is NaN
+INFINITE_VARIANCE = 1e300  # replaces inf, because 0 * inf in a product of arrays is NaN
 ROUNDING_FACTOR = 1.0 + 1e-12  # bounds the difference between two computations of a standard error
 MAX_FLOAT = float(np.finfo(float).max)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ErrorDistribution:
-    """Distribution of the standard errors of a plan.
+    """Distribution of the standard errors of the queries of a plan.
 
     Attributes
     ----------
-    errors : sorted standard errors, in counts or relative to their targets, shape (points,);
-        infinite for queries that are not answerable.
-    shares : cumulative share of all queries at each error, shape (points,).
-    inverse_sample_size : 1 / (effective sample size); 0 if every query was evaluated.  The standard
-        error of a share s is about sqrt(s (1 - s) inverse_sample_size).
-    sampled : sample size; 0 if every query was evaluated.
+    errors : sorted standard errors, shape (points,), in counts, or divided by their targets.
+        Queries that cannot be answered have an infinite error.
+    shares : share of all queries with at most this error, shape (points,).
+    inverse_sample_size : 1 divided by the effective sample size; 0 if every query was evaluated.
+        The standard error of a share s is about sqrt(s (1 - s) inverse_sample_size).
+    sampled : number of evaluated queries if they are a sample; 0 if every query was evaluated.
     """
 
     errors: Array
@@ -206,18 +213,20 @@ class ErrorDistribution:
         return float(self.shares[index]) if index >= 0 else 0.0
 
     def quantile(self, share: float, margin_sds: float = 0.0) -> float:
-        """Return the quantile of the standard errors at a share; for a share of 1, the maximum.
+        """Return the smallest standard error that a share of the queries does not exceed.
 
-        ``margin_sds`` is added to a sampled share, in standard errors of the share.
+        If the distribution comes from a sample, the share is first increased by ``margin_sds`` of
+        its standard errors.  A share of 1 gives the maximum.
         """
         level = share + margin_sds * math.sqrt(share * (1.0 - share) * self.inverse_sample_size)
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
         return float(self.errors[min(index, len(self.errors) - 1)])
 
     def thin(self) -> ErrorDistribution:
-        """Return the distribution at fewer than a thousand points, including all percentiles.
+        """Return the distribution with fewer than a thousand points, for figures.
 
-        Between the points, shares are rounded down and quantiles rounded up.
+        The 1st to 99th percentiles do not change.  At other errors `within` can return a smaller
+        share, and at other shares `quantile` a larger error.
         """
         if len(self.errors) < FIGURE_POINTS + 100:
             return self
@@ -228,7 +237,7 @@ class ErrorDistribution:
 
     @property
     def how(self) -> str:
-        """Sentence that says whether all queries were evaluated or a sample."""
+        """Sentence that states whether all queries were evaluated or only a sample."""
         if self.exact:
             return "All queries are included."
         return f"Shares come from a sample of {self.sampled:,} queries; the largest error does not."
@@ -236,9 +245,10 @@ class ErrorDistribution:
 
 @lru_cache(maxsize=16)
 def error_distribution(plan: Plan) -> ErrorDistribution:
-    """Return the distribution of the standard errors of all queries; cached for recent plans.
+    """Return the distribution of the standard errors of all queries of a plan, in counts.
 
-    Above `MAX_UNSAMPLED_QUERIES` distinct variances, groups with many of them are sampled.
+    With more than `MAX_UNSAMPLED_QUERIES` possible distinct variances, groups with many of them are
+    sampled.  The results of the last 16 plans are cached.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -250,11 +260,11 @@ def error_distribution(plan: Plan) -> ErrorDistribution:
 
 
 def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistribution:
-    """Return the distribution of standard errors divided by targets, as `error_distribution`.
+    """Return the distribution of standard error divided by target over all queries of a plan.
 
-    ``targets`` are in counts, one per group.
+    ``targets`` are in counts, shape (groups,).  Queries are sampled as in `error_distribution`.
     """
-    # Groups with equal variances and targets are evaluated once.
+    # Groups with equal variances and targets are evaluated once: (variance, target) -> groups.
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
         classes.setdefault((plan.group_variance(i), target), []).append(i)
@@ -271,15 +281,15 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
         sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
-        # pairs of variances and the numbers of queries that have them
+        # In `variance_counts` every variance has the number of queries that have it.
         if sample is not None and _distinct_count(footprints[variance], variance) > len(sample[0]):
-            # the sample includes the largest variance
+            # The largest variance is added, so that the maximum is exact.
             sampled = np.append(variance.at(tuple(sample)), variance.largest())
             inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sampled)
             variance_counts = [(sampled, np.ones(len(sampled)))]
         else:
             variance_counts = _all_variances(variance, footprints.get(variance))
-        # number of queries that each evaluated query represents
+        # Every evaluated query represents this number of queries.
         scale = total / math.fsum(float(n.sum()) for _, n in variance_counts)
         squared_ratios += [v.ravel() / target**2 for v, _ in variance_counts]
         multiplicities += [n.ravel() * scale for _, n in variance_counts]
@@ -295,7 +305,10 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
 
 
 def _factored_queries(variance: GroupVariance) -> Footprint | None:
-    """Return the variances of a group in factored form; None if this form is too large."""
+    """Return the variances of a group as products over its attributes; None if that is too large.
+
+    Unanswerable queries have at least `INFINITE_VARIANCE`.
+    """
     unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
     summands = (*variance.summands, *unanswerable) or (Summand(coefficient=0.0, arrays=()),)
     try:
@@ -317,7 +330,11 @@ def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
 def _all_variances(
     variance: GroupVariance, factored: Footprint | None
 ) -> list[tuple[Array, Array]]:
-    """Return pairs of variances, in counts^2, and the numbers of queries that have them."""
+    """Return all variances of a group as pairs of arrays: variances, and queries that have each.
+
+    The variances are in counts^2, and infinite for unanswerable queries.  ``factored`` is the
+    result of `_factored_queries`.
+    """
     if factored is None:
         values = variance.values(0, math.prod(variance.counts))
         return [(values, np.ones(len(values)))]
@@ -334,15 +351,17 @@ def is_exact(workload: Workload) -> bool:
 def chosen_queries(
     workload: Workload, group: int, total: int | None = None
 ) -> list[npt.NDArray[np.int64]] | None:
-    """Return an evenly spread sample of the queries of a group; None if no sampling is needed.
+    """Choose an evenly spread sample of the queries of a group.
 
     Parameters
     ----------
-    total : number of queries that the sample represents, if several groups share it.
+    total : number of queries that the sample represents, which determines its size; by default the
+        queries of the group.
 
     Returns
     -------
-    One array of positions per part of the group, each of shape (chosen queries,).
+    One array per part of the group, each of shape (chosen queries,).  A query of a group combines
+    one query of every part; the arrays contain the numbers of these.  None stands for all queries.
     """
     group_queries = workload.groups[group]
     quota = max(
@@ -362,12 +381,9 @@ def variances_of(plan: Plan, group: int, sample: Sequence[npt.NDArray[np.int64]]
 
 
 def number_in_group(group: Group, sample: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
-    """Return the number, within its group, of one query of a sample.
+    """Return the number within its group of the query at position ``at`` of a sample.
 
-    Parameters
-    ----------
-    sample : result of `chosen_queries`; None if all queries of the group were evaluated.
-    at : position of the query in the sample.
+    ``sample`` is the result of `chosen_queries`; None stands for all queries of the group.
     """
     if sample is None:
         return at
@@ -378,7 +394,11 @@ def number_in_group(group: Group, sample: Sequence[npt.NDArray[np.int64]] | None
 
 
 def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int64]]:
-    """Return evenly spread points of a box: the quasi-random sequence of Roberts."""
+    """Return evenly spread points with integer coordinates from 0 to ``counts`` - 1.
+
+    There is one array per axis, of shape (points,).  Source: the R sequence, a quasi-random
+    sequence of Roberts.
+    """
     ratio = 2.0
     # Fixed-point iteration for the positive root of x^(d+1) = x + 1.
     for _ in range(40):
