@@ -3,7 +3,7 @@
 A file is written under a temporary name and renamed when it is complete.  An existing file is
 replaced only on request, and only if it contains answers that this project wrote.
 
-`added_columns` names the columns that a file has in addition to those of attributes.
+`added_columns` chooses names for the columns of a file that are not attributes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ RULE = (
 
 
 def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, str]:
-    """Return a mapping from default names of additional columns to their names in a file.
+    """Choose names for the columns of a file that are not attributes.
 
-    A name that equals an attribute name, ignoring case, gets the prefix `PREFIX`, repeatedly if
-    needed.
+    The result maps each default name in ``names`` to the name in the file.  They are equal, unless
+    an attribute has the default name (ignoring case).  Then `PREFIX` is put before it, repeatedly
+    until no attribute has the name.
 
     >>> added_columns(["status", "flag"], ["Status", "age"])
     {'status': 'added_status', 'flag': 'flag'}
@@ -45,18 +46,19 @@ def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, 
 
 
 def is_added(column: str, name: str) -> bool:
-    """Return whether a column name of a file is ``name``, with any number of prefixes `PREFIX`."""
+    """Return whether ``column`` is ``name`` after zero or more times `PREFIX`."""
     return re.fullmatch(f"(?:{PREFIX})*{re.escape(name)}", column) is not None
 
 
 PathText = str | os.PathLike[str]
-LEDGER_SUFFIXES = (".results", ".key", "-journal")  # of the files that belong to a ledger file
+# suffixes that the name of a ledger file gets in the names of the files that belong to it
+LEDGER_SUFFIXES = (".results", ".key", "-journal")
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
-# names of files that together show that a zip is a release package, or a tables package
+# a zip that contains all files of one of these sets is a release package, or a tables package
 MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})
 WORKBOOK_PROPERTIES = "docProps/custom.xml"
-SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # first column of simulated records
+SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # values in the first column of synthetic records
 
 
 def check_target(
@@ -66,17 +68,22 @@ def check_target(
     overwrite: bool = False,
     is_replaceable: Callable[[Path], bool] | None = None,
 ) -> Path:
-    """Return the absolute path of a file that may be written; call this before spending budget.
+    """Return the absolute path of an output file, after a check that it may be written.
+
+    Call this before spending budget on the output.
 
     Parameters
     ----------
-    keep : files that must not be overwritten: records, plan, and ledger with the files that belong
-        to it.
-    overwrite : whether to replace an earlier file of answers.
-    is_replaceable : returns whether ``overwrite`` may replace a file; by default files of answers.
+    keep : input files, which must not be overwritten: records, plan and ledger.  Files that belong
+        to a ledger are protected as well.
+    overwrite : whether an existing file may be replaced.
+    is_replaceable : function that returns whether an existing file may be replaced if ``overwrite``
+        is True; by default only files with answers, tables or synthetic records of this project.
 
-    Raises: PlanError if the path is a folder or a link, is in a missing folder, is or belongs to a
-    file in ``keep`` or a ledger, or is a file that exists and may not be replaced.
+    Raises
+    ------
+    PlanError : the path is a folder or a link, is in a missing folder, is a file in ``keep``,
+        belongs to a ledger, or is a file that exists and may not be replaced.
 
     >>> check_target("engine", keep=[])
     Traceback (most recent call last):
@@ -91,19 +98,19 @@ def check_target(
             f"The folder {target.parent} does not exist. Create it, or give a file in another folder."
         )
     for input_path in (Path(k).resolve() for k in keep):
-        # if the input is a ledger, these files belong to it; the first is its folder of results
+        # the files that belong to the input if it is a ledger; the first is its folder of results
         ledger_files = [input_path.with_name(input_path.name + end) for end in LEDGER_SUFFIXES]
         is_in_results = ledger_files[0] in target.parents
         is_input = target in (input_path, *ledger_files) or _same(target, input_path)
         if is_input or is_in_results:
             raise PlanError(
-                f"{requested} is, or belongs to, {input_path.name}, which this run reads. Give the"
-                " name of another file."
+                f"{requested} is the input file {input_path.name}, or belongs to it, and would be"
+                " overwritten. Give the name of another file."
             )
     if target.parent.name.endswith(LEDGER_SUFFIXES[0]) or _belongs_to_ledger(target):
         raise PlanError(
-            f"{requested} belongs to a ledger, which is never overwritten. Give the name of another"
-            " file."
+            f"{requested} is a ledger or belongs to one, and ledgers are never overwritten. Give the"
+            " name of another file."
         )
     if not os.path.lexists(target):
         return target
@@ -111,8 +118,8 @@ def check_target(
         raise PlanError(f"{requested} is a link. Give the file that it points to, or another name.")
     if not overwrite:
         raise PlanError(
-            f"{requested} exists already and is not overwritten. Give another name, or allow"
-            " overwriting."
+            f"{requested} exists already and is not overwritten. Give another name, or set"
+            " overwrite=True (on the command line: --overwrite)."
         )
     if not (is_replaceable or _is_answers)(target):
         raise PlanError(
@@ -130,11 +137,14 @@ def new_file(
     overwrite: bool = False,
     is_replaceable: Callable[[Path], bool] | None = None,
 ) -> Iterator[Path]:
-    """Yield a temporary path; on success, rename the file to ``path``.
+    """Yield a temporary path, whose file is renamed to ``path`` at the end of the context.
 
-    The temporary file is removed on any exception.
+    If the context ends with an exception, the temporary file is removed.
 
-    Raises: PlanError as `check_target`, also if a file with this name was created in the meantime.
+    Raises
+    ------
+    PlanError : see `check_target`; also if another program created a file with the name ``path``
+        during the context.
     """
     target = check_target(path, keep=keep, overwrite=overwrite, is_replaceable=is_replaceable)
     try:
@@ -156,19 +166,15 @@ def _same(one: Path, other: Path) -> bool:
 def _belongs_to_ledger(target: Path) -> bool:
     """Return whether a path is that of a ledger or of a file that belongs to one.
 
-    Decided by names only, because opening a ledger would lock it.
+    A ledger is recognized by the names of the files beside it, because opening it would lock it.
     """
-    ledgers = [
-        target,
-        *(
-            target.with_name(target.name.removesuffix(e))
-            for e in LEDGER_SUFFIXES
-            if target.name.endswith(e)
-        ),
-    ]
+    possible_ledgers = [target]
+    for suffix in LEDGER_SUFFIXES:
+        if target.name.endswith(suffix):
+            possible_ledgers.append(target.with_name(target.name.removesuffix(suffix)))
     return any(
         ledger.with_name(ledger.name + suffix).exists()
-        for ledger in ledgers
+        for ledger in possible_ledgers
         for suffix in LEDGER_SUFFIXES
     )
 
@@ -191,7 +197,8 @@ def _is_answers(target: Path) -> bool:
         with open(target, newline="", encoding="utf-8") as text:
             rows = csv.reader(text)
             header, first = next(rows, []), next(rows, [])
-        # simulated records; a file without records has only the header
+        # synthetic records are recognized by the status in their first row; a file of 0 records has
+        # only the header
         if (
             header
             and is_added(header[0], "status")

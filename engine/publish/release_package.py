@@ -21,16 +21,16 @@ Every block of measurements.json is a linear equation in counts,
 where t is the exact table on the attributes of the block, R_f are the rows of factor f on the
 attributes ``axes``, and the noise is independent with standard deviation ``noise``.  If the block
 has row weights, each row of the product is multiplied by its weight.  All answers of a release are
-the least-squares answers of these equations.  A release in two stages stores the combined estimates
-instead, and so does a machine whose strategies have other rows than the released ones.
+the least-squares answers of these equations.  In two cases the files have estimates instead of
+integers and equations: after a release in two stages, whose answers combine both stages, and on a
+machine that computes other strategy rows from the plan than the machine that measured.
 
-`PackageFiles` gives bounded access to the files of an untrusted package, in a zip or a folder.  No
-file is copied or parsed before its size is bounded: by fixed limits for the certificate, the
-signature, the plan and the options of tables, and for all other files by limits that follow from
-the plan.
+Packages are untrusted input.  `PackageFiles` therefore bounds the size of a file, in a zip or a
+folder, before the file is copied or parsed.  The certificate, the signature, the plan and the
+options of tables have fixed limits; the limits of all other files follow from the plan.
 
-The sizes in the footer of a parquet file are not trusted: a reader allocates memory by the headers
-of its pages, which `check_pages` therefore parses.  Page headers have the compact protocol of
+A parquet file may state wrong sizes in its footer.  The memory that a reader needs is determined by
+the page headers, so `check_pages` parses these.  They are encoded in the compact protocol of
 Thrift, see the format specification of Apache Parquet.
 """
 
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from engine.figures import Picture
 
 
-MAX_FOOTER = 1_000_000  # largest parquet footer in bytes, to which one byte per row is added
+MAX_FOOTER = 1_000_000  # largest parquet footer in bytes, without one byte per row
 # field types of the compact protocol of Thrift
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     0,
@@ -102,14 +102,15 @@ STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     (9, 10),
     12,
 )
-UNCOMPRESSED, COMPRESSED = 2, 3  # numbers of the fields of a page header with its sizes
+UNCOMPRESSED, COMPRESSED = 2, 3  # field numbers of the sizes in a page header
 MAX_NESTING = 8  # levels of structs and lists in a page header
 
 
 def check_pages(path: Path, max_bytes: int, rows: int) -> None:
-    """Raise ValueError unless a parquet file has ``rows`` rows and pages of bounded size.
+    """Raise ValueError unless a parquet file has ``rows`` rows and is small enough to be read.
 
-    All pages together may have at most ``max_bytes`` bytes after decompression.
+    It is small enough if all its pages together have at most ``max_bytes`` bytes after
+    decompression.
 
     >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +150,7 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
 
 
 def _column_ranges(metadata: pq.FileMetaData) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end position of the pages of every column chunk."""
+    """Yield for every column chunk the positions in the file at which its pages start and end."""
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)
@@ -235,7 +236,7 @@ Chunks = Callable[[str, int], Iterator[bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageFiles:
-    """Files of a package in a zip or a folder, which are read up to given sizes.
+    """Size-limited access to the files of an untrusted package, which is a zip or a folder.
 
     Attributes
     ----------
@@ -252,9 +253,9 @@ class PackageFiles:
         return b"".join(self._chunks(name, max_bytes))
 
     def digest(self, name: str, max_bytes: int) -> str:
-        """Return the SHA-256 of a file in hexadecimal digits, and make the file readable at `path`.
+        """Return the SHA-256 of a file as hexadecimal digits, and make `path` valid for the file.
 
-        For this, files of a zip are copied to a scratch folder.
+        A file of a zip is copied to the scratch folder for this.
 
         Raises
         ------
@@ -278,7 +279,9 @@ class PackageFiles:
 
 @contextmanager
 def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
-    """Open a package; `PackageFiles.digest` copies files of a zip to the folder ``scratch``.
+    """Open the package at ``place``, a zip or a folder, for reading.
+
+    `PackageFiles.digest` copies files of a zip to the folder ``scratch``.
 
     Raises
     ------
@@ -289,8 +292,8 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
         names = sorted(entry.name for entry in os.scandir(place))
         if len(names) > MAX_MEMBERS:
             raise PlanError(
-                f"The folder has {len(names):,} files, and at most {MAX_MEMBERS:,} are read. Give the"
-                " folder of one package."
+                f"The folder has {len(names):,} files, but a package has at most {MAX_MEMBERS:,}."
+                " Give the folder of one package."
             )
 
         def from_folder(name: str, max_bytes: int) -> Iterator[bytes]:
@@ -321,7 +324,8 @@ class ArrayFile:
     def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
         """Open a file of at most ``max_arrays`` arrays for reading.
 
-        Raises: PlanError if the file is damaged, which `read` may find later, or has more arrays.
+        Raises: PlanError if the file has more arrays or is damaged.  Some damage is found only by
+        `read`, which raises PlanError as well.
         """
         with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
@@ -334,25 +338,25 @@ class ArrayFile:
         except (KeyError, ValueError):
             raise PlanError(
                 f"The array {quote_public(name)} of the measurements is missing, or does not have the"
-                " shape that follows from the plan. Give the package as it was published."
+                f" shape {shape} that the plan implies. Give the package as it was published."
             ) from None
 
 
 def max_arrays_of(plan: Plan) -> int:
     """Return the maximum number of arrays in the measurements of a plan."""
-    of_blocks = sum(
-        1
-        + sum(
-            1 + len(symbol.layout if (symbol := rows_symbol(s)) else ()) for _, s in block.factors
-        )
-        + (block.weights is not None)
-        for block in plan.blocks.values()
-    )
-    return max(of_blocks, len(plan.estimate_blocks))
+    n_arrays = 0
+    for block in plan.blocks.values():
+        # released integers, row weights if there are any, and the rows of every factor
+        n_arrays += 1 + (block.weights is not None)
+        for _, strategy in block.factors:
+            symbol = rows_symbol(strategy)
+            n_arrays += 1 + (len(symbol.layout) if symbol is not None else 0)
+    # the files of a two-stage release have estimates instead
+    return max(n_arrays, len(plan.estimate_blocks))
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:
-    """Return a mapping from the files of a release of a plan to their maximum sizes in bytes."""
+    """Return the maximum size in bytes of every file in a release package of the plan, by name."""
     groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     texts = sum(group.count * _text_bytes(group, labels) for group in groups)
@@ -374,9 +378,9 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
 
 
 def _label_bytes(attribute: Attribute) -> int:
-    """Return an upper bound of the UTF-8 bytes of the words about one attribute in a query text.
+    """Return an upper bound of the UTF-8 bytes that one attribute adds to the text of a query.
 
-    These are the name of the attribute and up to two labels, those of a range.
+    The text has the name of the attribute and at most two labels, the ends of a range.
     """
     longest = max(map(len, attribute.labels), default=0) if attribute.labels is not None else 64
     if attribute.is_dated and attribute.missing is not None:
@@ -385,9 +389,9 @@ def _label_bytes(attribute: Attribute) -> int:
 
 
 def _text_bytes(group: Group, labels: Mapping[str, int]) -> int:
-    """Return an upper bound of the bytes of the texts about one query of a group.
+    """Return an upper bound of the bytes of all texts in the row of one query of a group.
 
-    ``labels`` maps attributes to their `_label_bytes`.
+    ``labels`` maps attributes to the results of `_label_bytes`.
     """
     label_lengths = [
         max(map(len, words), default=0)
@@ -418,13 +422,15 @@ def _array_bytes(blocks: Iterable[Block]) -> int:
         total += 8 * math.prod(block.coordinates)
         # rows that are too large for a matrix are stored as a few numbers
         rows |= {s: min(s.rows.nbytes, int(MAX_DENSE_BYTES)) for _, s in block.factors}
-    # factor 4, because blocks that share a strategy here may have had several, slightly different
-    # strategies on the machine that measured
+    # factor 4: blocks that share a strategy on this machine may have had several strategies, with
+    # slightly different rows, on the machine that measured
     return total + 4 * sum(rows.values())
 
 
 def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
-    """Open the answers of a release for reading page by page; texts are dictionary-encoded.
+    """Open the file of answers of a release, for reading page by page.
+
+    Texts remain dictionary-encoded, so that repeated texts need little memory.
 
     Raises
     ------
@@ -457,8 +463,8 @@ MEASUREMENTS_MEANING = (
     "other rows."
 )
 NAMES = ("measurements.json", "measurements.npz")
-# forms of strategy rows of wide attributes that a few numbers determine, with their descriptions in
-# measurements.json under the key "forms"
+# Strategy rows of wide attributes are too large for a file, but are determined by a few numbers.
+# Keys are the kinds of such rows, values their descriptions in measurements.json (key "forms").
 ROW_FORMS = {
     "identity": "one row per cell: the number of the array `rows` on that cell, and 0 elsewhere",
     "reflection": (
@@ -475,15 +481,16 @@ ROW_FORMS = {
 
 
 def rows_symbol(strategy: Strategy) -> EntryRows | None:
-    """Return the rows of a strategy if a few numbers determine them, see `ROW_FORMS`, else None."""
+    """Return the rows of a strategy as one of `ROW_FORMS`; None if they are a dense matrix."""
     rows: object = strategy.rows
     return rows if isinstance(rows, EntryRows) else None
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
-    """Write the released integers of all blocks and their equations; return the paths of the files.
+    """Write the released integers and the equations that they measure; return the paths.
 
-    If the integers alone do not determine the estimates, the estimates are written instead.
+    If integers and plan do not determine the estimates (`in_one_step`), the estimates are written
+    instead.
     """
     if not in_one_step(measurement):
         return _write_estimates(measurement, folder)
@@ -520,10 +527,10 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
 
 
 def in_one_step(measurement: Measurement) -> bool:
-    """Return whether the released integers and the plan alone determine the estimates.
+    """Return whether the released integers and the plan determine the estimates.
 
-    They do not in the second stage of a two-stage release.  Nor do they if this machine computes
-    other strategy rows from the plan, rotated by different eigenvectors, than the machine that
+    They do not if the measurement is the second stage of a two-stage release, or if this machine
+    computes other strategy rows from the plan (rotated by other eigenvectors) than the machine that
     measured.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
@@ -571,13 +578,14 @@ def read_measurements(
 ) -> Measurement:
     """Read the measurement of a plan from the files that `write_measurements` wrote.
 
-    If the files have equations, the strategies of the returned plan have the rows in the files,
-    because another machine may have computed rotated rows; see `Strategy.by_rows`.  If they have
-    estimates, the measurement has these estimates and no answers on the grid.
+    If the files have integers and equations, the plan of the result has the strategy rows in the
+    files, because the machine that measured may have computed rotated rows (`Strategy.by_rows`).
+    If the files have estimates, the result has these estimates and no answers on the grid.
 
     Parameters
     ----------
-    description, arrays : the files `NAMES`.
+    description, arrays : paths of measurements.json and measurements.npz.
+    rehearsal : whether the measurement is a rehearsal.
     release_fields : dataset, key and utc of the measurement.
 
     Raises
@@ -588,8 +596,8 @@ def read_measurements(
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
         raise PlanError(
-            f"The measurements do not have the format {MEASUREMENTS_FORMAT!r}, which this version"
-            " reads. Give the package as it was published."
+            f"measurements.json does not have the format {MEASUREMENTS_FORMAT!r}, the only one that"
+            " this version reads. Give the package as it was published."
         )
     with ArrayFile.open(arrays, max_arrays_of(plan)) as array_file:
         if "estimates" in text:
@@ -603,8 +611,8 @@ def read_measurements(
             )
         if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
             raise PlanError(
-                "The measurements do not have one block per block of the plan. Give the package as"
-                " it was published."
+                f"measurements.json does not describe the {len(plan.blocks):,} blocks of the plan."
+                " Give the package as it was published."
             )
         integers, blocks, strategies = {}, {}, dict[tuple[Strategy, str], Strategy]()
         for (space, block), entry in zip(plan.blocks.items(), text["blocks"], strict=True):
@@ -627,13 +635,14 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
         for e in entries
     ):
         raise PlanError(
-            "The estimates in the measurements are damaged. Give the package as it was published."
+            "The list of estimates in measurements.json is damaged. Give the package as it was"
+            " published."
         )
     names = {tuple(e["space"]): e["estimates"] for e in entries}
     if len(names) != len(entries) or names.keys() != plan.estimate_blocks.keys():
         raise PlanError(
-            "The estimates in the measurements are not on the attributes of the plan. Give the"
-            " package as it was published."
+            "The attribute sets of the estimates in measurements.json are not those of the plan."
+            " Give the package as it was published."
         )
     return {
         space: arrays.read(name, "f", plan.estimate_blocks[space].coordinates)
@@ -642,7 +651,7 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
 
 
 def _check_block(block: Block, entry: Any) -> None:
-    """Raise PlanError unless a description of a block has all fields, of the right types."""
+    """Raise PlanError unless the description of a block has all fields with the right types."""
     texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
     if (
         not isinstance(entry, dict)
@@ -669,8 +678,9 @@ def _with_measured_rows(
     Parameters
     ----------
     entry : description of the block in measurements.json.
-    strategies : cache from (strategy of the plan, name of its rows in the files) to strategies, so
-        that blocks continue to share strategies; extended in place.
+    strategies : cache, which this function extends: (strategy of the plan, name of its rows in the
+        files) -> strategy with the rows in the files.  With it, blocks that share a strategy in the
+        plan share one in the result.
 
     Raises: PlanError if the description is not that of the block.
     """
@@ -703,7 +713,7 @@ def _with_measured_rows(
         measured_strategy = strategies.get(shared) or strategy.by_rows(
             arrays.read(f["rows"], "f", strategy.rows.shape)
         )
-        # row weights, and the L1 sensitivity of Laplace noise, are not invariant under rotation
+        # rotated rows are equivalent only for Gaussian noise without row weights
         may_rotate = block.weights is None and block.law == "gaussian"
         if measured_strategy is None or not (
             may_rotate or np.allclose(measured_strategy.rows, strategy.rows, rtol=1e-9, atol=1e-12)
@@ -719,8 +729,8 @@ def _with_measured_rows(
 
 def _mismatch(block: Block) -> PlanError:
     return PlanError(
-        f"The measurements on {list(block.attributes)} are not those of the plan. Give the package as"
-        " it was published."
+        f"The measurements on {list(block.attributes)} do not match the plan: their strategy rows,"
+        " noise or grid differ. Give the package as it was published."
     )
 
 
@@ -839,17 +849,18 @@ def write_package(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write a release package: one zip file with everything that readers need to use and verify it.
+    """Write a release package: one zip with everything that readers need to use and verify answers.
 
     Parameters
     ----------
-    receipt : receipt of the ledger for the spend; its hash reveals a ledger that was reset to an
-        older state.
-    ledger : signs the certificate, which contains the digests of all other files; without it, and
-        for a rehearsal, the package is not signed.
+    receipt : receipt of the ledger for the spend.  Its hash is written into the certificate, so
+        that readers can find out whether the ledger was later reset to an older state.
+    ledger : ledger whose key signs the certificate, which contains the digests of all other files.
+        The package is not signed without a ledger, or if the measurement is a rehearsal.
     confidence : confidence level of the intervals.
     overwrite : whether to replace an earlier file of answers; other files are never replaced.
-    progress : called with (fraction, text); returning False cancels and removes partial files.
+    progress : called with (fraction, text); if it returns False, writing is cancelled and partial
+        files are removed.
 
     Guarantee: the package depends on the records only through the released answers.  The file is
     written atomically.
@@ -924,7 +935,7 @@ def certificate(
 ) -> dict[str, Any]:
     """Return the content of certificate.json: privacy guarantee, privacy cost and accuracy.
 
-    With a receipt, it also has the row and the hash of the spend in the ledger.
+    With a receipt, the content includes the row of the spend in the ledger and its hash.
     """
     plan, budget = measurement.plan, measurement.plan.budget
     optimality = plan.certificate
@@ -972,10 +983,11 @@ def certificate(
 
 
 def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
-    """Return a text with the limits on the errors of groups that the option ``keep`` sets.
+    """Describe the accuracy constraints of groups that the plan option ``keep`` sets.
 
-    ``keep`` is the largest relative excess over the error with uniform centers, for all groups or
-    by number of the group.
+    A value of ``keep`` is the largest allowed relative excess of a group's error over its error
+    with uniform centers.  ``keep`` is one value for all groups, or a mapping from group numbers to
+    values.
     """
     shares = keep.items() if isinstance(keep, Mapping) else [(None, keep)]
     limits = []
@@ -1038,7 +1050,7 @@ def report_html(
 
 
 def _picture(picture: Picture, chart: str = "") -> str:
-    """Return a picture as HTML: title, chart if there is one, text and table."""
+    """Return a picture as HTML: its title, its text, its table, and ``chart`` if there is one."""
     title, alt, note = (html.escape(text) for text in (picture.title, picture.alt, picture.note))
     table = _table(picture.table.head(REPORT_ROWS))
     if not chart:
@@ -1082,7 +1094,8 @@ _NEIGHBOURS = {
     ADD_REMOVE: "one person added or removed",
     REPLACE_ONE: "one person replaced by another",
 }
-# fields of the certificate in the table of the report; sentences above the table have the others
+# fields of the certificate that the report shows in a table: key -> (label, function that formats
+# the value); the report shows the other fields in sentences
 _FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "status": ("Status", str),
     "dataset": ("Dataset", str),

@@ -1,6 +1,6 @@
-"""Export of answers, published tables and synthetic records as parquet or CSV.
+"""Export of answers, published tables and synthetic records as parquet or CSV files.
 
-Answers have standard errors and intervals.  Sums of published tables along code lists are parquet.
+Sums of published tables over the areas of code lists are exported as parquet only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "csv")
 REHEARSAL_MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
-ANSWERS_PER_BATCH = 1 << 17  # answers written at once
-# answers of a group computed at once; every such computation builds the complete table
+ANSWERS_PER_BATCH = 1 << 17  # number of answers that are written together
+# number of answers of a group that are computed together; it is larger, because each computation
+# builds the complete table of the group
 ANSWERS_PER_TABLE = 1 << 22
 ANSWER_SCHEMA = pa.schema(
     [
@@ -59,12 +60,13 @@ def write_answers(
 ) -> Path:
     """Write all answers of a measurement with standard errors and confidence intervals, in counts.
 
-    Columns: attributes, family, query (text), answer, std, low, high.  Answers are computed and
-    written in batches, so that millions of answers need little memory.  CSV texts that a spreadsheet
-    would interpret as formulas get a leading quote.
+    Columns: attributes, family, query (text), answer, std, low, high.  The file of a rehearsal has
+    the additional first column status, with REHEARSAL in every row.  Answers are computed and
+    written in batches, so that millions of answers need little memory.  In CSV, texts that a
+    spreadsheet would interpret as formulas get a leading quote.
 
-    Rehearsals have an additional column, status, with REHEARSAL in every row.  The file is written
-    atomically; an earlier file of answers is replaced only with ``overwrite``, other files never.
+    The file is written atomically.  An earlier file of answers is replaced only with ``overwrite``;
+    any other file is never replaced.
 
     Raises
     ------
@@ -127,9 +129,9 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
 def answer_batches(
     measurement: Measurement, confidence: float = 0.95
 ) -> Iterator[tuple[float, pa.Table]]:
-    """Yield batches of answers as pairs (share of answers so far, table of the batch).
+    """Yield all answers of a measurement in batches, in the order of `Workload.describe`.
 
-    Answers are in the order of `Workload.describe`.
+    Each item is a pair (share of all answers up to the end of this batch, table of the batch).
     """
     workload, written = measurement.plan.workload, 0
     half_width = quantile(confidence, measurement.plan.budget.law)
@@ -160,7 +162,7 @@ def answer_batches(
 
 
 def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
-    """Yield (group number, group, start, stop) for ranges of queries that are computed at once."""
+    """Yield (group number, group, start, stop) for ranges of queries that are computed together."""
     for number, group in enumerate(measurement.plan.workload.groups):
         for first in range(0, group.count, ANSWERS_PER_TABLE):
             yield number, group, first, min(group.count, first + ANSWERS_PER_TABLE)
@@ -172,7 +174,7 @@ def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
 
 
 def escape_texts(table: pa.Table) -> pa.Table:
-    """Return a table whose texts and column names no spreadsheet reads as formulas.
+    """Return the table with texts and column names that a spreadsheet does not read as formulas.
 
     See `escape_formula`.
     """
@@ -230,9 +232,9 @@ def write_published(
 ) -> Path:
     """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
-    Columns: attributes, family, then those of `Uncertainty.answers`; for rehearsals, the first
-    column is status. The file is written atomically; an earlier file is replaced only with
-    ``overwrite``.
+    Columns: attributes, family, and those of `Uncertainty.answers`.  The file of a rehearsal has
+    the additional first column status.  The file is written atomically; an earlier file is replaced
+    only with ``overwrite``.
 
     Raises
     ------
@@ -303,7 +305,8 @@ def read_published(
     return frame
 
 
-# number of the group and title of the level, then the published numbers as in `TABLE_SCHEMA`
+# columns: number of the group, title of the level, and the columns of published numbers in
+# `TABLE_SCHEMA`
 LEVEL_SCHEMA = pa.schema(
     [("group", pa.int64()), ("level", pa.string()), *[TABLE_SCHEMA.field(i) for i in range(2, 10)]]
 )
@@ -317,10 +320,10 @@ def write_level_sums(
     confidence: float = 0.95,
     overwrite: bool = False,
 ) -> Path:
-    """Write the sums of published tables along code lists to a Parquet file, for `read_level_sums`.
+    """Write sums of published tables over the areas of code lists to a Parquet file.
 
-    Columns: group (its number), level (a title of `level_groups`), then those of
-    `Uncertainty.sums`. The file is written atomically.
+    Columns: group (its number), level (a title of `level_groups`), and those of `Uncertainty.sums`.
+    The file is written atomically.  `read_level_sums` reads it.
     """
     plan = uncertainty.published.measurement.plan
     with (
@@ -340,7 +343,7 @@ def write_level_sums(
 def read_level_sums(
     path: str | os.PathLike[str], group: int, level: str, start: int = 0, stop: int | None = None
 ) -> pd.DataFrame:
-    """Read queries ``start:stop`` of a group on a level from a file of `write_level_sums`."""
+    """Read the sums ``start:stop`` of one group on one level from a file of `write_level_sums`."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, filters=[("group", "==", group), ("level", "==", level)])
@@ -358,15 +361,17 @@ def write_records(
     format: str = "csv",
     overwrite: bool = False,
 ) -> Path:
-    """Write synthetic records with labels of cells.
+    """Write synthetic records to a file, with the labels of cells instead of their codes.
 
-    The first column, status, is SIMULATED or REHEARSAL in every row.  If an attribute has this
-    name, ignoring case, the column is added_status, see `added_columns`.  The file is written
-    atomically; an earlier file is replaced only with ``overwrite``.
+    The first column, status, has SIMULATED or, after a rehearsal, REHEARSAL in every row.  If an
+    attribute has the name status (ignoring case), this column is named added_status, see
+    `added_columns`.  The file is written atomically; an earlier file is replaced only with
+    ``overwrite``.
 
     Parameters
     ----------
-    records : cell codes, from `Published.records`.
+    measurement : measurement from which the records were computed.
+    records : cell codes, as `Published.records` returns them.
 
     Raises
     ------

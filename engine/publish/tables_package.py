@@ -30,25 +30,28 @@ no label becomes a formula or a link.
 The released integers are exported as CSV in one of two forms if the plan allows one of them, each
 with an R script that recomputes all answers.
 
-**Open form**, for plans whose blocks are products of single attributes.  With sums over the
-residual spaces B inside A, the table on attributes A is
+**Open form**, for plans whose blocks are products of single attributes.  The table on attributes A
+is
 
-    sum over B of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B,
+    sum over residual spaces B inside A of
+        (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B.
 
-and the covariance of two sums of its cells q and q' is
+z_B are the integers of residual space B, in the order in which its last attribute changes fastest,
+and L_i is the matrix from strategy answers to cells of attribute i.  The covariance of two sums of
+cells with coefficients q and q' is
 
-    sum over B of  noise_B^2 * ((L L^T) (x) ...) between q and q',
-    summed over the attributes of A outside B with their centers,
+    sum over B of  noise_B^2 * c_B(q)^T ((L_1 L_1^T) (x) (L_2 L_2^T) (x) ...) c_B(q'),
 
-where z_B are the integers of a residual space, in the order in which its last attribute changes
-fastest, and L_i is the matrix from strategy answers to cells of attribute i.  A residual space with
-a public table has the cells of this table as integers, grid 1 and noise 0.
+where c_B(q) are the coefficients q, summed over the attributes of A outside B with their centers as
+weights.  A residual space with a public table has the cells of this table as integers, grid 1 and
+noise 0.
 
-**Linear form**, for plans that measure attributes jointly.  With z the integers, g their grids, s
-the standard deviations of their noise, both in counts, and W_t the weights of a table, one row per
-query and one column per integer, the answers of a table are W_t (g z), and the covariance of two
-answers is that of independent noise, W_t diag(s^2) W_t'^T.  If there are exact totals, the last
-integer is 1, with grid 1 and noise 0, and its weights are the exact part of the answers.
+**Linear form**, for plans that measure attributes jointly.  Let z be the integers, g their grids
+and s the standard deviations of their noise, both in counts.  Let W_t be the weights of table t,
+with one row per query and one column per integer.  The answers of table t are W_t (g z).  Noise is
+independent, so the covariance of the answers of tables t and u is W_t diag(s^2) W_u^T.  If there
+are exact totals, the last integer is 1, with grid 1 and noise 0, and its weights are the exact part
+of the answers.
 """
 
 from __future__ import annotations
@@ -183,10 +186,9 @@ if (sys.nframe() == 0) {
 
 
 def is_open(measurement: Measurement) -> bool:
-    """Return whether the released integers can be exported in the open form.
+    """Return whether the released integers can be exported in the open form of the module docstring.
 
-    This needs a release in one step and a plan whose blocks are products of single attributes, see
-    the module docstring.
+    This requires a release in one stage, and a plan whose blocks are products of single attributes.
     """
     plan = measurement.plan
     return (
@@ -205,10 +207,10 @@ def is_open(measurement: Measurement) -> bool:
 def write_open_form(
     measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
 ) -> list[Path]:
-    """Write the released integers in the open form; return the paths of the files.
+    """Write the released integers in the open form, as CSV files with an R script.
 
-    These are the R script and its CSV files, see the module docstring.  ``tables`` are the tables
-    that the script recomputes, as pairs (name, attributes).
+    ``tables`` lists the tables that the script recomputes, as pairs (name, attributes).  Returns the
+    paths of all files.  The module docstring describes the form.
     """
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
@@ -220,14 +222,14 @@ def write_open_form(
         with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([head, *rows] if head else rows)
 
-    # names of the files of matrices, by shape and values of the matrix
+    # (shape and values of a matrix, as bytes) -> name of its file, so that equal matrices share one
     names_by_content: dict[bytes, str] = {}
     space_rows = []
     exact = plan.schema.exact_spaces
     centers = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
 
     def matrix_names(matrices: Iterable[Array]) -> str:
-        """Return the names of matrices, separated by blanks; write each different one to a file."""
+        """Write each matrix to a file, once; return the names of the files, separated by blanks."""
         names = []
         for matrix in matrices:
             content = repr(matrix.shape).encode() + matrix.tobytes()
@@ -287,9 +289,9 @@ def write_open_form(
 
 
 def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
-    """Return the sum of the first and last cell of a table and its standard error, as texts.
+    """Return the sum of the first and the last cell of a table, and its standard error, as texts.
 
-    The R script recomputes both, which tests the covariance of the cells.
+    The R script recomputes both numbers; the standard error depends on the covariance of the cells.
     """
     query = np.zeros(measurement.plan.schema.sizes(names))
     query.flat[0] = query.flat[-1] = 1.0
@@ -298,10 +300,7 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
 
 
 def _cell_matrices(block: Block) -> list[Array]:
-    """Return, for every attribute of a block, the matrix from its strategy answers to its cells.
-
-    Shapes (n, rows).
-    """
+    """Return for every attribute of a block the matrix from strategy answers to cells, (n, rows)."""
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
@@ -352,8 +351,8 @@ if (sys.nframe() == 0) {
 def is_linear(measurement: Measurement) -> bool:
     """Return whether the released integers can be exported in the linear form.
 
-    This needs a release in one step in which every query has an answer, and numbers of integers and
-    weights within `MAX_INTEGERS` and `MAX_WEIGHTS`; see the module docstring for the form.
+    This requires a release in one stage in which every query has an answer, at most `MAX_INTEGERS`
+    integers and at most `MAX_WEIGHTS` weights.  The module docstring describes the form.
     """
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
@@ -366,16 +365,16 @@ def is_linear(measurement: Measurement) -> bool:
 
 
 PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/3"
-# earlier formats, which `verify_package` still reads: neither has the column "measured", and in the
-# first one, files are named by number only
+# Earlier formats, which `verify_package` still reads.  Both lack the column "measured"; in the
+# first one, the name of a table is only its number.
 NUMBERED_FORMAT, UNMEASURED_FORMAT = "tables/1", "tables/2"
 MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 
 
 def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> list[str]:
-    """Return the name of every group's table, from its number and attributes.
+    """Return the names of the tables of all groups, which are valid as file names and in R.
 
-    Names are valid as file names and in R.
+    A name has the number of the group, from 1, and its attributes.
 
     >>> from engine.workload import Schema, Workload
     >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
@@ -393,10 +392,10 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
 
 
 def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
-    """Write the released integers in the linear form; return the paths of the files.
+    """Write the released integers in the linear form, as CSV files with an R script.
 
-    These are the R script and its CSV files, see the module docstring.  ``names`` are the names of
-    the tables, one per group.
+    ``names`` has the name of the table of every group.  Returns the paths of all files.  The module
+    docstring describes the form.
     """
     plan, files = measurement.plan, [folder / "recompute.R"]
     files[0].write_text(LINEAR_CODE, encoding="utf-8")
@@ -420,8 +419,9 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
     }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # a weight is the change of the answers, per count, if one integer increases by ``step``;
-        # a step as large as the answers avoids rounding errors in this difference
+        # The answers are affine in the integers, so the weights of an integer are a difference of
+        # answers: with the integer increased by ``step``, minus without.  The step is as large as
+        # the answers, so that the difference has small rounding errors.
         step = 2 ** max(
             0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
         )
@@ -459,9 +459,9 @@ def _query(group: Group, index: int) -> Array:
 
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
-    """Return the answers to all queries that follow from released ``integers``, in counts.
+    """Return the answers to all queries, in counts, that the given released integers imply.
 
-    ``integers`` maps the blocks of the plan to their integers; shape (queries,).
+    ``integers`` maps the residual spaces of the blocks to integers.  Shape (queries,).
     """
     measurement = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=True)
     answers = plan.answers_from(measurement.estimates)
@@ -478,10 +478,11 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000
-# number of files besides the tables of groups, without the matrices and weights for recompute.R
+# upper bound of the number of files that are neither tables nor matrices and weights of recompute.R
 OTHER_FILES = 20
 UNKNOWN = "not stated"
-# columns of tables: name -> (data type, description)
+# columns of tables: name -> (data type, description).  Descriptions are part of the files, which
+# `verify_package` compares, so they must not change within a format.
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
@@ -522,10 +523,7 @@ COLUMNS = {
 
 
 def columns_of(format_name: str) -> dict[str, tuple[str, str]]:
-    """Return a mapping from the columns of tables to (data type, description).
-
-    ``format_name`` is the format of the package; earlier formats have fewer columns.
-    """
+    """Return the columns of tables in a format of the package: name -> (data type, description)."""
     missing = set() if format_name == TABLES_FORMAT else {"measured"}
     return {name: column for name, column in COLUMNS.items() if name not in missing}
 
@@ -541,12 +539,15 @@ def write_tables(
 ) -> Path:
     """Write published tables with unbiased answers, errors and flags as one zip of text files.
 
+    The module docstring lists the files.
+
     Guarantee: the package depends on the records only through released answers.  It is written
     atomically; an earlier file is replaced only with ``overwrite``.
 
     Raises
     ------
-    LimitExceeded : more than two million queries, or more files than `verify_package` reads.
+    LimitExceeded : there are more than `MAX_TABLE_ROWS` queries, or more files than `verify_package`
+        accepts.
     PlanError : the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
@@ -554,16 +555,16 @@ def write_tables(
     workload = measurement.plan.workload
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
-            f"The package would have {workload.queries:,} rows of text, over {MAX_TABLE_ROWS:,}."
-            " Publish from a workload of fewer queries; write_answers writes any number of"
-            " answers."
+            f"The package would have {workload.queries:,} rows, but at most {MAX_TABLE_ROWS:,} are"
+            " allowed. Plan fewer queries, or use write_published, which writes any number of"
+            " queries to one file."
         )
     n_files = OTHER_FILES + sum(1 + _has_crosstab(group) for group in workload.groups)
     if n_files > MAX_MEMBERS:
         raise LimitExceeded(
-            f"The package would have {n_files:,} files, one or two per group, and a package is"
-            f" verified up to {MAX_MEMBERS:,} files. Publish from a workload of fewer groups;"
-            " write_answers writes any number of answers to one file."
+            f"The package would have {n_files:,} files, one or two per group, but at most"
+            f" {MAX_MEMBERS:,} can be verified. Plan fewer groups, or use write_published, which"
+            " writes any number of groups to one file."
         )
     report_progress = progress_reporter(
         progress, "Writing the tables was cancelled; no file was left behind."
@@ -597,6 +598,9 @@ def tables_files(
     report_progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
     """Write the files of a tables package into a folder; return their paths.
+
+    ``format_name`` is the format of the package; `verify_package` recomputes packages of earlier
+    formats.
 
     Guarantee: the files depend on the records only through released numbers.
     """
@@ -643,9 +647,9 @@ def tables_files(
 
 
 def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
-    """Return the content of how.json: the options that determine all files of the package.
+    """Return the content of how.json: the options with which the tables were computed and written.
 
-    Together with the plan and the released integers, they suffice to recompute the files.
+    Plan, released integers and these options determine all files of the package.
     """
     published = errors.published
     measurement = published.measurement
@@ -660,7 +664,7 @@ def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str,
 
 
 def is_cells(group: Group) -> bool:
-    """Return whether the queries of a group are the cells of its table."""
+    """Return whether the queries of a group are the single cells of its table."""
     return all(part.family.name == "marginal" for part in group.parts)
 
 
@@ -676,9 +680,14 @@ def labelled_rows(
     confidence: float,
     format_name: str = TABLES_FORMAT,
 ) -> pd.DataFrame:
-    """Return one row per query of a group, with codes and labels if its queries are cells.
+    """Return the table of a group with one row per query and the columns of `columns_of`.
 
-    ``first`` is the number of its first query in the release.
+    If the queries are cells, there are also columns with the code and the label of each attribute.
+
+    Parameters
+    ----------
+    number : position of the group in the workload.
+    first : number of the first query of the group in the whole release.
     """
     measurement = uncertainty.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
@@ -703,9 +712,10 @@ def labelled_rows(
 
 
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
-    """Return the published counts of a group of two attributes as a table of rows and columns.
+    """Return the published counts of two attributes as a crosstab.
 
-    It has one row per cell of the first attribute, and suppressed counts are empty.
+    Rows are the cells of the first attribute of the group, columns those of the second one.
+    Suppressed counts are NaN.  ``frame`` is the result of `labelled_rows`.
     """
     import pandas as pd
 
@@ -723,7 +733,7 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
 
 
 def _column(values: pd.Series) -> pa.Array:
-    # string columns of pandas become Arrow strings, the only type that `escape_texts` checks
+    # string columns of pandas must become Arrow strings, the only type that `escape_texts` escapes
     return pa.array(
         values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True
     )
@@ -882,9 +892,9 @@ def _codebook(schema: Schema) -> str:
 
 
 def registry(measurement: Measurement) -> dict[str, object]:
-    """Return a description of a release with the fields of public registries of deployments.
+    """Describe a release by the fields that public registries of DP deployments ask for.
 
-    Fields of which this project has no value are "not stated".
+    The value of a field that this project does not know is "not stated".
     """
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
@@ -936,7 +946,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
 
 
 def _metadata(described: Described) -> dict[str, object]:
-    """Return the column descriptions of all tables in the format of CSV on the Web (W3C)."""
+    """Return the descriptions of all columns of all tables in the format CSV on the Web (W3C)."""
     tables = []
     for name, group, columns in described:
         column_entries: list[dict[str, str]] = []
@@ -959,13 +969,13 @@ def _metadata(described: Described) -> dict[str, object]:
     return {"@context": "http://www.w3.org/ns/csvw", "tables": tables}
 
 
-MAX_WORKBOOK_ROWS = 250_000  # a larger workbook needs more than a minute to open
-MAX_SHEET_COLUMNS = 16_000
-MAX_CELL_CHARS = 32_767
-MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, COVER_CHARS = 60, 10, 100  # widths of columns
-LINE_POINTS = 15  # height of a line of text
+MAX_WORKBOOK_ROWS = 250_000  # a spreadsheet needs more than a minute to open more rows
+MAX_SHEET_COLUMNS = 16_000  # Excel allows 16,384 columns
+MAX_CELL_CHARS = 32_767  # limit of Excel
+MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, COVER_CHARS = 60, 10, 100  # widths of columns in characters
+LINE_POINTS = 15  # height of a line of text in points
 MAX_HEAD_LINES = 6
-# columns of tables in the workbook: name in `COLUMNS` -> heading
+# columns of the tables in a workbook, in this order: name in `COLUMNS` -> heading
 SHOWN = {
     "published": "published count",
     "published_low": "lower end",
@@ -979,15 +989,17 @@ SHOWN = {
     "low": "lower end of the estimate",
     "high": "upper end of the estimate",
 }
-# write texts as strings, never as formulas, links or numbers
+# options of XlsxWriter: write texts as strings, never as formulas, links or numbers
 PLAIN = {
     "constant_memory": True,
     "strings_to_formulas": False,
     "strings_to_urls": False,
     "strings_to_numbers": False,
 }
-A4 = 9
-UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # creation date in workbooks of rehearsals
+A4 = 9  # number of this paper size in Excel
+# creation date of workbooks of rehearsals, which have no release date; it is constant, so that equal
+# arguments produce equal bytes
+UNDATED = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def write_workbook(
@@ -1014,8 +1026,9 @@ def write_workbook(
     workload = uncertainty.published.measurement.plan.workload
     if workload.queries > MAX_WORKBOOK_ROWS:
         raise LimitExceeded(
-            f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}."
-            " Publish from a workload of fewer queries, or write the tables as zip or Parquet."
+            f"The workbook would have {workload.queries:,} rows, but at most {MAX_WORKBOOK_ROWS:,}"
+            " are allowed. Plan fewer queries, or write the tables as zip (write_tables) or Parquet"
+            " (write_published)."
         )
     report_progress = progress_reporter(
         progress, "Writing the workbook was cancelled; no file was left behind."
@@ -1040,7 +1053,7 @@ def write_workbook(
 
 
 class _WorkbookWriter:
-    """Writer of the sheets of a workbook; its methods must be called in the order of the sheets."""
+    """Writer of the sheets of a workbook; call its methods in the order of the sheets."""
 
     def __init__(
         self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float
@@ -1081,7 +1094,10 @@ class _WorkbookWriter:
         self.book.close()
 
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
-        """Add a sheet that begins with ``lines`` of text; return it and its first free row."""
+        """Add a sheet with ``lines`` of text at the top; return the sheet and its first free row.
+
+        The sheets of a rehearsal have `REHEARSAL_MARK` as their first line.
+        """
         sheet, mark = (
             self.book.add_worksheet(name),
             [REHEARSAL_MARK] if self.measurement.rehearsal else [],
@@ -1139,8 +1155,8 @@ class _WorkbookWriter:
     def table(self, number: int, first: int) -> None:
         """Write the sheet of group ``number``, with one row per query.
 
-        If the queries are the cells of two attributes, a second sheet has their counts as rows and
-        columns.  ``first`` is the number of the group's first query in the release.
+        If the queries are the cells of two attributes, a second sheet shows the published counts as
+        a crosstab.  ``first`` is the number of the group's first query in the whole release.
         """
         group = self.measurement.plan.workload.groups[number]
         frame = labelled_rows(self.errors, number, first, self.rule, self.confidence)
@@ -1184,9 +1200,10 @@ class _WorkbookWriter:
         widths: Sequence[int],
         texts: Sequence[bool],
     ) -> None:
-        """Write column names into a row that stays visible and is repeated on every printed page.
+        """Write column headings into a row that stays visible and is repeated on printed pages.
 
-        ``texts`` says which columns contain text; headings of other columns are right-aligned.
+        ``texts`` has for every column whether it contains text; the headings of columns of numbers
+        are right-aligned.
         """
         lines = max(
             math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True)
@@ -1204,9 +1221,10 @@ class _WorkbookWriter:
     def _body(
         self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]
     ) -> None:
-        """Write a table with column names ``names``; NaN becomes an empty cell.
+        """Write the table ``frame`` from ``row`` on; NaN becomes an empty cell.
 
-        ``counts`` are the columns of published counts, without decimals if tables are integer.
+        ``names`` are the headings of the columns.  ``counts`` has the columns of ``frame`` that
+        contain published counts; they are shown without decimals if the tables are integer.
         """
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         texts = [column.dtype.kind not in "if" for column in columns]

@@ -1,7 +1,8 @@
 """Verification of release packages and tables packages, without the records.
 
-A release package is compared with what its plan and integers imply: every file, certificate field,
-answer and signature. A tables package is recomputed from its integers and compared file by file.
+The certificate and the answers of a release package are recomputed from its plan and its released
+integers and compared, and its digests and signature are checked.  All files of a tables package are
+recomputed and compared.
 """
 
 from __future__ import annotations
@@ -56,18 +57,19 @@ from engine.publish.tables_package import (
 )
 from engine.release import Measurement
 
-TABLE_TOLERANCE = 1e-6  # relative difference between machines
-MAX_RULE_NUMBER = 1e100  # thresholds of a quality rule, whose products with counts must be finite
-MAX_DRAWS = 10_000  # limits the time, because each draw fits all tables
+TABLE_TOLERANCE = 1e-6  # allowed relative difference of decimal numbers between machines
+MAX_RULE_NUMBER = 1e100  # largest threshold of a quality rule: products with counts remain finite
+MAX_DRAWS = 10_000  # bounds the time of verification, because each draw fits all tables
 
 
 def table_problems(
     files: PackageFiles, public_key: str | None, ledger: str | Path | None
 ) -> list[str]:
-    """Return one message per problem of a tables package; empty if it is valid.
+    """Return one message per problem of a tables package; the list is empty if it is valid.
 
     All files that `write_tables` writes are recomputed from the plan and the released integers and
-    compared.  If ``ledger`` is given, it must contain the spend of the plan.
+    compared.  Tables packages are not signed, so giving ``public_key`` is a problem.  If ``ledger``
+    is given, it must contain the spend of the plan.
     """
     how = _options(files.read(HOW, MAX_SMALL))
     if missing := sorted({PLAN, *NAMES} - set(files.names)):
@@ -75,7 +77,7 @@ def table_problems(
     plan = load_plan(files.read(PLAN, MAX_PLAN), untrusted=True)
     if plan.workload.queries > MAX_TABLE_ROWS:
         raise PlanError(
-            f"The plan has {plan.workload.queries:,} queries, and tables packages have at most"
+            f"The plan has {plan.workload.queries:,} queries, but a tables package has at most"
             f" {MAX_TABLE_ROWS:,}. Give the package as it was published."
         )
     release_fields = {name: how[name] for name in ("dataset", "key", "utc")}
@@ -110,13 +112,13 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # measurements.npz was checked above; equal arrays may have different bytes in such a file
+        # the arrays of measurements.npz were checked above, and equal arrays may have other bytes
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:
                 same = _same(expected[name], files.path(name))
             except (ValueError, csv.Error):
-                # a wrong encoding or no CSV or JSON
+                # the file has a wrong encoding, or is not CSV or JSON
                 same = False
             if not same:
                 problems.append(f"{name} differs from what plan and integers imply")
@@ -129,7 +131,7 @@ def _options(text: bytes) -> dict[str, Any]:
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
-            f"The tables have the format {str(format_name)[:40]!r}, and this version reads"
+            f"The tables have the format {str(format_name)[:40]!r}, but this version only reads"
             f" {', '.join(formats)}. Verify with the version that wrote the package."
         )
     types = {
@@ -144,16 +146,16 @@ def _options(text: bytes) -> dict[str, Any]:
     for name, kind in types.items():
         if type(how.get(name)) is not kind:
             raise PlanError(
-                f"The option {name} in {HOW} is missing or has a wrong type. Give the package as it"
-                " was published."
+                f"The option {name} in {HOW} is missing, or is not of the type {kind.__name__}. Give"
+                " the package as it was published."
             )
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
     if rule.keys() != names or not all(
         type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
     ):
         raise PlanError(
-            f"The option rule in {HOW} does not have the thresholds of a quality rule. Give the"
-            " package as it was published."
+            f"The option rule in {HOW} must have exactly the numbers {', '.join(sorted(names))}. Give"
+            " the package as it was published."
         )
     check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
@@ -172,7 +174,10 @@ def _spend_problems(measurement: Measurement, ledger: str | Path) -> list[str]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Return whether two files are equal, up to a tolerance for decimal numbers in CSV and JSON."""
+    """Return whether two files are equal.
+
+    Decimal numbers in CSV and JSON files may differ by `TABLE_TOLERANCE`.
+    """
     if one.suffix == ".json":
         return _same_values(
             json.loads(one.read_bytes()), parse_json(other.read_bytes(), max_memory=MAX_JSON_MEMORY)
@@ -207,9 +212,9 @@ def _same_values(one: Any, other: Any) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
-    """Return whether two texts are decimal numbers that are equal up to a tolerance."""
+    """Return whether two texts are decimal numbers that differ by at most `TABLE_TOLERANCE`."""
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
-        # integers are the same on every machine
+        # integers are the same on every machine, so they need no tolerance
         return False
     try:
         return math.isclose(
@@ -230,31 +235,34 @@ SPEND_TYPES: dict[str, tuple[type, ...]] = {
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 Near = tuple[float, float]  # relative and absolute tolerance
 SUM_TOLERANCE: Near = (1e-9, 1e-12)  # sums depend on the order of additions
-# strategies are computed from eigenvalues, which differ slightly between machines; some bounds are
-# computed by searches with a time limit, which differ more
+# eigenvalues, and all numbers computed from strategies, differ slightly between machines; bounds
+# that a search with a time limit computes differ more
 SOLVER_TOLERANCE, SEARCH_TOLERANCE = (1e-5, 1e-5), (0.01, 0.01)
 FIELD_TOLERANCES: dict[str, Near] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
     **dict.fromkeys(("global_bound_counts", "global_gap"), SEARCH_TOLERANCE),
 }
-TEXT_FIELDS = ("claim", "bound")  # sentences with these numbers, as percentages with one decimal
+# certificate fields that are sentences with the gap, as a percentage with one decimal
+TEXT_FIELDS = ("claim", "bound")
 
 
 def verify_package(
     path: str | Path, *, public_key: str | None = None, ledger: str | Path | None = None
 ) -> tuple[str, ...]:
-    """Return one message per problem of a package; empty if the package is valid.
+    """Verify a package; return one message per problem, and none if the package is valid.
 
-    For a release package, certificate, answers, standard errors and intervals are recomputed from
-    the plan and the released integers; for a tables package (`write_tables`), all files.  Files are
-    read only up to the size that the plan implies.  A damaged package is a problem, not an error.
+    For a release package, the certificate, the answers, the standard errors and the intervals are
+    recomputed from the plan and the released integers and compared.  For a tables package (of
+    `write_tables`), all files are.  No file is read beyond the size that the plan implies.  A damaged
+    package does not raise an exception, but is reported as a problem.
 
     Parameters
     ----------
     path : the zip file, or the folder of its files.
-    public_key : hexadecimal public key of the ledger that must have signed the package; by default
-        any signature with the key in the package is accepted.
-    ledger : path of the ledger that must contain the spend of the release.
+    public_key : hexadecimal public key of the ledger that must have signed the package.  By default
+        the signature may be missing, or must be that of the public key in the package.
+    ledger : path of the ledger that must contain the spend of the release; by default no ledger is
+        read.
     """
     package = Path(path)
     if not package.exists():
@@ -277,7 +285,7 @@ def verify_package(
     except EngineError as error:
         return (str(error),)
     except Exception as error:
-        # untrusted files may raise any exception, which is a problem of the package
+        # parsing an untrusted file may raise any exception
         if isinstance(error, json.JSONDecodeError):
             reason = "a file is not valid JSON"
         elif type(error) is ValueError:
@@ -288,7 +296,7 @@ def verify_package(
 
 
 def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
-    """Return one message per problem of a release package; empty if it is valid."""
+    """Return one message per problem of a release package; the list is empty if it is valid."""
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
     certificate_fields = _certificate(text)
     digests = certificate_fields.pop("files")
@@ -374,7 +382,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
 
 
 def _certificate(text: bytes) -> dict[str, Any]:
-    """Return the content of a certificate; raise PlanError unless its fields have valid types."""
+    """Parse a certificate; raise PlanError unless the fields used here have valid types."""
     # the gap of a plan without a bound is infinite, which Python writes as the constant Infinity
     certificate_fields = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
     if not isinstance(certificate_fields, dict) or not _is_map(
@@ -386,8 +394,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
         for name, digest in certificate_fields["files"].items()
     ):
         raise PlanError(
-            "The certificate lists files whose names are paths, or digests that are not SHA-256. Give"
-            " the package as it was published."
+            "The certificate lists a file whose name is a path, or whose digest is not a SHA-256."
+            " Give the package as it was published."
         )
     spent = certificate_fields.get("ledger")
     if spent is not None and (
@@ -409,7 +417,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
     """Return whether a value is a JSON object whose fields have the types in ``kinds``.
 
-    The key "" of ``kinds`` has the types of all fields without a key of their own.
+    ``kinds`` maps field names to allowed types; the key "" has the allowed types of all other
+    fields.
     """
     return isinstance(value, dict) and all(
         type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items()
@@ -417,7 +426,10 @@ def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
 
 
 def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
-    """Return a message if the signature of the certificate ``text`` is missing or wrong, else []."""
+    """Return one message if the signature of the certificate ``text`` is wrong, otherwise none.
+
+    A missing signature is a problem only if a ``public_key`` is required.
+    """
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
     signature = parse_json(files.read(SIGNATURE, MAX_SMALL))
@@ -478,7 +490,7 @@ def _answer_problems(
 
 
 class _Rows:
-    """Reader of a sequence of record batches, a requested number of rows at a time."""
+    """Reader that returns requested numbers of rows from a sequence of record batches."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches, self._rest = batches, list[pa.RecordBatch]()
@@ -495,15 +507,19 @@ class _Rows:
         return table.slice(0, count)
 
     def more(self) -> bool:
-        """Return whether there are rows that were not taken."""
+        """Return whether rows remain that `take` has not returned."""
         return any(map(len, self._rest)) or any(map(len, self._batches))
 
 
 def _same_answers(expected: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool) -> bool:
     """Return whether the next rows of a file have the expected numbers, texts and status.
 
-    ``texts`` says whether the texts of the queries are compared, ``rehearsal`` whether the file has
-    a status column.
+    Parameters
+    ----------
+    expected : recomputed answers.
+    rows : the file, from which as many rows are taken.
+    rehearsal : whether the file must have REHEARSAL in the column status.
+    texts : whether the texts of the queries are compared.
     """
     table, std = rows.take(len(expected)), expected["std"].to_numpy()
     if table is None:
@@ -520,8 +536,8 @@ def _same_answers(expected: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bo
 def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
     """Return whether two columns of texts are equal.
 
-    Texts that are longer than expected are refused before a dictionary-encoded column is expanded,
-    which could need much memory.
+    Expanding a dictionary-encoded column of long texts could need much memory.  Texts that are
+    longer than the longest expected one are therefore found before the column is expanded.
     """
     import pyarrow.compute as pc
 
@@ -536,8 +552,8 @@ def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
 def _same_numbers(one: Any, other: Any, std: Any) -> bool:
     """Return whether two columns of numbers are equal up to a tolerance.
 
-    It allows for rounding, relative to the largest number, and for solvers that differ between
-    machines, relative to the standard errors ``std``.
+    The tolerance is the sum of two terms: 1e-9 of the largest number, for rounding, and 1e-5 of the
+    standard error ``std`` of each number, for solvers that differ between machines.
     """
     if not pa.types.is_floating(one.type) and not pa.types.is_integer(one.type):
         return False
@@ -549,7 +565,7 @@ def _same_numbers(one: Any, other: Any, std: Any) -> bool:
 
 
 def _same_fields(one: Any, other: Any, near: Near) -> bool:
-    """Return whether two values of a certificate are equal, with a tolerance for decimal numbers."""
+    """Return whether two values of a certificate are equal; floats may differ by ``near``."""
     if isinstance(one, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
         return math.isclose(one, other, rel_tol=near[0], abs_tol=near[1])
     if isinstance(one, dict) and isinstance(other, dict):
@@ -560,17 +576,17 @@ def _same_fields(one: Any, other: Any, near: Near) -> bool:
 
 
 def _text_tolerance(one: Any, other: Any) -> Near:
-    """Return the relative and the absolute tolerance for percentages in sentences about a gap.
+    """Return the tolerance (relative, absolute) for percentages in sentences about a gap.
 
     ``one`` and ``other`` are the recomputed gap and that of the certificate, as shares.  The
-    percentages may differ as the gaps do, and by their rounding to one decimal.
+    percentages may differ as much as these gaps do, plus the rounding to one decimal.
     """
     difference = abs(one - other) if isinstance(one, float) and isinstance(other, float) else 0.0
     return difference + 1e-3, 100.0 * difference + 0.1 + 1e-9
 
 
 def _same_words(one: Any, other: Any, near: Near) -> bool:
-    """Return whether two sentences are equal, with a tolerance for the numbers in them."""
+    """Return whether two sentences are equal; the numbers in them may differ by ``near``."""
     if (
         not isinstance(one, str)
         or not isinstance(other, str)

@@ -141,7 +141,7 @@ def test_check_target_refuses_existing_and_input_files(office: Path) -> None:
     with pytest.raises(PlanError, match="exists already"):
         check_target(answers)
     for path in (answers, office / "hard.csv"):
-        with pytest.raises(PlanError, match="which this run reads"):
+        with pytest.raises(PlanError, match="input file"):
             check_target(path, keep=[answers], overwrite=True)
 
 
