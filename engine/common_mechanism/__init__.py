@@ -7,6 +7,7 @@ from engine.common_mechanism.selection_rule import (
     NestedPlanRule,
     census_ages,
     coarse_and_fine,
+    workloads_by_level,
     workloads_by_way,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "coarse_or_fine",
     "nested_choices",
     "stepwise",
+    "workloads_by_level",
     "workloads_by_way",
 ]

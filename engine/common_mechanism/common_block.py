@@ -7,8 +7,10 @@ time.  For one space, with K_i the precision of the block of plan i, and K <= K'
 positive semidefinite, there are three cases:
 
     one K_i <= all others      K_i is the common part.  The frequent case: closed form, any size.
-    two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
-                               common part has the smaller diagonal entry in every coordinate.
+    two product blocks         If every factor of one measures a subspace of what the factor of the
+                               other measures, coordinates T_1 (x) ... (x) T_k of these subspaces
+                               make both precisions diagonal.  The common part has the smaller
+                               diagonal entry in every coordinate.
     otherwise                  Up to `MAX_DENSE_COORDINATES`: the dense common mechanism.  Above:
                                t K_m of one plan m, with the largest t such that t K_m <= all K_i;
                                it is valid, but may not be the largest common part.
@@ -58,6 +60,8 @@ MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
 PRECISION_TOLERANCE = 1e-11
+# Weights are an outer product if they differ from it by at most this share.
+SEPARATION_TOLERANCE = 1e-13
 # A row lies in a row space if its distance to it is at most this share of its length.
 SPAN_TOLERANCE = 1e-8
 # Bits of the noise grid of both stages.  It is finer than that of a plan, so that the rounding of
@@ -243,7 +247,11 @@ def block_residual(
             _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
         ]
         grams = [m.T @ m for m in relative_rows]
-        if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
+        are_equal_spaces = all(
+            _is_in_row_space(s, t)
+            for (_, s), (_, t) in zip(block.factors, look.factors, strict=True)
+        )
+        if are_equal_spaces and all(map(_is_diagonal, grams)):
             coordinates = tuple(
                 Coordinates(axes=a, rows=_residual_rows(s), right_inverse=b)
                 for (a, s), b in zip(look.factors, inverses, strict=True)
@@ -256,6 +264,23 @@ def block_residual(
                 None,
                 (look.weights / look.noise) ** 2,
                 plan_precision,
+            )
+        extended = [
+            _extended_coordinates(a, s, t)
+            for (a, s), (_, t) in zip(look.factors, block.factors, strict=True)
+        ]
+        if all(_is_diagonal(gram) for *_, gram in extended):
+            # the look measures the first coordinates of every factor only
+            weights = look.weights * np.sqrt(_outer_product([np.diag(g) for *_, g in extended]))
+            look_precision = np.zeros([len(c.rows) for c, *_ in extended])
+            look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
+            return _residual(
+                max_records,
+                block,
+                tuple(c for c, *_ in extended),
+                [P for _, P, _ in extended],
+                look_precision,
+                np.full(look_precision.shape, precision),
             )
     # otherwise, use dense matrices on all residual coordinates
     look_rows, plan_rows = dense_rows(look), dense_rows(block)
@@ -274,6 +299,42 @@ def block_residual(
         look_precision,
         np.full(look_precision.shape, precision),
     )
+
+
+def _is_diagonal(matrix: Array) -> bool:
+    """Return whether a matrix is diagonal up to rounding errors."""
+    diagonal = np.diag(matrix)
+    return bool(np.abs(matrix - np.diag(diagonal)).max() <= 1e-9 * diagonal.max())
+
+
+def _extended_coordinates(
+    axes: Axes, look: Strategy, plan: Strategy
+) -> tuple[Coordinates, Array, Array]:
+    """Return coordinates of a plan's factor whose first ones are the rows of the look, normalized.
+
+    The row space of ``look`` lies in that of ``plan``.
+
+    Returns
+    -------
+    coordinates : coordinates in which the precision of ``plan`` with noise 1 is the identity.
+    P : orthonormal columns with rows of coordinates = P^T M, for the rows M of ``plan``.
+    gram : scalar products of the rows of the look in the coordinates of ``plan``; if they are
+        diagonal, so is the precision of the look.
+    """
+    U, sizes, Vt = thin_svd(_residual_rows(plan))
+    retained = sizes > RANK_TOLERANCE * sizes[0]
+    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
+    look_rows = (_residual_rows(look) @ Vt.T) / sizes
+    gram = look_rows @ look_rows.T
+    # QR extends the normalized rows of the look to an orthonormal basis of all coordinates
+    normalized = look_rows / np.sqrt(np.diag(gram))[:, None]
+    Q, R = np.linalg.qr(normalized.T, mode="complete")
+    Q[:, : len(R.T)] *= np.sign(np.diag(R))
+    P = U @ Q
+    coordinates = Coordinates(
+        axes=axes, rows=P.T @ _residual_rows(plan), right_inverse=(Vt.T / sizes) @ Q
+    )
+    return coordinates, P, gram
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
@@ -398,37 +459,82 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
 def _common_of_products(one: Block, other: Block) -> Block | None:
     """Return the common part of two product blocks: the smaller precision in every coordinate.
 
-    The result is None if the blocks are not products on the same attributes with equal row spaces.
+    The result is None if the blocks are not products on the same attributes, or if neither has all
+    its row spaces, one per factor, in those of the other.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
+    is_one_inner = all(
+        _is_in_row_space(s, t) for (_, s), (_, t) in zip(one.factors, other.factors, strict=True)
+    )
+    inner, outer = (one, other) if is_one_inner else (other, one)
     factors, ratios = [], []
-    for (axes, s), (_, t) in zip(one.factors, other.factors, strict=True):
-        if not (_is_in_row_space(s, t) and _is_in_row_space(t, s)):
+    for (axes, s), (_, t) in zip(inner.factors, outer.factors, strict=True):
+        if not _is_in_row_space(s, t):
             return None
-        P, _, right_inverse, ratio = _relative_precision(s, t)
-        factors.append(
-            (
-                axes,
-                Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=right_inverse, complete=t.complete),
-            )
-        )
-        ratios.append(ratio)
+        if _is_in_row_space(t, s):
+            # in these coordinates, the precision of t is the identity and that of s is diagonal
+            P, _, right_inverse, inner_precision = _relative_precision(s, t)
+            rows, outer_precision, complete = P.T @ t.rows, np.ones(len(P.T)), t.complete
+        else:
+            rows, right_inverse, outer_precision = _restricted_precision(s, t)
+            inner_precision, complete = np.ones(len(outer_precision)), s.complete
+        strategy = Strategy(sizes=s.sizes, rows=rows, pinv=right_inverse, complete=complete)
+        factors.append((axes, strategy))
+        ratios.append((inner_precision, outer_precision))
     # both precisions are diagonal in these coordinates, so the largest precision that is at most
     # both is their minimum in every coordinate (definition 3.9)
-    precision = np.minimum(_outer_product(ratios) / one.noise**2, 1.0 / other.noise**2)
+    precision = np.minimum(
+        _outer_product([g for g, _ in ratios]) / inner.noise**2,
+        _outer_product([h for _, h in ratios]) / outer.noise**2,
+    )
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
-    if len(factors) == 1:
-        ((axes, s),) = factors
-        weighted = Strategy(
-            sizes=s.sizes,
-            rows=weights[:, None] * s.rows,
-            pinv=s.pinv / weights,
-            complete=s.complete,
-        )
-        return replace(other, factors=((axes, weighted),), noise=noise)
-    return replace(other, factors=tuple(factors), noise=noise, weights=weights)
+    factor_weights = _separated(weights)
+    if factor_weights is None:
+        return replace(other, factors=tuple(factors), noise=noise, weights=weights)
+    weighted = [
+        (axes, replace(s, rows=w[:, None] * s.rows, pinv=s.pinv / w))
+        for (axes, s), w in zip(factors, factor_weights, strict=True)
+    ]
+    return replace(other, factors=tuple(weighted), noise=noise)
+
+
+def _separated(weights: Array) -> list[Array] | None:
+    """Return vectors whose outer product is ``weights``, up to rounding errors; None without them."""
+    peak = np.unravel_index(int(weights.argmax()), weights.shape)
+    vectors = [
+        weights[(*peak[:axis], slice(None), *peak[axis + 1 :])] for axis in range(weights.ndim)
+    ]
+    # every vector has the entry at the peak, but the product has it once
+    vectors = [vectors[0], *(v / weights[peak] for v in vectors[1:])]
+    is_product = np.allclose(_outer_product(vectors), weights, rtol=SEPARATION_TOLERANCE, atol=0.0)
+    return vectors if is_product else None
+
+
+def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array, Array]:
+    """Return coordinates of the row space of ``part`` in which both precisions are diagonal.
+
+    Both strategies have noise 1, and the row space of ``part`` lies in that of ``outer``.
+
+    Returns
+    -------
+    rows : rows of the coordinates, in cells; the precision of ``part`` is the identity in them.
+    right_inverse : right inverse of the rows in residual coordinates.
+    precision : diagonal of the precision with which ``outer`` estimates these coordinates.
+
+    Notes
+    -----
+    A precision K is at most that of ``outer`` and has its row space in V if and only if it is at
+    most the inverse of the covariance with which ``outer`` estimates the coordinates of V.
+    """
+    U, sizes, Vt = thin_svd(_residual_rows(part))
+    retained = sizes > RANK_TOLERANCE * sizes[0]
+    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
+    # with M y = z, the row M of pinv gives the best estimate of a coordinate, of variance |row|^2
+    estimate = (sizes[:, None] * Vt) @ outer.pinv
+    variances, Q = np.linalg.eigh(estimate @ estimate.T)
+    return (U @ Q).T @ part.rows, (Vt.T / sizes) @ Q, 1.0 / variances
 
 
 def _dense_common(

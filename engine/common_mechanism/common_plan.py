@@ -454,7 +454,13 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     >>> round(both.saved, 3), both.maximal, [round(cost, 3) for _, cost in both.spends]
     (0.509, True, [0.491, 0.491])
     """
-    names = _checked_names(options, names)
+    return _split_options(options, _checked_names(options, names), 1.0)
+
+
+def _split_options(
+    options: Sequence[Plan], names: tuple[str, ...], min_stretch: float
+) -> CommonPlan:
+    """Split plans as `coarse_or_fine` does, with all noise multiplied by at least ``min_stretch``."""
     unit = _agreed_unit(options)
     split = joint_split(options, names)
     # The look is part of every plan, so the cost of its rounding must be within that of every plan:
@@ -482,7 +488,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             "These plans have no common part, so there is nothing to measure first. Give plans"
             " with a query in common, such as the total, or with tables on the same attributes."
         )
-    stretch = 1.0
+    stretch = min_stretch
     for _ in range(MAX_STRETCH_STEPS):
         # the noise of the look is rounded to its grid before the residuals are computed from it
         look = {
@@ -540,7 +546,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         )
     )
     return CommonPlan(
-        options=options,
+        options=tuple(options),
         names=names,
         look=look_plan(options, look, spends[0][0], max_records, split, joint),
         residuals=residuals,
@@ -576,12 +582,29 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the next choice of a chain. Give the"
             " option another name."
         )
+    # two stages of a choice cost at most what a plan costs, but the rounding of three or more stages
+    # can cost slightly more, and then more noise is needed
+    stretch = 1.0
+    for _ in range(MAX_STRETCH_STEPS):
+        chain = _chain(options, names, stretch)
+        relative_cost = _largest_relative_cost(chain)
+        if relative_cost <= 1.0:
+            return chain
+        stretch *= math.sqrt(relative_cost) * (1.0 + 2.0**-GRID_BITS)
+    raise PlanError(
+        f"The stages of a chain would cost {relative_cost} times as much as a plan alone, because"
+        " answers are rounded in each of them. Lower max_records, or use coarse_or_fine()."
+    )
+
+
+def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) -> CommonPlan:
+    """Return a chain of choices with all noise multiplied by at least ``min_stretch``."""
     # from the last choice to the first, because the look of a choice is an option of the previous
     # one
-    chain = coarse_or_fine(*options[-2:], names=names[-2:])
+    chain = _split_options(options[-2:], names[-2:], min_stretch)
     # the second option of each choice is the look of the next one
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
-        previous = coarse_or_fine(option, chain.look, names=[name, CLOSER_LOOK_NAME])
+        previous = _split_options((option, chain.look), (name, CLOSER_LOOK_NAME), min_stretch)
         if not previous.residuals[1].blocks:
             raise PlanError(
                 f"After the look for '{name}', the next look of the chain has nothing to measure."
@@ -589,7 +612,6 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
                 " coarse_or_fine()."
             )
         chain = replace(previous, following=chain)
-    _check_paths(chain)
     return chain
 
 
@@ -607,25 +629,21 @@ def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint:
     return min(cost, cells_pcost(blocks, max_records))
 
 
-def _check_paths(chain: CommonPlan) -> None:
-    """Raise PlanError if the stages to an option of a chain cost more than its plan alone."""
+def _largest_relative_cost(chain: CommonPlan) -> float:
+    """Return the largest cost of all stages up to an option, relative to the cost of its plan."""
+    relative_costs: list[float] = []
     released: list[Mapping[Space, Block]] = [chain.look.blocks]
     choice: CommonPlan | None = chain
     while choice is not None:
-        for i, (option, residual) in enumerate(zip(choice.options, choice.residuals, strict=True)):
+        for option, residual in zip(choice.options, choice.residuals, strict=True):
             joint_cost = _joint_cost(
                 [*released, residual.blocks], residual.max_records, option.joint
             )
-            cost = option.budget.of_person(joint_cost)
-            if cost > option_cost(option):
-                raise PlanError(
-                    f"The stages up to '{choice.names[i]}' would cost {cost}, because answers are"
-                    f" rounded in each of them; the plan alone costs {option_cost(option)}. Lower"
-                    " max_records, or use coarse_or_fine()."
-                )
+            relative_costs.append(option.budget.of_person(joint_cost) / option_cost(option))
         # the next choice begins with the next look, which measures the residual of the last option
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
+    return max(relative_costs)
 
 
 def _agreed_unit(options: Sequence[Plan]) -> Budget:

@@ -7,8 +7,8 @@ one coarse analysis, the primary one, exceed the noise.  It uses noisy answers o
 post-processing and costs no privacy.  The standard errors are computed from the plans, without a
 table on the full domain.
 
-`workloads_by_way`, `coarse_and_fine` and `census_ages` return sets of analyses to choose from,
-coarse first: a mapping from name to workload, all on one schema.
+`workloads_by_way`, `workloads_by_level`, `coarse_and_fine` and `census_ages` return sets of analyses
+to choose from, coarse first: a mapping from name to workload, all on one schema.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
 """
@@ -34,7 +34,7 @@ from engine.errors import NotApplicable, PlanError, WorkloadError
 from engine.plans import Plan
 from engine.release import Measurement, apply_group
 from engine.release.measurement import query_texts
-from engine.workload import Custom, Group, Schema, Workload
+from engine.workload import Custom, Group, Level, Schema, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -418,6 +418,68 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     return {
         f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
     }
+
+
+def workloads_by_level(
+    workload: Workload, attribute: str, levels: Sequence[str] | None = None
+) -> Analyses:
+    """Return one analysis per level of an attribute with a code list, from coarse to fine.
+
+    The analysis of a level has the groups of the workload, with the areas of this level in place of
+    the queries on the attribute; equal groups are added once.  Other attributes of a group retain
+    their query families, or have marginal queries if their family is on several attributes.  A
+    workload without groups counts as one with a group on the attribute.
+
+    Parameters
+    ----------
+    levels : names of levels of the first hierarchy of the attribute; the name of the attribute
+        denotes its cells.  By default all of them.
+
+    Raises
+    ------
+    WorkloadError
+        The attribute has no hierarchy or is in no group, or there are fewer than two levels.
+
+    >>> from engine import Attribute, CodeList
+    >>> codes = CodeList.from_labels({"Ohio": ["39001", "39003"], "Iowa": ["19001"]}, levels=["state"])
+    >>> schema = Schema([Attribute.hierarchy("county", codes), Attribute.of_size("sex", 2)])
+    >>> analyses = workloads_by_level(Workload(schema).add(["county", "sex"]), "county")
+    >>> {name: workload.queries for name, workload in analyses.items()}
+    {'state': 4, 'county': 6}
+    """
+    schema = workload.schema
+    hierarchies = schema[attribute].hierarchies
+    if not hierarchies:
+        raise WorkloadError(
+            f"The attribute '{attribute}' has no levels. Choose an attribute with a code list."
+        )
+    groups = workload.groups or Workload(schema).add((attribute,)).groups
+    if not any(attribute in group.attributes for group in groups):
+        raise WorkloadError(
+            f"No group has the attribute '{attribute}'. Add a group with it to the workload."
+        )
+    level_names = (*hierarchies[0].level_names, attribute)
+    chosen_names = [name for name in level_names if levels is None or name in levels]
+    if len(chosen_names) < 2:
+        raise WorkloadError(f"Two levels or more are needed. Choose from {', '.join(level_names)}.")
+    analyses = {}
+    for level_name in chosen_names:
+        level = Level(level_name, None if level_name == attribute else hierarchies[0].name)
+        analysis, added_keys = Workload(schema), set()
+        for group in groups:
+            families = {
+                group.attributes[p.axes[0]]: p.family for p in group.parts if len(p.axes) == 1
+            }
+            family = {name: families.get(name, "marginal") for name in group.attributes}
+            if attribute in family:
+                family[attribute] = level
+            single = Workload(schema).add(group.attributes, family or "total", group.weight)
+            key = (frozenset(group.attributes), single.groups[0].key)
+            if key not in added_keys:
+                added_keys.add(key)
+                analysis = Workload(schema, (*analysis.groups, *single.groups))
+        analyses[level_name] = analysis
+    return analyses
 
 
 def coarse_and_fine(workload: Workload) -> Analyses:

@@ -9,15 +9,16 @@ import pytest
 
 import engine.common_mechanism.common_block
 from demo_data import schemas
-from engine.common_mechanism import CommonPlan
+from engine.common_mechanism import CommonPlan, workloads_by_level
 from engine.common_mechanism.common_block import block_residual
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism, residual
-from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
 from engine.errors import EngineError, LimitExceeded, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release.measurement import estimate, strategy_answers
 from engine.workload import Attribute, Custom, Schema, Workload
+from tests import code_lists
 from tests.common_mechanism.matrices import assert_close, assert_maximal
 from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, ways
 from tests.oracles import workload_rows
@@ -41,6 +42,16 @@ def by_sex(*edges):
     return Workload(numeric(edges[-1], 2)).add(
         ("a", "b"), {"a": Custom(matrix=cuts(*edges)), "b": "marginal"}
     )
+
+
+def by_level(*levels):
+    """Plans with the areas of each level, by sex and by prefixes of age."""
+    schema = Schema(
+        [code_lists.SCHEMA["sex"], code_lists.SCHEMA["place"], code_lists.SCHEMA["age"]]
+    )
+    families = {"sex": "marginal", "place": "marginal", "age": "prefix"}
+    workload = Workload(schema).add(("sex", "place", "age"), families).add(("place", "age"))
+    return [make_plan(w) for w in workloads_by_level(workload, "place", levels).values()]
 
 
 def cases():
@@ -71,6 +82,18 @@ def cases():
     yield (
         "nested cuts",
         [make_plan(by_sex(*edges)) for edges in ((0, 6), (0, 2, 6), (0, 2, 3, 6), range(7))],
+    )
+    yield "levels", by_level("region", "place")
+    yield (
+        "levels and another family",
+        [
+            by_level("region", "county")[0],
+            make_plan(
+                Workload(by_level("region", "county")[0].schema).add(
+                    ("place", "age"), {"place": "marginal", "age": "range"}
+                )
+            ),
+        ],
     )
     yield (
         "only the total",
@@ -289,6 +312,16 @@ def test_looks_of_nested_analyses_are_nested():
         )
         assert_close(coarse + step.B.T @ step.B, fine, share=1e-8)
     assert [np.linalg.matrix_rank(cost) for cost in costs] == [2, 4, 8]
+
+
+def test_products_of_nested_levels_need_no_dense_matrices():
+    for levels in itertools.combinations(("region", "county", "place"), 2):
+        split = coarse_or_fine(*by_level(*levels))
+        assert set(split.matches.values()) == {"closed form"}
+    chain = nested_choices(*by_level("region", "county", "place"))
+    while chain is not None:
+        assert chain.maximal
+        chain = chain.following
 
 
 def test_adult_plans_split_without_full_domain():

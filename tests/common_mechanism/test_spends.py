@@ -89,9 +89,11 @@ def test_parts_use_smallest_max_records(caps):
         assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
 
 
-def test_chain_whose_costs_round_up_is_refused(multiply_joint_cost):
+def test_stretch_covers_joint_cost_of_chain(multiply_joint_cost, monkeypatch):
     options = [make_plan(ways((3, 2, 2), k)) for k in (1, 2, 3)]
-    assert nested_choices(*options).following is not None
-    multiply_joint_cost(3)
+    assert nested_choices(*options).stretch == pytest.approx(1.0, abs=1e-8)
+    multiply_joint_cost(3, 1.0 + 1e-4)
+    assert nested_choices(*options).stretch == pytest.approx(math.sqrt(1.0 + 1e-4), abs=1e-8)
+    monkeypatch.setattr(engine.common_mechanism.common_plan, "MAX_STRETCH_STEPS", 1)
     with pytest.raises(PlanError, match="rounded in each"):
         nested_choices(*options)

@@ -19,6 +19,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import apply_group, measure
 from engine.workload import Attribute, Schema, Workload
+from tests import code_lists
 from tests.figures.example import check_picture
 from tests.oracles import workload_rows
 
@@ -74,6 +75,22 @@ def test_coarse_workload_is_determined_by_fine_workload():
     for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
         with pytest.raises(WorkloadError, match="leave out"):
             analyses.coarse_and_fine(empty)
+
+
+def test_workloads_by_level_replace_queries_on_attribute():
+    workload = code_lists.WORKLOAD.add(("age",), "prefix").add(("place",), "marginal")
+    workloads = analyses.workloads_by_level(workload, "place")
+    assert list(workloads) == ["region", "county", "place"]
+    groups = [(g.attributes, g.family_text, g.count) for g in workloads["county"].groups]
+    assert groups == [
+        (("sex", "place", "age"), "marginal × level × prefix", 2 * 3 * 3),
+        (("age",), "prefix", 3),
+        (("place",), "level", 3),
+    ]
+    assert workloads["place"].groups[2].family_text == "marginal"
+    for attribute, levels in (("age", None), ("work", None), ("place", ["region"])):
+        with pytest.raises(WorkloadError, match=r"level|No group"):
+            analyses.workloads_by_level(workload, attribute, levels)
 
 
 def test_census_ages_match_bins_of_paper():
