@@ -78,18 +78,22 @@ class Attribute:
     size : number of cells.
     labels : one text per cell, or None.
     edges : size + 1 increasing numbers, or None.
-    other : label of the cell for texts outside the domain; None refuses them.
-    missing : label of the cell for missing values or, with edges, their replacement; None refuses
-        them. With dates it is the label of an additional last cell.
-    clip : with edges or dates, count values outside in the first or last cell; False refuses them.
-    integer : with edges, declare that all values are integers, so that SQL can interpret
-        ``age <= 39`` as ``age < 40``; fractions are refused.
+    other : with labels, label of the cell that counts texts equal to no label. If None, records
+        with such a text are refused.
+    missing : where missing values are counted. With labels, the label of their cell; with edges,
+        the number that replaces them; with dates, the label of an additional last cell. If None,
+        records with a missing value are refused.
+    clip : with edges or dates. If True, values below the domain are counted in the first cell and
+        values above the domain in the last; if False, they are refused.
+    integer : with edges. If True, all values are integers, and fractions are refused; SQL can then
+        interpret ``age <= 39`` as ``age < 40``.
     missing_values : texts in the records that denote a missing value, such as "NA".
-    decimal : with edges, decimal sign of texts, "." or ",".
-    thousands : with edges, separator between groups of three digits in texts, or None.
-    start, stop : with dates, labels of the first and the last cell.
+    decimal : with edges, decimal sign of numbers that are written as texts, "." or ",".
+    thousands : with edges, separator between groups of three digits in such texts, or None.
+    start, stop : with dates, labels of the first and the last date cell.
     unit : with dates, calendar unit of a cell.
-    date_format : with dates, format of the texts, such as "%d.%m.%Y"; None is ISO 8601.
+    date_format : with dates, format of dates that are written as texts, such as "%d.%m.%Y"; None
+        is ISO 8601.
     hierarchies : levels of areas over the cells, for the families `Level` and `Levels`.
 
     >>> Attribute.numeric("age", [0, 20, 65, 120]).label(2)
@@ -128,8 +132,10 @@ class Attribute:
     ) -> Attribute:
         """Create a categorical attribute with one cell per label.
 
-        `other` and `missing` become further labels if `labels` does not contain them. A value of
-        the records must equal a label or one of `missing_values`, including case and spaces.
+        The labels `other` and `missing` are appended if `labels` does not contain them. A text in
+        the records is counted in the cell whose label is equal, including case and spaces. Texts
+        equal to no label are counted as `other`; missing values and the texts `missing_values` are
+        counted as `missing`. Where the label `other` or `missing` is None, such records are refused.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -162,11 +168,11 @@ class Attribute:
         missing: str | None = None,
         missing_values: Iterable[str] = (),
     ) -> Attribute:
-        """Create a categorical attribute with the codes of a list as cells, and its levels of areas.
+        """Create a categorical attribute with one cell per code of a code list, and its hierarchy.
 
-        `other`, `missing` and `missing_values` are those of `categorical`. A cell that they add is
-        an area of its own in every level. Another hierarchy of the same codes is added by
-        `with_hierarchy`.
+        The parameters `other`, `missing` and `missing_values` are those of `categorical`. A cell
+        that `other` or `missing` adds is an area of its own on every level. Use `with_hierarchy` to
+        add a second hierarchy over the same codes.
 
         >>> counties = CodeList.from_labels({"Ohio": ["39001", "39003"], "Iowa": ["19001"]}, levels=["state"])
         >>> Attribute.hierarchy("county", counties).hierarchies[0].level_names
@@ -191,17 +197,23 @@ class Attribute:
         decimal: str | None = None,
         thousands: str | None = None,
     ) -> Attribute:
-        """Create a numeric attribute whose cells are bins [e_i, e_{i+1}), the last one closed.
+        """Create a numeric attribute whose cells are the bins [e_i, e_{i+1}) between edges.
+
+        The last bin also contains its right edge.
 
         Parameters
         ----------
-        integer : all values are integers. The last edge may then be repeated: edges 98, 99, 99 end
-            with the bins [98, 99) and [99, 99].
-        missing_values : texts that denote a missing value. A text that is a number, such as "-9",
-            denotes that number in every spelling and number type.
-        decimal : decimal sign of texts, "." or ","; None is ".".
-        thousands : separator between groups of three digits in texts: ".", ",", " " (any blank) or
-            "'"; None permits no separator.
+        edges : n + 1 increasing numbers for n bins.
+        clip : if True, count values outside the edges in the first or the last bin; if False,
+            refuse them.
+        missing : number that replaces missing values; None refuses them.
+        integer : whether all values are integers. If True, the last edge can be repeated: edges 98,
+            99, 99 end with the bins [98, 99) and [99, 99].
+        missing_values : texts that denote a missing value. If such a text is a number, such as
+            "-9", every spelling of the number denotes a missing value, and the number itself too.
+        decimal : decimal sign in texts, "." or ","; None is ".".
+        thousands : separator between groups of three digits in texts: ".", ",", "'" or " " (any
+            blank); None permits no separator.
 
         >>> Attribute.numeric("pay", [0, 1000, 5000], decimal=",", thousands=".", missing_values=("NA", "-9")).thousands
         '.'
@@ -242,20 +254,22 @@ class Attribute:
         missing_values: Iterable[str] = (),
         date_format: str | None = None,
     ) -> Attribute:
-        """Create an attribute with calendar periods as cells, from `start` to `stop` inclusive.
+        """Create an attribute whose cells are the calendar periods from `start` to `stop` inclusive.
 
-        Values in the records are dates, times or texts. Texts are ISO dates such as 2024-03-15 or,
-        with cells of a month or longer, also ISO periods such as 2024-03. A time with a time zone
-        is assigned to its day in UTC, a time without one to its nominal day.
+        Values in the records are dates, times or texts. A text is an ISO date such as 2024-03-15
+        or an ISO period that is not longer than a cell, such as 2024-03 for monthly cells. A time
+        with a time zone is assigned to its day in UTC, a time without a time zone to the day that
+        is written.
 
         Parameters
         ----------
-        start, stop : dates, or texts of dates or cells.
-        unit : "year", "quarter", "month" or "day".
-        clip : count earlier and later dates in the first and the last cell; False refuses them.
+        start, stop : first and last period, as a date, the text of a date, or the text of a period.
+        unit : length of a cell: "year", "quarter", "month" or "day".
+        clip : if True, count earlier dates in the first cell and later dates in the last; if False,
+            refuse them.
         missing : label of an additional last cell for missing values; None refuses them.
-        missing_values : texts that denote a missing value. If such a text is a date, that day
-            is a missing value also where the records contain it as a date or a time.
+        missing_values : texts that denote a missing value. If such a text is a date, every value
+            on that day is a missing value, whether it is a text, a date or a time.
         date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each
             at most once.
 
@@ -326,25 +340,29 @@ class Attribute:
             self._check_labels(subject)
         elif self.other is not None:
             raise SchemaError(
-                f"{subject} has other, which needs labels; give labels, or omit other"
+                f"{subject} has a value for 'other', which needs labels; give labels, or omit 'other'"
             )
         if self.edges is not None:
             self._check_edges(subject)
         elif self.decimal is not None or self.thousands is not None:
             raise SchemaError(
-                f"{subject} has decimal or thousands, which need edges; give edges, or omit the two"
+                f"{subject} has a value for 'decimal' or 'thousands', which need edges; give edges, or"
+                " omit the two"
             )
         if any(getattr(self, key) is not None for key in DATE_KEYS):
             self._check_dates(subject)
         elif self.clip and self.edges is None:
-            raise SchemaError(f"{subject} has clip, which needs edges; give edges, or omit clip")
+            raise SchemaError(
+                f"{subject} has clip=True, which needs edges or dates; give one of these, or omit clip"
+            )
         elif self.integer and self.edges is None:
             raise SchemaError(
-                f"{subject} has integer, which needs edges; give edges, or omit integer"
+                f"{subject} has integer=True, which needs edges; give edges, or omit integer"
             )
         elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(
-                f"{subject} has missing, which needs labels or edges; give one of these, or omit missing"
+                f"{subject} has a value for 'missing', which needs labels, edges or dates; give one of"
+                " these, or omit 'missing'"
             )
         object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
         if self.hierarchies:
@@ -358,10 +376,10 @@ class Attribute:
         labels = self.labels
         if not isinstance(labels, tuple) or len(labels) != self.size:
             raise SchemaError(
-                f"{subject} has size {self.size:,} but a different number of labels; omit the size"
+                f"{subject} has {len(labels or ()):,} labels, but the size {self.size:,}; omit the size"
             )
-        # One search of the joined text accepts valid labels quickly; the loop over the labels only
-        # runs to name an invalid label.
+        # One search of the joined labels is fast. The slow loop over single labels runs only if the
+        # search found a fault, to name the invalid label.
         suspicious = set(map(type, labels)) != {str} or FORBIDDEN.search("".join(labels))
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
@@ -386,7 +404,8 @@ class Attribute:
         edges = self.edges
         if not isinstance(edges, tuple) or len(edges) != self.size + 1:
             raise SchemaError(
-                f"{subject} has size {self.size:,} but not size + 1 edges; leave the size out"
+                f"{subject} has {len(edges or ()):,} edges, but the size {self.size:,}, which needs"
+                f" {self.size + 1:,} edges; omit the size"
             )
         if len(edges) < 2:
             raise SchemaError(
@@ -394,7 +413,7 @@ class Attribute:
             )
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
             raise SchemaError(f"{subject} has an edge that is not a finite number; replace it")
-        # a last bin of one integer, [99, 99], is closed, so it is not empty
+        # The last bin contains its right edge, so a last bin such as [99, 99] is not empty.
         checked = edges[:-1] if self.integer and edges[-2] == edges[-1] else edges
         if not all(map(operator.lt, checked, checked[1:])):
             i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
@@ -404,7 +423,8 @@ class Attribute:
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
                 raise SchemaError(
-                    f"{subject} has missing, which is not a finite number; give a number, or omit missing"
+                    f"{subject} has a value for 'missing' that is not a finite number; give a number, or"
+                    " omit 'missing'"
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(
@@ -413,11 +433,11 @@ class Attribute:
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
-            # above this limit floats cannot distinguish neighbouring integers
+            # Above this limit floats cannot distinguish consecutive integers.
             if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
                 raise SchemaError(
-                    f"{subject} has integer, but an edge or the number for missing values is not a"
-                    f" whole number up to {MAX_INTEGER:,}; change that number, or omit integer"
+                    f"{subject} has integer=True, but an edge or the number for missing values is not a"
+                    f" whole number of at most {MAX_INTEGER:,}; change that number, or omit integer"
                 )
         if self.decimal not in (None, *DECIMALS):
             raise SchemaError(
@@ -438,20 +458,19 @@ class Attribute:
     def _check_dates(self, subject: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
             raise SchemaError(
-                f"{subject} has dates, which need the kind 'numeric' and neither labels nor edges; omit"
-                " the dates or the others"
+                f"{subject} has dates, which exclude labels, edges and the kind 'categorical'; omit the"
+                " dates, or make the kind 'numeric' and omit labels and edges"
             )
         if self.integer:
-            raise SchemaError(
-                f"{subject} has integer, which needs edges; give edges, or omit integer"
-            )
+            raise SchemaError(f"{subject} has integer=True, but its cells are dates; omit integer")
         if (
             self.unit not in UNITS
             or not isinstance(self.start, str)
             or not isinstance(self.stop, str)
         ):
             raise SchemaError(
-                f"{subject} needs start, stop and unit as texts; the units are {', '.join(UNITS)}"
+                f"{subject} has dates without start, stop and unit as texts; give all three (units:"
+                f" {', '.join(UNITS)})"
             )
         first, last = (
             _cell_of(text, self.unit, f"dates of {subject}") for text in (self.start, self.stop)
@@ -490,21 +509,23 @@ class Attribute:
                 )
             if self.name in hierarchy.level_names:
                 raise SchemaError(
-                    f"{subject} has a level of its own name, which denotes its cells; rename the"
-                    " level or the attribute"
+                    f"{subject} has a level with the name of the attribute, which already denotes the"
+                    " cells; rename the level or the attribute"
                 )
         names = [hierarchy.name for hierarchy in hierarchies]
         if len(set(names)) < len(names):
             raise SchemaError(f"{subject} has two hierarchies of the same name; rename one of them")
 
     def with_hierarchy(self, code_list: CodeList) -> Attribute:
-        """Return the attribute with one more hierarchy, whose code list has the same cells.
+        """Return a copy of the attribute with the hierarchy of a code list added.
 
-        The codes can be in another order. The cells for `other` and `missing` values need no code.
+        The codes must be the labels of the attribute, in any order. Only the labels `other` and
+        `missing` can be absent from the list; each is then an area of its own on every level.
 
         Raises
         ------
-        SchemaError : if the attribute has no labels, a label has no code, or a code is not a label.
+        SchemaError : if the attribute has no labels, another label has no code, or a code is not a
+            label.
         """
         check_type("code_list", code_list, CodeList, error=SchemaError, give=_GIVE_CODE_LIST)
         subject = f"attribute {quote_public(self.name)}"
@@ -537,17 +558,23 @@ class Attribute:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the cells are the codes 0 .. size - 1, which conditions and sums use as numbers."""
+        """Whether the cells are the codes 0 .. size - 1, without labels, edges or dates.
+
+        Conditions and sums use the codes as numbers.
+        """
         return self.labels is None and self.edges is None and self.unit is None
 
     @cached_property
     def first_cell(self) -> int:
-        """Calendar number of the first cell of dates, as in `engine.workload.calendar`."""
+        """Number of the first calendar period, as counted by `calendar.cell_number`; needs dates."""
         return _cell_of(self.start, self.unit or "", f"start of {quote_public(self.name)}")
 
     @property
     def date_cells(self) -> int:
-        """Number of cells that are calendar periods, without that for missing values."""
+        """Number of cells that are calendar periods, without the cell for missing values.
+
+        It is 0 if the attribute has no dates.
+        """
         return self.size - (self.missing is not None) if self.is_dated else 0
 
     def days(self, i: int) -> tuple[date, date]:
@@ -588,7 +615,7 @@ class Attribute:
                 f" {shortest_text(self.edges[last + 1])}{closing}"
             )
         start, stop = (self._cell_text(first), self._cell_text(last))
-        # the cell for missing values follows the dates but is not a date
+        # The last cell counts missing values. It is not a date, so a range of dates excludes it.
         if first < last and self.is_dated and last == self.date_cells:
             return f"{self.span(first, last - 1)} or {stop}"
         return start if first == last else f"{start}..{stop}"
@@ -663,7 +690,8 @@ class Attribute:
         dated = kind == DATE_KIND
         if len(domains) + dated > 1 or not (domains or dated or "size" in options):
             raise SchemaError(
-                f"attribute {quote_public(name)} needs exactly one of size, labels, edges and dates"
+                f"attribute {quote_public(name)} has none or several of size, labels, edges and dates;"
+                " give exactly one"
             )
         size = options.pop("size", None)
         if dated:
@@ -688,18 +716,21 @@ class Attribute:
             attribute = cls(name=name, kind=kind, size=size, **options)
         if kind != attribute.kind:
             raise SchemaError(
-                f"attribute {quote_public(name)} has kind {quote_public(kind)}; labels need"
-                " 'categorical', edges need 'numeric'"
+                f"attribute {quote_public(name)} has the kind {quote_public(kind)}; give the kind"
+                " 'categorical' with labels, or 'numeric' with edges"
             )
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(
                 f"attribute {quote_public(name)} has a size that differs from its"
-                f" {attribute.size:,} cells"
+                f" {attribute.size:,} cells; omit the size"
             )
         if not hierarchies:
             return attribute
         if not isinstance(hierarchies, list):
-            raise SchemaError(f"attribute {quote_public(name)} needs a list of hierarchies")
+            raise SchemaError(
+                f"attribute {quote_public(name)} has hierarchies of type"
+                f" {type(hierarchies).__name__}; give a list"
+            )
         return replace(attribute, hierarchies=tuple(map(Hierarchy.from_dict, hierarchies)))
 
 
@@ -713,13 +744,19 @@ def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
-    """Return the values as a list; raise SchemaError if they are not a list, or too many.
+    """Return the entries of an iterable as a list.
 
-    Texts, mappings and sets are refused, too. Messages name the values by ``what`` and the type to
-    give by ``wanted``.
+    Parameters
+    ----------
+    what : name of the values in error messages.
+    wanted : type that error messages ask for, such as "a list of numbers".
+
+    Raises
+    ------
+    SchemaError : if the values are a text, a mapping, a set or no iterable, or have more than
+        `MAX_CELLS` + 1 entries.
     """
-    # sets are refused because their order, and therefore the numbering of cells, varies between
-    # runs
+    # The order of a set varies between runs, and the order of the entries numbers the cells.
     if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(
         values, Iterable
     ):
@@ -734,14 +771,14 @@ def _number(value: Any, what: str) -> float:
     if type(value) is not int and (not isinstance(value, Real) or isinstance(value, bool)):
         raise SchemaError(f"{what}: an entry has the type {type(value).__name__}; give numbers")
     try:
-        # adding 0.0 converts -0.0 to 0.0
+        # Adding 0.0 turns -0.0 into 0.0.
         return float(value) + 0.0
     except OverflowError:
         return math.inf
 
 
 def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
-    """Return the texts for missing values as a checked tuple; raise SchemaError."""
+    """Return the texts for missing values as a tuple; raise SchemaError for an invalid entry."""
     if texts == ():
         return ()
     subject = f"attribute {quote_public(name)}"
@@ -758,11 +795,12 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Return the number of the calendar period that contains a date or text; raise SchemaError.
+    """Return the number of the calendar period that contains a date, as `calendar.cell_number` does.
 
-    Numbers of periods are those of `engine.workload.calendar`; messages name the value by ``what``.
+    ``value`` is a date or a text; ``what`` names it in error messages. Raises SchemaError if it is
+    not a date, or after `MAX_YEAR`.
     """
-    # a datetime is also a date, but its ISO text has a time
+    # A datetime is also a date, but its ISO text contains the time of day.
     if isinstance(value, date):
         value = date(value.year, value.month, value.day).isoformat()
     period = read_period(value) if isinstance(value, str) else None
@@ -787,7 +825,7 @@ def _build_attribute(
         return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {quote_public(name)} mixes options: labels permit other and missing; edges"
-            " permit missing, clip, integer, decimal and thousands; dates permit missing, clip and"
-            " date_format. Omit the other options"
+            f"attribute {quote_public(name)} has options that exclude each other. Attributes with"
+            " labels have other and missing; with edges missing, clip, integer, decimal and"
+            " thousands; with dates missing, clip and date_format. Omit the other options"
         ) from None

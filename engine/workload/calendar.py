@@ -7,7 +7,7 @@
     day       2024-03-15         day 1 is 0001-01-01
 
 Texts are parsed as ISO 8601 in its extended form, or by a declared format. A time with a time zone
-or an offset from UTC is assigned to its day in UTC, a time without one to its nominal day.
+or an offset from UTC is assigned to its day in UTC, any other time to the day that is written.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Period:
     unit: str
 
     def number(self, unit: str) -> int | None:
-        """Return the number of the cell of one ``unit`` that contains the period.
+        """Return the number of the year, quarter, month or day (``unit``) that contains the period.
 
-        None if the period is longer than the unit.
+        None if the period is longer than one ``unit``.
 
         >>> Period(datetime.date(2024, 3, 1), "month").number("quarter")
         8096
@@ -107,7 +107,9 @@ def cell_label(number: int, unit: str) -> str:
 
 
 def read_period(text: str, date_format: str | None = None) -> Period | None:
-    """Return the period that a text in ISO 8601 or the declared format denotes; else None.
+    """Return the period that a text denotes, or None if the text is not a date.
+
+    The text is in the declared format or, if it does not match this format, in ISO 8601.
 
     >>> read_period("2024-Q2").last_day
     datetime.date(2024, 6, 30)
@@ -122,9 +124,9 @@ def read_period(text: str, date_format: str | None = None) -> Period | None:
 
 
 def _period(parts: dict[str, str | None]) -> Period | None:
-    """Return the period of parsed texts; None if they are not a date, such as month 13.
+    """Return the period of a matched text; None if it is not in the calendar, such as month 13.
 
-    ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to texts; None stands for an absent part.
+    ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to their texts, or to None if absent.
     """
     year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
     if quarter := parts.get("q"):
@@ -161,7 +163,8 @@ def _pattern(date_format: str) -> re.Pattern[str]:
         if part[0] != "%":
             out.append(re.escape(part))
             continue
-        # adjacent numbers without a separator must have a fixed number of digits
+        # Without a separator between two numbers, as in %Y%m, only a fixed number of digits
+        # determines where the first number ends.
         is_adjacent = any(
             0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit())
             for k in (i - 1, i + 1)
@@ -173,9 +176,12 @@ def _pattern(date_format: str) -> re.Pattern[str]:
 
 
 def check_format(date_format: str, unit: str, subject: str) -> None:
-    """Raise SchemaError if texts of a date format do not determine the cell of a date uniquely.
+    """Raise SchemaError unless a text in the date format always determines one cell.
 
-    ``unit`` is the calendar unit of the cells; ``subject`` names the attribute in the message.
+    Parameters
+    ----------
+    unit : calendar unit of the cells.
+    subject : name of the attribute in error messages.
 
     >>> check_format("%d.%m.%Y", "day", "attribute 'birth'")
     """
@@ -187,19 +193,19 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
         or len(set(keys)) < len(keys)
     ):
         raise SchemaError(
-            f"{subject} has the date format {quote_public(date_format)}; give at most"
+            f"{subject} has the invalid date format {quote_public(date_format)}; give at most"
             f" {_MAX_FORMAT_LENGTH} characters with {allowed}, each at most once"
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
         raise SchemaError(
-            f"{subject} has a date format without {' and '.join(absent)}, which cells of one {unit}"
-            " need; add it to the format"
+            f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; add"
+            " the absent directive to the format"
         )
     sample = datetime.date(2024, 3, 4)
     if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(
         match.groupdict()
     ) != Period(sample, "day"):
         raise SchemaError(
-            f"{subject} has a date format by which the ISO date 2024-03-04 is another day; give a format"
-            " that does not match ISO dates"
+            f"{subject} has a date format that reads the ISO date 2024-03-04 as another day; give a"
+            " format that does not match ISO dates"
         )

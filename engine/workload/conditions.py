@@ -28,7 +28,7 @@ Inside = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells:
-    """Set of cells of one attribute, as a mask ``inside`` of shape (size,)."""
+    """Set of cells of one attribute; the mask ``inside`` has shape (size,)."""
 
     attribute: Attribute
     inside: Inside
@@ -36,12 +36,12 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Condition:
-    """A conjunction of factors on single attributes and of texts on several.
+    """Conjunction of factors on single attributes and of predicate texts on several attributes.
 
     Attributes
     ----------
-    cells : attribute name -> cells that satisfy the condition.
-    texts : predicate text -> names of the attributes in it.
+    cells : attribute name -> cells of this attribute in which its factor is true.
+    texts : predicate text -> names of the attributes in this text.
     """
 
     cells: Mapping[str, Cells] = field(default_factory=dict)
@@ -56,25 +56,25 @@ class Condition:
 
     @property
     def never(self) -> bool:
-        """Whether a single-attribute factor is false in every cell."""
+        """Whether some factor on a single attribute is false in every cell; texts are ignored."""
         return any(not cells.inside.any() for cells in self.cells.values())
 
     @property
     def always(self) -> bool:
-        """Whether every cell satisfies the condition; False if it has texts (not evaluated)."""
+        """Whether every cell satisfies the condition; False if the condition has predicate texts.
+
+        The texts are not evaluated.
+        """
         return not self.texts and all(cells.inside.all() for cells in self.cells.values())
 
     @property
     def single(self) -> Cells | None:
-        """The cells if the condition is on a single attribute, or else None."""
+        """The cells if the condition is one factor on a single attribute, otherwise None."""
         return next(iter(self.cells.values())) if len(self.cells) == 1 and not self.texts else None
 
 
 def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
-    """Return the condition that the value of an attribute lies in the cells of a mask.
-
-    ``inside`` is a boolean mask of shape (size,).
-    """
+    """Return the condition that is true in the cells of the boolean mask ``inside``, shape (size,)."""
     return Condition(
         cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))}
     )
@@ -100,8 +100,8 @@ def both(parts: Sequence[Condition]) -> Condition:
 def either(parts: Sequence[Condition]) -> Condition:
     """Return the disjunction of one or more conditions.
 
-    Conditions on the same single attribute become one set of cells. Conditions that are false in
-    every cell are left out. Other disjunctions become one predicate text on all their attributes.
+    Conditions on the same single attribute are merged into one set of cells. If conditions on
+    different attributes remain, the result is one predicate text on all of their attributes.
     """
     cells: dict[str, Cells] = {}
     other_parts: list[Condition] = []
@@ -159,12 +159,12 @@ def conjunction(parts: Sequence[str]) -> str:
 
 
 def parenthesize(part: str) -> str:
-    """Return a predicate text, in parentheses if "and" would bind more strongly than its "or"."""
+    """Return a predicate text, in parentheses if it contains "or" outside quoted texts."""
     return f"({part})" if " or " in _QUOTED_TEXT.sub("", part) else part
 
 
 def cells_text(attribute: Attribute, inside: Inside) -> str:
-    """Return a predicate text that is true in exactly the cells of the mask ``inside``.
+    """Return a predicate text that is true exactly in the cells of the mask ``inside``, shape (size,).
 
     >>> code = Attribute.of_size("code", 9)
     >>> cells_text(code, np.arange(9) < 4), cells_text(code, np.arange(9) != 4), cells_text(code, np.arange(9) % 4 == 0)
@@ -177,7 +177,7 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     gap_starts, gap_ends = _consecutive_runs(outside)
     has_fewer_gaps = len(gap_starts) < len(starts)
     is_categorical = attribute.kind == "categorical"
-    # numeric cells without bins are listed if all runs, or all gaps, are single cells
+    # Cells of a numeric attribute without bins are listed if no two listed cells are adjacent.
     has_values = attribute.edges is None
     is_list = has_values and len(starts) > 1 and (ends - starts == 1).all()
     is_list_of_gaps = has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all()
@@ -199,9 +199,10 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
-    """Return attribute name -> family with one query, for the factors on single attributes.
+    """Return attribute name -> family of one query, one entry per factor on a single attribute.
 
-    The family is "total" if the condition contains all cells of the attribute.
+    The query counts the records in the cells of the factor; the family is "total" if these are all
+    cells. The predicate texts of the condition are ignored.
     """
     return {
         name: (
@@ -231,7 +232,7 @@ def box_workload(
         if not 0 <= first <= last < schema[name].size:
             raise WorkloadError(
                 f"'{name}' has the cells 0 to {schema[name].size - 1}, but the box has the cells"
-                f" {first} to {last}. Give a first and a last cell of the attribute, in this order."
+                f" {first} to {last}. Give the first and the last cell of the box, in this order."
             )
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:
@@ -247,7 +248,7 @@ def _consecutive_runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray
 
 
 def _literal(attribute: Attribute, i: int) -> str:
-    """Return the constant that denotes cell i in predicates: a number for codes, else a text."""
+    """Return the constant that denotes cell i in predicates: the code, or the label in quotes."""
     return str(i) if attribute.is_coded else repr(attribute.label(i))
 
 
@@ -255,7 +256,8 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
     """Return the predicate that an attribute lies in the cells first .. end - 1."""
     name, n, edges = word(attribute.name), attribute.size, attribute.edges
     if attribute.is_dated:
-        # the cell for missing values is not ordered relative to the dates
+        # The last cell can count missing values. It has no order relative to the dates, so it is
+        # compared by "==" on its own.
         if end > attribute.date_cells:
             is_missing = f"{name} == {_literal(attribute, n - 1)}"
             if first == n - 1:

@@ -6,11 +6,10 @@ Structural zeros are cells that no record can have. They are declared by rules s
 Invariants are exact public tables, such as the population by region, which every release
 reproduces.
 
-Constraints that share attributes, directly or through others, are combined on all of their
-attributes, so that consequences of several constraints are exact. The result is one table that
-satisfies them and is positive in every cell that they allow. It is computed by iterative
-proportional fitting if that converges, and otherwise by a linear program that maximises the
-support, or proves that no such table exists.
+Constraints that share attributes, directly or through a chain of other constraints, are combined:
+one table on all of their attributes satisfies all of them and is positive in every cell that they
+allow. The table is computed by iterative proportional fitting. If the fitting does not converge, a
+linear program computes the table with the most positive cells, or proves that there is none.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ MOST_CELLS = 2**20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JointConstraint:
-    """Joint distribution that satisfies constraints on some attributes.
+    """Probability distribution on the cells of some attributes that satisfies constraints.
 
     Attributes
     ----------
-    names : the attributes.
-    share : shares of the records per cell, shape (n_1, ..., n_k), with sum 1; near-uniform, and 0
-        exactly in the cells that the constraints exclude.
+    names : names of the attributes.
+    share : probability of each cell, shape (n_1, ..., n_k), with sum 1. It is 0 exactly in the
+        cells that the constraints exclude, and close to uniform in the other cells.
     """
 
     names: tuple[str, ...]
     share: npt.NDArray[np.float64] = field(repr=False)
 
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal of ``share`` on ``names``, in their order.
+        """Return the marginal of ``share`` on the attributes ``names``, axes in the order of names.
 
-        It is 0 exactly in the cells that the constraints exclude.
+        It is 0 exactly in the cells of this marginal that the constraints exclude.
         """
         axes = [self.names.index(name) for name in names]
         marginal = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in axes))
@@ -61,9 +60,9 @@ class JointConstraint:
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
-    """Return the rules for impossible cells as a tuple of at most `MOST_RULES` distinct texts.
+    """Return the rules for impossible cells, one text or several, as a tuple of texts.
 
-    Raises SchemaError for anything else.
+    Raises SchemaError if the rules are not distinct texts, or more than `MOST_RULES`.
     """
     texts = tuple(
         sequence(
@@ -75,24 +74,24 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     if len(texts) > MOST_RULES:
         raise SchemaError(
             f"{len(texts):,} rules of impossible cells, but at most {MOST_RULES} are allowed;"
-            " combine rules with or"
+            " combine rules with 'or'"
         )
     for rule in texts:
         check_text(rule, "rule of impossible cells", MAX_LABEL)
     if len(set(texts)) < len(texts):
-        raise SchemaError("a rule of impossible cells occurs twice; give each once")
+        raise SchemaError("a rule of impossible cells occurs twice; give each rule once")
     return texts
 
 
 def read_rules(
     rules: Sequence[str], attributes: Sequence[Attribute]
 ) -> tuple[JointConstraint, ...]:
-    """Return the structural zeros of rules; rules that share attributes are combined in one entry.
+    """Return the structural zeros of rules, one constraint per group of rules that share attributes.
 
     Raises
     ------
     SchemaError : if a rule is not a predicate on the attributes or holds for no cell, if the rules
-        exclude every cell, or if a component has too many cells.
+        exclude every cell, or if the attributes of combined rules have more than `MOST_CELLS` cells.
     """
     components: list[tuple[set[int], list[str]]] = []
     for rule in rules:
@@ -140,7 +139,7 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
 
 
 _MAX_INVARIANTS, _MAX_TOTAL = 100, 2**50
-# proportional fitting stops when the relative L1 error of every margin is at most the tolerance
+# Proportional fitting stops when the relative L1 error of every margin is at most the tolerance.
 _MAX_FITTING_ROUNDS, _MARGIN_TOLERANCE = 200, 1e-13
 _MAX_PROGRAM_CELLS = 20_000
 
@@ -159,9 +158,9 @@ class Invariant:
         return {"attributes": list(self.attributes), "values": list(self.values)}
 
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
-        """Return the marginal of the table on ``names``, in their order.
+        """Return the counts summed to the attributes ``names``, axes in the order of names.
 
-        ``sizes`` maps each attribute to its number of cells.
+        ``sizes`` maps the name of an attribute to its number of cells.
         """
         table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
         ordered = [n for n in self.attributes if n in names]
@@ -172,12 +171,15 @@ class Invariant:
 
 
 def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[Invariant, ...]:
-    """Return invariants from pairs (attributes, values), with their attributes in schema order.
+    """Return the invariants in a list of pairs (attribute names, counts).
+
+    The attributes of each invariant are sorted in the order of the schema, and its counts likewise.
 
     Raises
     ------
-    SchemaError : if an entry is not a table of integer counts on attributes of the schema, or if
-        two tables disagree on a common margin.
+    SchemaError : if an entry is not a table of integer counts on attributes of the schema, if two
+        tables are on the same attributes, or if two tables have different counts on the attributes
+        that they share.
     """
     entries = tuple(sequence(tables, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:
@@ -199,8 +201,9 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
         if not np.array_equal(first.table(sizes, shared), second.table(sizes, shared)):
             raise SchemaError(
                 f"the invariants on {set_name(first.attributes)} and on {set_name(second.attributes)}"
-                " contradict each other: their totals on"
-                f" {set_name(shared) if shared else 'all records'} differ. Correct one of them"
+                " contradict each other: their totals"
+                f" {f'by {set_name(shared)}' if shared else 'of all records'} differ. Correct one of"
+                " them"
             )
     return invariants
 
@@ -221,14 +224,18 @@ def _parse_invariant(entry: Any) -> tuple[Any, Any]:
 
 
 def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
-    """Return a checked invariant with its attributes in schema order; raise SchemaError."""
+    """Return the invariant of attribute names and counts, sorted in the order of ``sizes``.
+
+    ``sizes`` maps each attribute of the schema to its number of cells. Raises SchemaError if the
+    names are not attributes of the schema, or the counts are not one whole number per cell.
+    """
     listed = (attributes,) if isinstance(attributes, str) else attributes
     names = tuple(sequence(listed, "attributes of an invariant", "names"))
     unknown = [n for n in names if n not in sizes]
     if unknown or len(set(names)) < len(names):
         raise SchemaError(
-            f"an invariant is on {set_name(map(str, names))}; name attributes of this schema, each"
-            " once. The schema has"
+            f"an invariant is on {set_name(map(str, names))}, which are not different attributes of"
+            " the schema; name attributes of the schema, each once. The schema has"
             f" {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} attributes'}"
         )
     shape = tuple(sizes[n] for n in names)
@@ -249,11 +256,12 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
         )
     if not (np.isfinite(table) & (table >= 0) & (table == np.floor(table))).all():
         raise SchemaError(
-            f"the invariant on {subject} has values that are not counts; give whole numbers from 0"
+            f"the invariant on {subject} has values that are not counts; give whole numbers, 0 or more"
         )
     if not 0 < table.sum() <= _MAX_TOTAL:
         raise SchemaError(
-            f"the counts of the invariant on {subject} must have a sum from 1 to 2^50; correct them"
+            f"the counts of the invariant on {subject} have the sum {table.sum():g}; give counts with a"
+            " sum from 1 to 2^50"
         )
     ranked = tuple(n for n in sizes if n in names)
     ordered = table.reshape(shape).transpose([names.index(n) for n in ranked])
@@ -265,11 +273,15 @@ def joint_facts(
     invariants: Sequence[Invariant],
     attributes: Sequence[Attribute],
 ) -> tuple[JointConstraint, ...]:
-    """Combine structural zeros and invariants that share attributes in one entry each.
+    """Return the constraints of structural zeros and invariants together.
+
+    Structural zeros and invariants that share attributes, directly or through a chain of other
+    constraints, are combined in one constraint.
 
     Raises
     ------
-    SchemaError : if no table satisfies all constraints of a component, or it has too many cells.
+    SchemaError : if no table satisfies all combined constraints, or if their attributes have more
+        than `MOST_CELLS` cells together.
     """
     if not invariants:
         return tuple(zeros)
@@ -297,13 +309,13 @@ def joint_facts(
 def _combine_facts(
     attributes: Sequence[Attribute], rules: Sequence[JointConstraint], exact: Sequence[Invariant]
 ) -> JointConstraint:
-    """Return one distribution on all the attributes that satisfies the rules and the invariants."""
+    """Return a distribution on the cells of all attributes that satisfies rules and invariants."""
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
             f"the rules and invariants that share attributes are on {set_name(names)}, with"
             f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
-            " attributes in them"
+            " attributes in these rules and invariants"
         )
     sizes = dict(zip(names, shape, strict=True))
     start = np.ones(shape)  # 0 in the cells that a rule excludes
@@ -324,11 +336,11 @@ def _combine_facts(
 
 
 def promise_with_invariants(budget: Budget, exact: str) -> str:
-    """Return the privacy guarantee of a budget with invariants, as a sentence for readers.
+    """Return the privacy guarantee of a budget with invariants, as a text for data subjects.
 
-    From exact totals and all other records an adversary infers that a person is present. The
-    guarantee is therefore about two possible contributions of the person with the same exact
-    totals: how well an adversary can tell which is the true one. That is the replace-one relation.
+    From the exact totals and all other records an adversary can infer that a person is present. The
+    guarantee is therefore about two possible contributions of the person that agree with the exact
+    totals (the replace-one relation): it bounds how often the adversary guesses the true one.
 
     Parameters
     ----------
@@ -337,36 +349,39 @@ def promise_with_invariants(budget: Budget, exact: str) -> str:
     replaced, k = budget.at(budget.replace_one_pcost), budget.rows_per_person
     rows = "one row" if k == 1 else f"up to {k:,} rows"
     return (
-        f"Nothing protects what {exact} say: they are public, and whoever knows everybody else"
-        " reads off them that you are counted, and where. Of two contributions that leave them as"
-        f" they are, whoever sees what is published guesses right at most {replaced.guess:g}% of"
-        " the time which is yours (a coin flip: 50%). That is for all that you contributed,"
-        f" {rows}."
+        f"Nothing protects {exact}: they are public, and somebody who knows all other records can"
+        " infer from them that you are counted, and in which of their cells. If two contributions"
+        " of yours lead to the same exact totals, somebody who sees the published numbers guesses"
+        f" which of the two is true correctly at most {replaced.guess:g}% of the time (a coin flip:"
+        f" 50%). This covers all that you contributed, {rows}."
     )
 
 
 def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -> str:
     """Return the privacy definition of a budget with invariants in one line.
 
-    ``exact`` is the text that names the invariants. Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).
+    ``exact`` names the invariants, such as "the exact totals on age". Source: Subspace Differential
+    Privacy (Gao, Gong and Yu 2021).
     """
     epsilon = "" if budget.pure_epsilon is None else f"epsilon {cost(budget.pure_epsilon)}, "
     return (
-        f"Subspace differential privacy: {exact} are kept to the digit and protect nobody; what"
-        f" they leave open hides whether {budget.protects}: {epsilon}{budget.numbers(curve=curve)}."
+        f"Subspace differential privacy: {exact} are published exactly and have no protection; all"
+        " numbers that do not follow from them hide whether"
+        f" {budget.protects}: {epsilon}{budget.numbers(curve=curve)}."
     )
 
 
-# each entry: the axes of a table to sum over, and the required sums
+# Pairs of the axes of a table that are summed, and the sums that are required.
 _Margins = Sequence[tuple[tuple[int, ...], _Table]]
 
 
 def _proportional_fitting(
     table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Return a table fitted to margins by iterative proportional fitting, starting from ``table``.
+    """Return ``table`` rescaled by iterative proportional fitting until it has the margins.
 
-    None if it does not converge within `_MAX_FITTING_ROUNDS` rounds.
+    Returns None if the fitting does not converge within `_MAX_FITTING_ROUNDS` rounds. Raises
+    SchemaError if a margin is positive where the table is 0 in every summed cell.
     """
     for _ in range(_MAX_FITTING_ROUNDS if margins else 1):
         error = 0.0
@@ -385,11 +400,12 @@ def _proportional_fitting(
 def _maximal_support_table(
     possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Return a table positive in as many cells as possible, its margins proportional to ``margins``.
+    """Return the table with the most positive cells whose margins are proportional to ``margins``.
 
-    Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal
-    to s times the required margins. If some table is positive in a cell, a large enough scale s
-    permits t = 1 in this cell.
+    ``possible`` is a mask of the cells that can be positive. The linear program has a table x, an
+    indicator t per cell and a scale s. It maximises sum(t) subject to t <= x, 0 <= t <= 1, s >= 1,
+    and margins of x equal to s times the required margins. If some table is positive in a cell, a
+    large enough s permits t = 1 in this cell. Raises SchemaError if there is no such table.
     """
     import scipy.optimize
     import scipy.sparse
@@ -398,15 +414,17 @@ def _maximal_support_table(
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
             f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
-            f" whether they contradict each other is checked for at most {_MAX_PROGRAM_CELLS:,}"
-            " cells. Use fewer attributes in rules and invariants that share attributes"
+            " whether they contradict each other can be checked for at most"
+            f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that share"
+            " attributes"
         )
-    number, count = np.unravel_index(cells, possible.shape), cells.size
+    coordinates, count = np.unravel_index(cells, possible.shape), cells.size
     sums, targets = list[Any](), list[Any]()
     for summed_axes, margin in margins:
         axes = [a for a in range(possible.ndim) if a not in summed_axes]
+        # entry of the margin to which each possible cell contributes
         rows = (
-            np.ravel_multi_index([number[a] for a in axes], margin.shape)
+            np.ravel_multi_index([coordinates[a] for a in axes], margin.shape)
             if axes
             else np.zeros(count, int)
         )
@@ -416,6 +434,7 @@ def _maximal_support_table(
             )
         )
         targets.append(margin.ravel() / margin.sum() * count)
+    # The variables are x (count entries), t (count entries) and s (one entry).
     eye, empty = scipy.sparse.eye_array(count), scipy.sparse.csr_array((count, 1))
     right_side = np.concatenate(targets)
     blocks: list[Any] = [

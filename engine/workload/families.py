@@ -1,12 +1,13 @@
 """Query families: base class, families of intervals, levels and pairs, and the registry.
 
-A query family generates the query matrix W, with 0/1 or real entries, of linear counting queries on
-the cells of one or more attributes. The rest of the engine uses a family only through the interface
-of `Family`: the number of queries, chunks of rows, the Gram matrix, products with tables, quadratic
-forms and texts. To add a family, write a subclass and append it to `FAMILIES`.
+A query family generates the matrix W of linear counting queries on the cells of one or more
+attributes: one row per query, one column per cell. The rest of the engine uses a family only
+through the interface of `Family`: the number of queries, chunks of rows, the Gram matrix, products
+with tables, quadratic forms and texts. To add a family, write a subclass and append it to
+`FAMILIES`.
 
-Families are immutable values. Families with equal keys have the same queries, so results computed
-for one are reused for the other.
+Families are immutable values. Two families with equal keys have the same queries, and the engine
+computes results once per key.
 
 `read_matrix` reads the query matrix of a custom family from a CSV or NumPy file.
 """
@@ -40,9 +41,9 @@ from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.hierarchy import AreaWeights, LevelSelection
 
-# approximate number of matrix entries per chunk of rows
+# Target for the number of matrix entries in one chunk of rows.
 CHUNK_ENTRIES = 1 << 20
-# entries of an explicit query matrix, 1.6 GB
+# Limit for the entries of a query matrix that is stored in full (1.6 GB).
 MAX_DENSE_ENTRIES = 200_000_000
 
 
@@ -51,11 +52,11 @@ class Family(ABC):
 
     Attributes
     ----------
-    name : name in JSON and on screen.
-    arity : required number of attributes; None is any number.
-    ordered : whether the queries depend on the order of the cells, so that categorical attributes
-        are refused.
-    meaning : description for users, one sentence.
+    name : name of the family in JSON and on screen.
+    arity : required number of attributes; None permits any number.
+    ordered : whether the queries depend on the order of the cells. If True, `bind` refuses
+        categorical attributes.
+    meaning : description of the queries for users, in one sentence.
     """
 
     name: ClassVar[str]
@@ -64,26 +65,32 @@ class Family(ABC):
     meaning: ClassVar[str] = ""
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
-        """Return the family with queries on these attributes; raise WorkloadError if it has none."""
+        """Return the family with its queries defined on these attributes.
+
+        Raises
+        ------
+        WorkloadError : if the family has no queries on these attributes, for instance because of
+            their number or their kind.
+        """
         names = ", ".join(a.name for a in attributes)
         if self.arity is not None and len(attributes) != self.arity:
             raise WorkloadError(
                 f"The family '{self.name}' takes {self.arity}"
                 f" attribute{'s' if self.arity != 1 else ''}, but the group has {len(attributes)}"
-                f" ({names}). Choose {self.arity}, or another family."
+                f" ({names}). Choose another number of attributes, or another family."
             )
         for a in attributes if self.ordered else ():
             if a.kind != "numeric":
                 raise WorkloadError(
-                    f"The family '{self.name}' needs attributes whose cells are ordered, but"
-                    f" '{a.name}' is {a.kind}. Use 'marginal' for it, or declare it numeric in the"
-                    " schema."
+                    f"The family '{self.name}' needs attributes with ordered cells, but '{a.name}' is"
+                    f" {a.kind}. Use the family 'marginal' for '{a.name}', or declare this attribute"
+                    " numeric in the schema."
                 )
         return self
 
     @abstractmethod
     def count(self, sizes: Sequence[int]) -> int:
-        """Return the exact number of queries on cells of shape ``sizes``."""
+        """Return the exact number of queries on attributes with ``sizes`` cells each."""
 
     @abstractmethod
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -94,9 +101,9 @@ class Family(ABC):
         """Return the condition of query ``index`` as text; empty if the query counts all records."""
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        """Yield the query matrix in chunks (start, rows) of bounded size.
+        """Yield the query matrix in chunks of rows, as pairs (index of the first query, rows).
 
-        The rows have shape (chunk, prod(sizes)).
+        Rows have shape (queries of the chunk, prod(sizes)), with about `CHUNK_ENTRIES` entries.
         """
         total, step = self.count(sizes), max(1, CHUNK_ENTRIES // max(1, math.prod(sizes)))
         for start in range(0, total, step):
@@ -131,7 +138,7 @@ class Family(ABC):
 
     @property
     def query_weights(self) -> Array | None:
-        """Weight of each query where the family has weights, shape (count,); None is 1 for each."""
+        """Weight of each query, shape (count,), or None if every query has weight 1."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,12 +147,12 @@ class Family(ABC):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Family:
-        """Rebuild the family from `to_dict`."""
+        """Return the family that `to_dict` described."""
         return cls(**{k: v for k, v in data.items() if k != "name"})
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable identity: families with equal keys have the same queries."""
+        """Hashable key of the queries: families with equal keys have the same queries."""
         return (self.name,)
 
 
@@ -153,19 +160,18 @@ def check_dense_size(name: str, queries: int, cells: int) -> None:
     """Raise WorkloadError if a matrix of queries x cells would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
-            f"The '{name}' family would store a matrix of {queries:,} queries x {cells:,} cells,"
-            f" more than the {MAX_DENSE_ENTRIES:,} entries allowed. Use fewer queries, or"
-            " attributes with fewer cells."
+            f"The family '{name}' would store a matrix of {queries:,} queries x {cells:,} cells, but at"
+            f" most {MAX_DENSE_ENTRIES:,} entries are allowed. Use fewer queries, or attributes with"
+            " fewer cells."
         )
 
 
 class Intervals(Family):
     """Base class of families whose queries are intervals of cells of one attribute.
 
-    Subclasses implement ``bounds(n)``, which returns the first cell and the exclusive end of each
-    interval on n cells. An end above n denotes a circular interval, which continues at cell 0.
-    Products, Gram matrices and quadratic forms are computed from the bounds by cumulative sums,
-    without the query matrix.
+    Subclasses implement ``bounds(n)``: the first cell and the exclusive end of each interval on n
+    cells. An end above n denotes a circular interval, which continues at cell 0. Products, Gram
+    matrices and quadratic forms are computed by cumulative sums, without the query matrix.
     """
 
     ordered: ClassVar[bool] = True
@@ -188,13 +194,13 @@ class Intervals(Family):
         first, end = self.bounds(n)
         weights_by_bounds = np.zeros((n, 2 * n + 1))
         np.add.at(weights_by_bounds, (first, end), 1.0 if weights is None else weights)
-        # covers[a, b] is the weight of the intervals with first <= a and end >= b
+        # covers[a, b] is the summed weight of the intervals with first <= a and end >= b.
         covers = np.cumsum(np.cumsum(weights_by_bounds, axis=0)[:, ::-1], axis=1)[:, ::-1]
-        # smaller and larger cell of each pair
+        # i is the smaller and j the larger cell of each pair.
         i = np.minimum.outer(np.arange(n), np.arange(n))
         j = np.maximum.outer(np.arange(n), np.arange(n))
-        # a circular interval contains both cells if it includes i .. j, or j .. i + n, or ends
-        # after j + n, where i + n and j + n are the cells i and j again
+        # Cells i and j are also the positions i + n and j + n of a circular interval. The interval
+        # contains both cells if it includes i .. j, or j .. i + n, or reaches j + n.
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
@@ -222,7 +228,7 @@ class Intervals(Family):
 
 
 def run_text(attribute: Attribute, first: int, end: int) -> str:
-    """Return the text of the interval of the cells first .. end - 1.
+    """Return the condition that the value lies in the cells first .. end - 1, as a text.
 
     An ``end`` above the number of cells denotes a circular interval, which continues at cell 0.
     """
@@ -246,11 +252,11 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return the condition of the cells first .. last of dates, the last for missing values.
+    """Return the condition on the cells first .. last of dates if it includes missing values.
 
-    The cell for missing values has no place in the order of the dates, so the condition names it
-    separately: "day >= 2024-03 or day = NA". Empty if the attribute has no dates, or if the cells
-    do not include the cell for missing values.
+    The cell for missing values is not ordered relative to the dates, so the condition names it
+    separately: "day >= 2024-03 or day = NA". The text is empty if the attribute has no dates, or no
+    cell for missing values among first .. last.
     """
     missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last
@@ -283,7 +289,7 @@ class Marginal(Intervals):
 
 @dataclass(frozen=True)
 class Prefix(Intervals):
-    """One query per cell c: the records in cells up to c.
+    """One query per cell c: the number of records in the cells 0 .. c.
 
     >>> Prefix().gram((3,))
     array([[3., 2., 1.],
@@ -308,7 +314,7 @@ class Prefix(Intervals):
 
 @dataclass(frozen=True)
 class Suffix(Intervals):
-    """One query per cell c: the records in cells from c.
+    """One query per cell c: the number of records in cell c and all later cells.
 
     >>> Suffix().gram((3,))
     array([[1., 1., 1.],
@@ -359,7 +365,7 @@ def _range_bounds(n: int) -> tuple[Index, Index]:
 
 @dataclass(frozen=True)
 class Circular(Intervals):
-    """All n^2 circular intervals: n first cells times lengths 1 to n.
+    """All n^2 circular intervals: each of the n first cells with each length from 1 to n.
 
     >>> Circular().count((24,))
     576
@@ -433,11 +439,11 @@ class Width(Intervals):
 
 @dataclass(frozen=True)
 class Areas(Family):
-    """Base class of families whose queries are the areas of levels of one attribute.
+    """Base class of families with one query per area of some levels of a hierarchy.
 
-    `bind` returns a copy with ``selection``, the levels of a hierarchy of the attribute. Products,
-    Gram matrices and quadratic forms are computed from the areas of the cells, without the query
-    matrix.
+    `bind` returns a copy with the field ``selection``: the hierarchy and the levels whose areas are
+    queries. Products, Gram matrices and quadratic forms are computed from the number of the area of
+    each cell, without the query matrix.
     """
 
     selection: LevelSelection | None = field(default=None, init=False, repr=False)
@@ -456,9 +462,9 @@ class Areas(Family):
         return self.selection
 
     def area_weights(self, weights: Array | None = None) -> AreaWeights:
-        """Return the Gram W^T diag(weights) W as weights of the areas of the hierarchy.
+        """Return one weight per area of the hierarchy that represents the Gram W^T diag(weights) W.
 
-        ``weights`` has shape (queries,); None is 1 for each query.
+        ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
         """
         return self._selected.area_weights(weights)
 
@@ -513,7 +519,7 @@ class Areas(Family):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Texts of the queries on areas, without those on cells, from the coarsest level down."""
+        """Texts of the queries on areas, from the coarsest to the finest level, without cells."""
         selected = self._selected
         levels = [
             level for i, level in enumerate(selected.hierarchy.levels) if i in selected.positions
@@ -533,10 +539,10 @@ def _area_sums(areas: Index, table: Array) -> Array:
 
 
 def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None) -> LevelSelection:
-    """Return the levels of an attribute by their names; raise WorkloadError.
+    """Return the levels with the given names of one hierarchy of an attribute.
 
-    The name of the attribute denotes its cells. Without the name of a hierarchy exactly one must
-    have the levels.
+    The name of the attribute denotes the level of its cells. If ``hierarchy`` is None, exactly one
+    hierarchy of the attribute must have all named levels. Raises WorkloadError otherwise.
     """
     subject = f"'{attribute.name}'"
     if not attribute.hierarchies:
@@ -559,8 +565,8 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
         listed = ", ".join(map(quote_public, dict.fromkeys(level_names)))
         if unknown is None:
             raise WorkloadError(
-                f"No hierarchy of {subject} has all levels {', '.join(map(quote_public, names))}. Use"
-                " one family per hierarchy."
+                f"The levels {', '.join(map(quote_public, names))} of {subject} are in different"
+                " hierarchies. Add one group with levels of one hierarchy for each hierarchy."
             )
         raise WorkloadError(
             f"The attribute {subject} has no level {quote_public(unknown)}"
@@ -569,8 +575,8 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
     if coarse and len(fitting) > 1:
         listed = ", ".join(quote_public(h.name) for h in fitting)
         raise WorkloadError(
-            f"Several hierarchies of {subject} have these levels: {listed}. Name one of them as"
-            " hierarchy."
+            f"Several hierarchies of {subject} have these levels: {listed}. Give the name of one as"
+            " the parameter hierarchy."
         )
     chosen = fitting[0]
     places = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
@@ -591,8 +597,9 @@ class Level(Areas):
 
     Parameters
     ----------
-    level : name of the level; the name of the attribute denotes its cells.
-    hierarchy : name of the hierarchy, if several of the attribute have the level.
+    level : name of the level; the name of the attribute denotes the level of its cells.
+    hierarchy : name of the hierarchy; required if several hierarchies of the attribute have a level
+        with this name.
 
     >>> from engine.workload.hierarchy import CodeList
     >>> codes = CodeList.from_labels({"Ohio": ["39001", "39003"], "Iowa": ["19001"]}, levels=["state"])
@@ -630,10 +637,11 @@ class Levels(Areas):
 
     Parameters
     ----------
-    levels : names of the levels; the name of the attribute denotes its cells. The queries are in
-        this order.
-    weights : weight of the queries of each level, 0 or more; by default 1 for each.
-    hierarchy : name of the hierarchy, if several of the attribute have the levels.
+    levels : names of the levels, in the order of their queries; the name of the attribute denotes
+        the level of its cells.
+    weights : weight of each query of a level, one number of at least 0 per level; by default 1.
+    hierarchy : name of the hierarchy; required if several hierarchies of the attribute have all
+        these levels.
 
     >>> Levels(["state", "county"], weights=[10, 1]).to_dict()
     {'name': 'levels', 'levels': ['state', 'county'], 'weights': [10.0, 1.0]}
@@ -684,7 +692,7 @@ class Levels(Areas):
 
 @dataclass(frozen=True)
 class Affine(Family):
-    """Queries that compare the sum of two cell numbers: A_i + A_j <= c, c = 0, ..., n_i + n_j - 2.
+    """One query per bound c on the sum of two cell numbers: A_i + A_j <= c, c = 0 .. n_i + n_j - 2.
 
     >>> Affine().count((10, 10))
     19
@@ -699,7 +707,7 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return for every cell the number that the queries compare with c, shape ``sizes``."""
+        """Return the number of every cell that query c compares with c, shape ``sizes``."""
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -713,7 +721,7 @@ class Affine(Family):
 
 @dataclass(frozen=True)
 class Abs(Affine):
-    """Queries that compare two cell numbers: |A_i - A_j| <= c, c = 0, ..., max(n_i, n_j) - 1.
+    """One query per bound c on the difference: |A_i - A_j| <= c, c = 0 .. max(n_i, n_j) - 1.
 
     >>> Abs().count((10, 12))
     12
@@ -746,8 +754,8 @@ class Random(Family):
     ----------
     p : probability that a cell is in a query, between 0 and 1.
     count : number of queries; by default three times the number of cells.
-    seed : seed of the queries, which are reproducible for the same shape; unrelated to privacy
-        noise.
+    seed : seed of the choice of cells. The same seed gives the same queries on attributes of the
+        same sizes. It has no influence on privacy noise.
 
     >>> Random(p=0.3, seed=1).count((4, 5))
     60
@@ -810,10 +818,10 @@ class Custom(Family):
     ----------
     matrix : finite real numbers, shape (queries, cells), cells in row-major order of the
         attributes.
-    predicates : one text per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <=
-        60"``; names that are not identifiers are written in backticks. A level of a hierarchy is
-        compared with the label of an area, as in ``"state == 'Ohio'"``.
-    labels : one text per row of ``matrix``.
+    predicates : one condition per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours
+        <= 60"``. Names that are not Python identifiers are written in backticks. A level of a
+        hierarchy is compared with the label of an area, as in ``"state == 'Ohio'"``.
+    labels : one text per row of ``matrix``; only with ``matrix``.
 
     >>> Custom(matrix=[[1, 0, 1], [0, 1, 1]]).count((3,))
     2
@@ -858,8 +866,8 @@ class Custom(Family):
             ) from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}, or numbers that are not finite. Give one"
-                " row per query, one column per cell and finite numbers only."
+                f"The custom matrix has shape {rows.shape}. It must have one row per query, one column"
+                " per cell and only finite numbers. Correct it."
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
@@ -893,8 +901,8 @@ class Custom(Family):
     def _rows(self) -> Array:
         if self.matrix is None:
             raise WorkloadError(
-                "The predicates of this family have no attributes yet. Add the family to a workload"
-                " first."
+                "The predicates of this custom family have not been evaluated on attributes. Add the"
+                " family to a workload first."
             )
         return self.matrix
 
@@ -992,9 +1000,9 @@ def family(value: str | Family) -> Family:
         return by_name[value]()
     except TypeError:
         raise WorkloadError(
-            f"The family '{value}' has parameters, so its name is not enough. Import"
+            f"The family '{value}' has required parameters, but only its name was given. Import"
             f" {by_name[value].__name__} from engine and give {by_name[value].__name__}(...) with"
-            " its parameters."
+            " these parameters."
         ) from None
 
 
@@ -1029,9 +1037,9 @@ def family_from_dict(data: object) -> Family:
 
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
-    """Return the family specification of a group as JSON-ready data."""
-    # The fast test for a name comes first: the test for a mapping is slow, and a workload can have
-    # 100,000 groups.
+    """Return the family specification of a group (name, family or mapping) as JSON-ready data."""
+    # Texts are tested first, because testing for a mapping is slow and a workload can have 100,000
+    # groups.
     if isinstance(spec, str):
         return spec
     if isinstance(spec, (MappingProxyType, Mapping)):
@@ -1042,7 +1050,7 @@ def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
 
 
 def spec_from_data(data: Any) -> str | Family | Mapping[str, str | Family]:
-    """Rebuild the family specification of a group from `spec_to_data`; raise WorkloadError."""
+    """Return the specification that `spec_to_data` described; raise WorkloadError if invalid."""
     if isinstance(data, str):
         return data
     if isinstance(data, dict) and isinstance(data.get("each"), dict):
@@ -1077,9 +1085,9 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
 
 
 def _npy(content: bytes, name: str) -> Array:
-    """Return the matrix in a file of numpy.save; ``name`` is the name of the file in messages."""
-    # The header is checked first: loading an array of objects would execute code, and a huge shape
-    # would exhaust the memory.
+    """Return the matrix in a file of numpy.save; error messages call the file ``name``."""
+    # The header is checked before the array is loaded: loading an array of objects would execute
+    # code, and an array of a huge shape would exhaust the memory.
     stream = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(stream)
@@ -1100,23 +1108,24 @@ def _npy(content: bytes, name: str) -> Array:
         raise WorkloadError(f"{name} is not a readable array. Save it with numpy.save.") from None
     if len(shape) not in (1, 2) or dtype.kind not in "biuf":
         raise WorkloadError(
-            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}."
-            " Save a table of real numbers, one row per query, one column per cell."
+            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}, but a"
+            " query matrix is a table of real numbers. Save one row per query, one column per cell."
         )
     if (
         math.prod(shape) > MAX_DENSE_ENTRIES
         or math.prod(shape) * dtype.itemsize != len(content) - stream.tell()
     ):
         raise WorkloadError(
-            f"{name} has another length than its header states ({math.prod(shape):,} numbers), or"
-            f" more than {MAX_DENSE_ENTRIES:,} numbers. Save it again."
+            f"The header of {name} states {math.prod(shape):,} numbers, but the file has another length,"
+            f" or there are more than {MAX_DENSE_ENTRIES:,} numbers. Save the matrix again, or give"
+            " fewer queries."
         )
     stream.seek(0)
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))
 
 
 def _csv(content: bytes, name: str) -> Array:
-    """Return the matrix in a CSV file without header; ``name`` is its name in messages."""
+    """Return the matrix in a CSV file without header; error messages call the file ``name``."""
     rows: list[list[float]] = []
     text, delimiter = csv_start(content.decode("utf-8-sig", errors="replace"))
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
@@ -1130,7 +1139,7 @@ def _csv(content: bytes, name: str) -> Array:
         ) from None
     if len({len(row) for row in rows}) != 1:
         raise WorkloadError(
-            f"The rows of {name} have different lengths, or there are no rows. Give one number per"
+            f"The rows of {name} have different lengths, or the file has no rows. Give one number per"
             " cell in every row."
         )
     return np.array(rows)

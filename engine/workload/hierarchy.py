@@ -1,13 +1,14 @@
 """Code lists with levels: areas of cells, such as the states and regions of counties.
 
-A hierarchy partitions the cells of an attribute at several levels, from coarse to fine; every level
-refines the level before. The total and the cells are not levels of their own. A branch that ends
-early, such as a district without counties, is an area of its own in all deeper levels.
+A hierarchy has several levels, from coarse to fine. Each level is a partition of the cells of an
+attribute into areas, and refines the level before. The table total and the cells do not count as
+levels. A cell that is not divided down to the last level, such as a district without counties, is an
+area of its own on every level below its parent.
 
 A code list is read from one of three formats:
 
     CSV             one row per code, with the columns code, parent, and optionally label and level
-    nested labels   mappings from the label of an area to its parts; lists of the codes of cells
+    nested labels   mapping from an area to its areas (a mapping again) or its cells (a list)
     hrc             tau-Argus: one code per line after one @ per depth; sdcTable: lines such as @@;code
 """
 
@@ -34,10 +35,9 @@ from engine.errors import SchemaError
 from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_text
 
 MAX_LEVELS = 20
-# limit for the areas of all levels together, and for the codes of a list
+# Limit for the areas of all levels together, and for the codes of a list.
 MAX_AREAS = 500_000
-# characters
-MAX_CODE_LIST = 50_000_000
+MAX_CODE_LIST = 50_000_000  # characters
 _COLUMNS = ("code", "label", "parent", "level")
 
 
@@ -49,8 +49,8 @@ class HierarchyLevel(FrozenValue):
     ----------
     name : name of the level, such as "state".
     labels : one text per area, all different.
-    area_of_cell : number of the area of each cell, shape (cells,), read-only; every area has at
-        least one cell.
+    area_of_cell : index in ``labels`` of the area of each cell, shape (cells,), read-only. Every
+        area has at least one cell.
     """
 
     name: str
@@ -63,7 +63,7 @@ class HierarchyLevel(FrozenValue):
         object.__setattr__(self, "labels", tuple(self.labels))
         _check_texts(self.labels, f"label of {subject}")
         if not self.labels:
-            raise SchemaError(f"{subject} has no areas; give it areas, or leave the level out")
+            raise SchemaError(f"{subject} has no areas; give areas, or leave the level out")
         if len(set(self.labels)) < len(self.labels):
             repeated = Counter(self.labels).most_common(1)[0][0]
             raise SchemaError(
@@ -72,14 +72,14 @@ class HierarchyLevel(FrozenValue):
         object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
-                f"{subject} has {len(self.labels):,} areas, but a cell in an area beyond them; number"
-                " the areas from 0"
+                f"{subject} has {len(self.labels):,} areas, but no cells or a cell with a larger area"
+                " number; give every cell an area number from 0 to the number of areas - 1"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
             raise SchemaError(
-                f"{subject} has the area {quote_public(self.labels[empty[0]])} without cells; give it"
-                " cells, or remove it"
+                f"{subject} has the area {quote_public(self.labels[empty[0]])} without cells; give the"
+                " area cells, or remove it"
             )
 
     @property
@@ -88,7 +88,7 @@ class HierarchyLevel(FrozenValue):
         return len(self.labels)
 
     def headline(self) -> dict[str, str]:
-        """Return name and numbers of areas and cells as texts for display."""
+        """Return the name, the number of areas and the number of cells as texts for display."""
         cells = f"{len(self.area_of_cell):,}"
         return {"name": self.name, "areas": f"{self.areas:,}", "cells": cells}
 
@@ -98,14 +98,17 @@ class HierarchyLevel(FrozenValue):
 
 
 def _area_numbers(numbers: Any, subject: str) -> Index:
-    """Return area numbers as a read-only array, shape (cells,); raise SchemaError."""
+    """Return area numbers as a read-only array, shape (cells,).
+
+    Raises SchemaError unless they are integers of at least 0.
+    """
     try:
         values = np.asarray(numbers)
     except ValueError:
         values = np.array(None)
     if values.ndim != 1 or values.dtype.kind not in "iu" or (values < 0).any():
         raise SchemaError(
-            f"{subject} needs one area number per cell, integers from 0; correct them"
+            f"{subject} has invalid area numbers; give one integer per cell, 0 or more"
         )
     out = np.array(values, dtype=np.int64)
     out.flags.writeable = False
@@ -131,8 +134,8 @@ class Hierarchy(FrozenValue):
         object.__setattr__(self, "levels", tuple(self.levels))
         if not 1 <= len(self.levels) <= MAX_LEVELS:
             raise SchemaError(
-                f"{subject} has {len(self.levels):,} levels; give between 1 and {MAX_LEVELS}, without"
-                " the total and the cells"
+                f"{subject} has {len(self.levels):,} levels, without the total and the cells; give"
+                f" between 1 and {MAX_LEVELS}"
             )
         if sum(level.areas for level in self.levels) > MAX_AREAS:
             raise SchemaError(
@@ -142,14 +145,17 @@ class Hierarchy(FrozenValue):
         if len(set(self.level_names)) < len(self.levels):
             raise SchemaError(f"{subject} has two levels with the same name; rename one of them")
         if len({len(level.area_of_cell) for level in self.levels}) > 1:
-            raise SchemaError(f"{subject} has levels with different numbers of cells; correct them")
+            raise SchemaError(
+                f"{subject} has levels with different numbers of cells; give an area for each cell on"
+                " every level"
+            )
         for coarse, fine in zip(self.levels, self.levels[1:], strict=False):
             parents = _parents(coarse, fine)
             if (parents[fine.area_of_cell] != coarse.area_of_cell).any():
                 raise SchemaError(
-                    f"{subject} has an area of the level {quote_public(fine.name)} in two areas of"
-                    f" {quote_public(coarse.name)}; order the levels from coarse to fine, each within"
-                    " the areas of the level before"
+                    f"{subject} has an area of the level {quote_public(fine.name)} with cells in two"
+                    f" areas of the level {quote_public(coarse.name)}; order the levels from coarse to"
+                    " fine, and put each area into one area of the level before"
                 )
 
     @cached_property
@@ -164,19 +170,19 @@ class Hierarchy(FrozenValue):
 
     @property
     def levels_text(self) -> str:
-        """Names and numbers of areas of the levels, such as "region (4 areas), state (51 areas)"."""
+        """Name and number of areas of each level, such as "region (4 areas), state (51 areas)"."""
         return ", ".join(
             f"{level.name} ({pluralize(level.areas, 'area')})" for level in self.levels
         )
 
     def headline(self) -> dict[str, str]:
-        """Return name, levels and numbers of areas and cells as texts for display."""
+        """Return texts for display: name, levels, number of areas per level, number of cells."""
         areas = ", ".join(f"{level.areas:,}" for level in self.levels)
         levels = ", ".join(self.level_names)
         return {"name": self.name, "levels": levels, "areas": areas, "cells": f"{self.cells:,}"}
 
     def with_cells(self, labels: Sequence[str]) -> Hierarchy:
-        """Return the hierarchy with further cells, each an area of its own in every level."""
+        """Return the hierarchy with cells appended; each is an area of its own on every level."""
         levels = []
         for level in self.levels:
             added = level.areas + np.arange(len(labels))
@@ -189,7 +195,7 @@ class Hierarchy(FrozenValue):
         return Hierarchy(name=self.name, levels=tuple(levels))
 
     def reordered(self, order: Index) -> Hierarchy:
-        """Return the hierarchy with its cells in another order, a permutation of shape (cells,)."""
+        """Return the hierarchy with cell ``order[i]`` in position i; ``order`` is a permutation."""
         levels = (
             HierarchyLevel(
                 name=level.name, labels=level.labels, area_of_cell=level.area_of_cell[order]
@@ -199,10 +205,11 @@ class Hierarchy(FrozenValue):
         return Hierarchy(name=self.name, levels=tuple(levels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data: per level the areas and their parents, then the area of each cell.
+        """Return JSON-ready data with the keys name, levels and areas.
 
-        "parents" has the number of the area in the level before, and "areas" the number of the area
-        in the last level.
+        Each level has a name and labels and, except for the first level, "parents": the index of the
+        parent of each area in the level before. "areas" has one entry per cell: the index of its
+        area in the last level.
         """
         levels: list[dict[str, Any]] = []
         for i, level in enumerate(self.levels):
@@ -217,18 +224,28 @@ class Hierarchy(FrozenValue):
     def from_dict(cls, document: Any) -> Hierarchy:
         """Rebuild a hierarchy from `to_dict`; raise SchemaError if the description is invalid."""
         if not isinstance(document, dict) or document.keys() != {"name", "levels", "areas"}:
-            raise SchemaError("a hierarchy is an object with the keys name, levels and areas")
+            raise SchemaError(
+                "a hierarchy in the file is not an object with the keys name, levels and areas; give"
+                " these keys and no others"
+            )
         entries = document["levels"]
         if not isinstance(entries, list) or len(entries) > MAX_LEVELS:
-            raise SchemaError(f"the levels of a hierarchy are a list of 1 to {MAX_LEVELS} objects")
+            raise SchemaError(
+                "the levels of a hierarchy in the file are not a list of at most"
+                f" {MAX_LEVELS} objects; correct them"
+            )
         for i, entry in enumerate(entries):
             keys = {"name", "labels", "parents"} if i else {"name", "labels"}
             if not isinstance(entry, dict) or entry.keys() != keys:
                 raise SchemaError(
-                    f"level {i} of a hierarchy is not an object with the keys {', '.join(sorted(keys))}"
+                    f"level {i} of a hierarchy is not an object with the keys"
+                    f" {', '.join(sorted(keys))}; give these keys and no others"
                 )
             if not isinstance(entry["labels"], list):
-                raise SchemaError(f"level {i} of a hierarchy needs a list of labels")
+                raise SchemaError(
+                    f"the labels of level {i} of a hierarchy have the type"
+                    f" {type(entry['labels']).__name__}; give a list"
+                )
         numbers = _area_numbers(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
         for i, entry in reversed(list(enumerate(entries))):
@@ -241,13 +258,16 @@ class Hierarchy(FrozenValue):
             if i:
                 parents = _area_numbers(entry["parents"], f"level {i} of a hierarchy")
                 if len(parents) != len(entry["labels"]):
-                    raise SchemaError(f"level {i} of a hierarchy needs one parent per area")
+                    raise SchemaError(
+                        f"level {i} of a hierarchy has {len(entry['labels']):,} areas, but"
+                        f" {len(parents):,} parents; give one parent per area"
+                    )
                 numbers = parents[numbers]
         return cls(name=document["name"], levels=tuple(levels))
 
     @cached_property
     def digest(self) -> str:
-        """Hash of names, labels and areas."""
+        """SHA-256 hash of the names, the labels and the area of each cell."""
         digest = hashlib.sha256(repr(self.name).encode())
         for level in self.levels:
             digest.update(repr((level.name, level.labels)).encode())
@@ -262,7 +282,7 @@ class Hierarchy(FrozenValue):
 
 
 def _parents(coarse: HierarchyLevel, fine: HierarchyLevel) -> Index:
-    """Return for each area of the finer level an area of the coarser one that shares a cell."""
+    """Return the index of a coarse area that shares a cell with each fine area, shape (areas,)."""
     parents = np.zeros(fine.areas, dtype=np.int64)
     parents[fine.area_of_cell] = coarse.area_of_cell
     return parents
@@ -274,8 +294,9 @@ class LevelSelection:
 
     Attributes
     ----------
-    positions : positions of the levels in the hierarchy, in the order of the queries; the position
-        after the last level denotes the cells.
+    hierarchy : the hierarchy of the levels.
+    positions : index of each level in the hierarchy, in the order of the queries. The index after
+        the last level denotes the cells.
     """
 
     hierarchy: Hierarchy
@@ -283,33 +304,36 @@ class LevelSelection:
 
     @cached_property
     def levels(self) -> tuple[Index, ...]:
-        """Number of the area of each cell in every level of the hierarchy, the last the cells."""
+        """Index of the area of each cell, shape (cells,), for every level of the hierarchy.
+
+        The last array is for the cells as a level: 0 .. cells - 1.
+        """
         cells = np.arange(self.hierarchy.cells)
         return (*(level.area_of_cell for level in self.hierarchy.levels), cells)
 
     @cached_property
     def areas(self) -> tuple[Index, ...]:
-        """Number of the area of each cell in every level of the selection."""
+        """Index of the area of each cell, shape (cells,), for every level of the selection."""
         return tuple(self.levels[position] for position in self.positions)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Index of the first query of each level of the selection, and the number of queries."""
+        """Index of the first query of each level of the selection; last, the number of queries."""
         return (0, *itertools.accumulate(int(areas.max()) + 1 for areas in self.areas))
 
     @cached_property
     def digest(self) -> str:
-        """Hash that identifies the queries."""
+        """SHA-256 hash of the queries."""
         digest = hashlib.sha256()
         for areas in self.areas:
             digest.update(areas.tobytes())
         return digest.hexdigest()
 
     def area_weights(self, weights: Array | None = None) -> AreaWeights:
-        """Return the weights of the areas of all levels, given weights of the queries.
+        """Return one weight per area of every level of the hierarchy: the weight of its query.
 
-        ``weights`` has shape (queries,); None is weight 1 for each query. Areas without a query
-        have weight 0.
+        ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
+        Areas of levels outside the selection have no query and weight 0.
         """
         by_level = [np.zeros(int(areas.max()) + 1) for areas in self.levels]
         for position, start, end in zip(self.positions, self.starts, self.starts[1:], strict=False):
@@ -319,16 +343,17 @@ class LevelSelection:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaWeights:
-    """Weights of the areas of a tree; their Gram is the sum over levels of P^T diag(weights) P.
+    """Gram matrix on cells that is a weighted sum over the areas of nested levels.
 
-    P is the 0/1 matrix from cells to the areas of a level. On the same tree, sums of such Grams are
-    again of this form.
+    The Gram is the sum over levels of P^T diag(weights) P, where P is the 0/1 matrix of shape
+    (areas, cells) that sums cells to the areas of the level. A sum of two such Grams on the same
+    levels has this form again.
 
     Attributes
     ----------
-    levels : number of the area of each cell, one array of shape (cells,) per level, from coarse to
+    levels : index of the area of each cell, one array of shape (cells,) per level, from coarse to
         fine; the last level is the cells.
-    weights : weight of each area, one array of shape (areas,) per level; 0 where there is no query.
+    weights : weight of each area, one array of shape (areas,) per level; 0 for areas without query.
     """
 
     levels: tuple[Index, ...]
@@ -337,12 +362,12 @@ class AreaWeights:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CodeList(FrozenValue):
-    """Codes of cells and the hierarchy of their areas, as read from a table, labels or a file.
+    """Codes of cells and the hierarchy of their areas, read from rows, nested labels or a file.
 
     Attributes
     ----------
     codes : codes of the cells, exactly as the records have them.
-    hierarchy : areas of these cells.
+    hierarchy : levels of areas over these cells, in the order of ``codes``.
 
     >>> rows = [("39", "Ohio", ""), ("39001", "Adams", "39"), ("39003", "Allen", "39")]
     >>> CodeList.from_rows([*rows, ("19", "Iowa", ""), ("19001", "Adair", "19")]).codes
@@ -360,7 +385,7 @@ class CodeList(FrozenValue):
             )
 
     def headline(self) -> dict[str, str]:
-        """Return the figures of the hierarchy as texts for display."""
+        """Return name, levels, areas and cells of the hierarchy as texts for display."""
         return self.hierarchy.headline()
 
     @classmethod
@@ -369,20 +394,21 @@ class CodeList(FrozenValue):
     ) -> CodeList:
         """Return the code list in rows (code, label, parent) or (code, label, parent, level).
 
-        Codes without children are the cells. A parent that is empty or None denotes the total, and
-        an empty label the code.
+        Codes without children are the cells. An empty parent or None means that the code is directly
+        below the total. If the label is empty, the code is the label.
 
         Parameters
         ----------
         name : name of the hierarchy.
         levels : names of the levels from coarse to fine, without the total and the cells. By
-            default those of the rows, or "level 1", "level 2", ...
+            default the levels that the rows name; a level without a name is called "level 1",
+            "level 2", and so on.
 
         Raises
         ------
         SchemaError : if a code occurs twice or has two parents, a parent is not among the codes,
-            the parents form a cycle, there is no level or too many, or the names of levels do not
-            fit.
+            the parents form a cycle, there is no level or more than `MAX_LEVELS`, ``levels`` has
+            another number of names, or codes at the same depth name different levels.
         """
         codes: list[str] = []
         labels: list[str] = []
@@ -391,8 +417,8 @@ class CodeList(FrozenValue):
         for row in rows:
             if isinstance(row, (str, bytes)) or len(row) not in (3, 4):
                 raise SchemaError(
-                    "a row of a code list is not (code, label, parent) or (code, label, parent,"
-                    " level); correct it"
+                    f"row {len(codes) + 1} of the code list is neither (code, label, parent) nor (code,"
+                    " label, parent, level); correct the row"
                 )
             if len(codes) == MAX_AREAS:
                 raise _too_many_codes()
@@ -415,9 +441,7 @@ class CodeList(FrozenValue):
     def from_text(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list in a format that its text shows: hrc if a line starts with @, or CSV.
-
-        Parameters and errors are those of `from_csv` and `from_hrc`.
+        r"""Read a code list from text: by `from_hrc` if a line starts with @, otherwise by `from_csv`.
 
         >>> CodeList.from_text("Ohio\n@Adams\n@Allen\nIowa\n@Adair\n").codes
         ('Adams', 'Allen', 'Adair')
@@ -430,9 +454,9 @@ class CodeList(FrozenValue):
     def from_csv(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list from CSV text; parameters and errors are those of `from_rows`.
+        r"""Read a code list from CSV text with the columns code, parent and optionally label, level.
 
-        The columns code and parent are required; label and level are optional.
+        The meaning of the columns, the parameters and the errors are those of `from_rows`.
 
         >>> CodeList.from_csv("code,label,parent,level\n39,Ohio,,state\n39001,Adams,39,\n19,Iowa,,state\n")
         CodeList(name areas, levels state, areas 2, cells 2)
@@ -445,8 +469,8 @@ class CodeList(FrozenValue):
                 header
             ):
                 raise SchemaError(
-                    "the header of the code list must have code and parent, and may have label and"
-                    " level, each once; correct it"
+                    "the header of the code list is invalid; give the columns code and parent, and"
+                    " optionally label and level, each once"
                 )
             return cls.from_rows(_csv_rows(reader, header), name=name, levels=levels)
         except csv.Error:
@@ -462,7 +486,10 @@ class CodeList(FrozenValue):
         name: str = "areas",
         levels: Sequence[str] = (),
     ) -> CodeList:
-        """Return the code list in nested labels: area -> its areas, or a list of its cells.
+        """Return the code list in nested mappings from labels of areas to their contents.
+
+        The contents of an area are a mapping from the labels of its areas to their contents, or a
+        list of its cells. The label of a cell is also its code.
 
         >>> CodeList.from_labels({"Ohio": ["Adams", "Allen"], "Iowa": ["Adair"]}).codes
         ('Adams', 'Allen', 'Adair')
@@ -501,11 +528,11 @@ class CodeList(FrozenValue):
         levels: Sequence[str] = (),
         indent: str = "@",
     ) -> CodeList:
-        r"""Read a code list in a format of the tools for statistical disclosure control.
+        r"""Read a code list from a hierarchy file of tau-Argus or of the R package sdcTable.
 
-        In the files of tau-Argus a line is a code after one ``indent`` per depth, and the codes
-        directly below the total have none. In those of sdcTable a line has two fields, such as
-        "@@;code", and the total is the first line.
+        A line of a tau-Argus file is a code, preceded by ``indent`` once per ancestor except for
+        the total. A line of an sdcTable file has two fields, such as "@@;code", and the first code
+        is the total.
 
         >>> CodeList.from_hrc("Ohio\n@Adams\n@Allen\nIowa\n@Adair\n").codes
         ('Adams', 'Allen', 'Adair')
@@ -530,7 +557,7 @@ class CodeList(FrozenValue):
 
 
 def _csv_rows(reader: Any, header: list[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of a CSV file as (code, label, parent, level), empty where not in the header."""
+    """Yield rows (code, label, parent, level) of a CSV file; fields without a column are empty."""
     places = [header.index(column) if column in header else -1 for column in _COLUMNS]
     for row in filter(None, reader):
         if len(row) != len(header):
@@ -543,7 +570,10 @@ def _csv_rows(reader: Any, header: list[str]) -> Iterator[tuple[str, str, str, s
 
 
 def _parts(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs (label, contents) of nested labels; the contents of a cell are None."""
+    """Return an iterator of the pairs (label, contents) in one mapping or list of nested labels.
+
+    The contents of a cell are None. ``subject`` names the mapping or list in error messages.
+    """
     if isinstance(contents, (str, bytes, set, frozenset)) or not isinstance(contents, Iterable):
         raise SchemaError(
             f"{subject} has contents of type {type(contents).__name__}; give a list of cells, or a"
@@ -552,14 +582,14 @@ def _parts(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
     nested = contents if isinstance(contents, Mapping) else dict[Any, Any]()
     pairs = list(nested.items()) or [(label, None) for label in contents]
     if not pairs:
-        raise SchemaError(f"{subject} has no cells; give it cells, or remove it")
+        raise SchemaError(f"{subject} has no cells; give cells, or remove this entry")
     return iter(pairs)
 
 
 def _hrc_lines(lines: Sequence[str], indent: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (line number, depth, code) of a hierarchy file in one of its two variants."""
+    """Yield (line number, depth, code) of each line of a file of tau-Argus or sdcTable."""
     marks = re.compile(rf'"?((?:{re.escape(indent)})+)"?[;,\t]"?(.*?)"?$')
-    # the first line can be a header
+    # The first line is a header if only the later lines have the two fields of sdcTable.
     start = 1 if _all_match(lines[1:], marks) and not marks.fullmatch(lines[0]) else 0
     has_fields = _all_match(lines[start:], marks)
     for number, line in enumerate(lines[start:], start + 1):
@@ -593,8 +623,8 @@ def _too_many_levels() -> SchemaError:
 
 
 def _check_texts(texts: Sequence[Any], what: str) -> None:
-    """Raise SchemaError unless all entries are public texts; see `check_text`."""
-    # one search of the joined text accepts valid texts quickly
+    """Raise SchemaError unless `check_text` accepts every entry."""
+    # One search of the joined texts is much faster than one check per text.
     if (
         set(map(type, texts)) <= {str}
         and all(map(str.strip, texts))
@@ -607,7 +637,10 @@ def _check_texts(texts: Sequence[Any], what: str) -> None:
 
 
 def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
-    """Return the position of each code; raise SchemaError for repeated codes and unknown parents."""
+    """Return the position of each code in the list.
+
+    Raises SchemaError for repeated codes, codes that differ only by blanks, and unknown parents.
+    """
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
@@ -640,7 +673,10 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
 def _repeated_code(
     codes: Sequence[str], parents: Sequence[str], positions: Mapping[str, int]
 ) -> SchemaError:
-    """Return the error for the first code that occurs twice; ``positions`` are the first ones."""
+    """Return the error for the first code that occurs a second time.
+
+    ``positions`` maps each code to the position of its first occurrence.
+    """
     i, code = next((i, code) for i, code in enumerate(codes) if positions[code] != i)
     if parents and parents[positions[code]] != parents[i]:
         first, second = parents[positions[code]], parents[i]
@@ -662,14 +698,15 @@ def _code_list(
     name: str,
     names: Sequence[str],
 ) -> CodeList:
-    """Return the code list of a tree.
+    """Return the code list of a tree of codes.
 
     Parameters
     ----------
-    parents : position of the parent of each code, or -1, shape (codes,).
-    level_names : name of the level of each code, or "".
+    parents : position of the parent of each code, shape (codes,); -1 for codes without a parent.
+    level_names : name of the level of each code; "" if the code names no level.
     name : name of the hierarchy.
-    names : names of all levels from coarse to fine; if empty, ``level_names`` or numbers name them.
+    names : names of all levels from coarse to fine. If empty, each level has the name in
+        ``level_names``, or its number if no code of the level has a name there.
     """
     if not codes:
         raise SchemaError("the code list is empty; give it codes")
@@ -678,10 +715,13 @@ def _code_list(
     has_children[parents[parents >= 0]] = True
     leaves = np.flatnonzero(~has_children)
     deepest = int(depth[has_children].max(initial=-1))
+    # ``areas`` has for each depth the ancestor of every leaf at this depth, or the leaf itself if
+    # it is not deeper.
     ancestors, areas = leaves, list[npt.NDArray[Any]]()
-    for at in range(deepest, -1, -1):
-        ancestors = np.where(depth[ancestors] > at, parents[ancestors], ancestors)
+    for current_depth in range(deepest, -1, -1):
+        ancestors = np.where(depth[ancestors] > current_depth, parents[ancestors], ancestors)
         areas.insert(0, ancestors)
+    # Depths at which all leaves have the same ancestor are the total, not a level.
     first = next((i for i, nodes in enumerate(areas) if (nodes != nodes[0]).any()), len(areas))
     if first == len(areas):
         raise SchemaError(
@@ -692,24 +732,25 @@ def _code_list(
         raise _too_many_levels()
     if names and (isinstance(names, str) or len(names) != len(areas) - first):
         raise SchemaError(
-            f"there are {len(areas) - first} levels between the total and the cells, but a different"
-            " number of level names; give one name per level, from coarse to fine"
+            f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the cells,"
+            " but a different number of level names; give one name per level, from coarse to fine"
         )
     levels = []
     for i, nodes in enumerate(areas[first:]):
         members, numbers = np.unique(nodes, return_inverse=True)
-        of_level = members[has_children[members] & (depth[members] == first + i)]
-        own_names = {level_names[k] for k in of_level.tolist()} - {""}
-        if len(own_names) > 1:
-            listed = ", ".join(map(quote_public, sorted(own_names)[:3]))
+        # Leaves above this depth are areas of the level as well, but do not name it.
+        inner_codes = members[has_children[members] & (depth[members] == first + i)]
+        names_in_list = {level_names[k] for k in inner_codes.tolist()} - {""}
+        if len(names_in_list) > 1:
+            listed = ", ".join(map(quote_public, sorted(names_in_list)[:3]))
             raise SchemaError(
-                f"codes at depth {first + i + 1} have different levels: {listed}; give all codes at"
-                " one depth the same level, and put codes without parts at the depth of the cells"
+                f"codes at depth {first + i + 1} of the code list have different levels: {listed}; give"
+                " all codes at one depth the same level"
             )
-        own_name = names[i] if names else next(iter(own_names), f"level {i + 1}")
+        level_name = names[i] if names else next(iter(names_in_list), f"level {i + 1}")
         levels.append(
             HierarchyLevel(
-                name=own_name,
+                name=level_name,
                 labels=_distinct_labels(members.tolist(), codes, labels, parents),
                 area_of_cell=numbers.reshape(-1),
             )
@@ -719,19 +760,20 @@ def _code_list(
 
 
 def _depths(codes: Sequence[str], parents: Index) -> Index:
-    """Return the number of ancestors of each code.
+    """Return the number of ancestors of each code, shape (codes,).
 
-    Raises SchemaError if parents form a cycle, or there are too many levels.
+    Raises SchemaError if the parents form a cycle, or there are more than `MAX_LEVELS` levels.
     """
-    depth = np.where(parents < 0, 0, -1)
-    # a common root above the levels and the cells below them do not count towards MAX_LEVELS
-    for at in range(1, MAX_LEVELS + 3):
+    depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
+    # A common root above all levels and the cells below them do not count towards MAX_LEVELS.
+    for next_depth in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():
             return depth
-        depth[is_open & (depth[parents] == at - 1)] = at
+        depth[is_open & (depth[parents] == next_depth - 1)] = next_depth
     if (depth >= 0).all():
         return depth
+    # From a code of unknown depth the parents lead into a cycle, or to the root of a deep branch.
     node, visited = int(np.flatnonzero(depth < 0)[0]), set[int]()
     while node not in visited and node >= 0:
         visited.add(node)
@@ -747,7 +789,11 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
 def _distinct_labels(
     members: Sequence[int], codes: Sequence[str], labels: Sequence[str], parents: Index
 ) -> tuple[str, ...]:
-    """Return the labels of the areas of a level; repeated labels get the code, or the parent."""
+    """Return different labels for the areas of a level.
+
+    A label that several areas share is followed by the code of the area in parentheses, or by the
+    code of its parent if the label is the code.
+    """
     texts = [labels[i] for i in members]
     repeated = {text for text, count in Counter(texts).items() if count > 1}
     if not repeated:

@@ -1,7 +1,8 @@
-"""Queries of a group on the areas of one level of a code list.
+"""Queries of a group on the areas of one level of a hierarchy.
 
-The areas of a level are one part of a group, so the queries on them are not consecutive unless this
-part varies slowest. `LevelQueries` numbers them from 0 and converts the numbers.
+A group of queries is a product of parts, such as areas of a geography times age groups. The queries
+on the areas of one level are therefore not consecutive in the group, unless the part of the areas
+varies slowest. `LevelQueries` finds their indices in the group.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ class LevelQueries:
 
     Attributes
     ----------
-    title : name of the level; with the attribute, if two attributes of the group have levels.
+    title : name of the level; followed by the name of the attribute if several attributes of the
+        group have levels.
     labels : label of each area.
-    part : number of the part of the group that has the areas.
-    start : number of the query of this part on the first area.
+    part : index of the part of the group whose queries are the areas.
+    start : index, within this part, of the query on the first area.
     counts : number of queries of each part of the group.
     """
 
@@ -43,13 +45,13 @@ class LevelQueries:
 
     @cached_property
     def per_area(self) -> int:
-        """Number of queries of the group per area."""
+        """Number of queries of the group on each area."""
         return math.prod(self.counts[: self.part] + self.counts[self.part + 1 :])
 
     def find(self, text: str) -> Sequence[int]:
-        """Return the numbers of the areas whose label contains a text, ignoring case.
+        """Return the indices of the areas whose label contains a text, ignoring case.
 
-        Without a text these are all areas. Areas with exactly this label are first.
+        Areas whose label equals the text come first. An empty text is contained in all labels.
         """
         needle = text.strip().casefold()
         if not needle:
@@ -59,20 +61,21 @@ class LevelQueries:
         return sorted(matches, key=lambda area: labels[area] != needle)
 
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
-        """Return the numbers of the queries ``start:stop`` in the list of all queries on some areas.
+        """Return the indices in the group of queries on the given areas, shape (queries,).
 
-        The list has the given order of the areas, and otherwise the order of the group.  The
-        numbers are those within the group, shape (queries,).
+        All queries on these areas are listed like the queries of a group that has only these areas,
+        in this order. The result has the entries ``start:stop`` of this list.
         """
         shape = list(self.counts)
         shape[self.part] = len(areas)
         first, last, _ = slice(start, stop).indices(len(areas) * self.per_area)
-        places = list(np.unravel_index(np.arange(first, max(first, last)), shape))
-        places[self.part] = self.start + np.asarray(areas, dtype=np.int64)[places[self.part]]
-        return np.asarray(np.ravel_multi_index(tuple(places), self.counts), dtype=np.int64)
+        # one array per part of the group: the index of each query within this part
+        indices = list(np.unravel_index(np.arange(first, max(first, last)), shape))
+        indices[self.part] = self.start + np.asarray(areas, dtype=np.int64)[indices[self.part]]
+        return np.asarray(np.ravel_multi_index(tuple(indices), self.counts), dtype=np.int64)
 
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the result of `numbers` as ranges (first, end) of consecutive queries."""
+        """Return the indices of `numbers` as ranges (first, exclusive end) of consecutive indices."""
         numbers = self.numbers(areas, start, stop)
         if not len(numbers):
             return []
@@ -81,9 +84,9 @@ class LevelQueries:
 
 
 def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:
-    """Return the levels whose areas are queries of a group, from coarse to fine.
+    """Return the levels whose areas are queries of a group, per attribute from coarse to fine.
 
-    The cells of an attribute with a hierarchy are a level with the name of the attribute.
+    The cells of an attribute with a hierarchy count as a level with the name of the attribute.
 
     >>> from engine.workload import Attribute, CodeList, Levels, Workload
     >>> codes = CodeList.from_labels({"Ohio": ["39001"], "Iowa": ["19001", "19003"]}, levels=["state"])
@@ -120,7 +123,7 @@ def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:
 def _levels_of_family(
     attribute: Attribute, family: Family
 ) -> list[tuple[str, tuple[str, ...], int]]:
-    """Return name, labels and first query of each level whose areas are queries of a family."""
+    """Return (name, labels of areas, index of the first query) of each level of a family."""
     cells = tuple(map(attribute.label, range(attribute.size)))
     if isinstance(family, Marginal):
         return [(attribute.name, cells, 0)]
@@ -137,11 +140,12 @@ def _levels_of_family(
 
 
 def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
-    """Return the sums of a group along the hierarchies of its attributes: title -> group.
+    """Return the groups in which the queries on one attribute are replaced by areas of a level.
 
-    A group has the areas of one level in place of the queries on one attribute, and the queries of
-    ``group`` on the other attributes. Levels that are queries of ``group`` are left out. A group with
-    a joint family has no such sums.
+    The result maps a title, such as "state", to a group with one query per area of this level in
+    place of the queries on the attribute, and the queries of ``group`` on all other attributes. It
+    has one entry per level of each hierarchy of the attributes, except for levels whose areas are
+    already queries of ``group``. It is empty if a family of ``group`` is on several attributes.
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
@@ -173,11 +177,12 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
 def at_level(
     schema: Schema, group: Group, attribute: str, level: str, hierarchy: str | None = None
 ) -> Group:
-    """Return a group with the areas of a level in place of its queries on an attribute.
+    """Return a group with one query per area of a level in place of its queries on an attribute.
 
     Raises
     ------
-    WorkloadError : the attribute is not in the group or in a joint family, or has no such level.
+    WorkloadError : if the attribute is not in the group or has no such level, or if a family of the
+        group is on several attributes.
     """
     families = {
         group.attributes[part.axes[0]]: part.family for part in group.parts if len(part.axes) == 1

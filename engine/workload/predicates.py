@@ -1,9 +1,9 @@
-"""Predicate language: parsing and evaluation to query rows.
+"""Predicate language: parsing of conditions and evaluation on cells.
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
 and sums, differences and products of coded attributes. A level of a hierarchy is compared with the
-labels of its areas, unless an attribute has its name. The text is parsed and never executed.
-`compared_dates` evaluates comparisons of an attribute of dates; SQL conditions use it, too.
+labels of its areas; a level with the name of an attribute cannot be used. The text is parsed and
+never executed. `compared_dates` evaluates comparisons with dates for predicates and for SQL.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ def compared_dates(
     Parameters
     ----------
     sign : comparison operator of SQL: "=", "<>", "<", "<=", ">" or ">=".
-    constant : a date; or a longer calendar period, which denotes all its days; or the label of
-        missing values, which can only be compared by = and <>. Of the comparisons with a date or
-        period only <> is true for the cell of missing values, which has no place in the order.
-    clip : whether the first and the last cell include all earlier and later days.
+    constant : text of a date or of a longer calendar period, such as "2024-Q2", or the label of the
+        cell for missing values. A period denotes all its days. The label of missing values can only
+        be compared by = and <>.
+    clip : whether the first cell includes all earlier days and the last cell all later days.
 
     Returns
     -------
-    mask of the cells in which all days satisfy the comparison, shape (size,), and the positions of
-    the cells in which only some days do.
+    satisfied : mask of the cells in which every day satisfies the comparison, shape (size,). In the
+        cell for missing values only <> with a date or period is true.
+    cut : positions of the cells in which some days satisfy the comparison and others do not.
 
     Raises
     ------
-    WorkloadError : if the constant is not a date, a period or that label.
+    WorkloadError : if the constant is none of these texts, or < or > compares with the label.
 
     >>> month = Attribute.dates("day", "2024-01", "2024-04")
     >>> compared_dates(month, ">=", "2024-Q2")
@@ -94,7 +95,7 @@ def compared_dates(
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the end of a message that a comparison holds for only some of the days of cell i."""
+    """Return the end of the error message about a comparison true on only some days of cell i."""
     first, last = attribute.days(i)
     return (
         f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
@@ -103,7 +104,7 @@ def cut_text(attribute: Attribute, i: int) -> str:
 
 
 MAX_TEXT = 10_000
-# matches quoted texts, which remain as they are, and names in backticks, which are replaced
+# Matches quoted texts (group 1) and names in backticks (group 2).
 _TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")
 _COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -132,16 +133,15 @@ _SQL_SIGN = {
 
 
 def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float64]:
-    """Return 1 for each cell in which a predicate is true and else 0, shape (cells,).
+    """Return 1 for each cell in which a predicate is true and 0 for all others, shape (cells,).
 
-    Cells are in row-major order, with the last attribute varying fastest.
-
-    A condition on a binned attribute must be constant on each bin. Names that are not Python
-    identifiers, such as ``hours-per-week``, are written in backticks or in the form of `word`.
+    Cells are in row-major order, with the last attribute varying fastest. Names that are not Python
+    identifiers, such as ``hours-per-week``, are written in backticks or as `word` returns them.
 
     Raises
     ------
-    WorkloadError : if the text is not a predicate on the attributes.
+    WorkloadError : if the text is not a predicate on the attributes, or if a comparison is true for
+        only some values of a bin.
 
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
@@ -161,10 +161,11 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
 
 
 def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
-    """Parse a predicate; names in backticks are replaced by those of `_placeholders`."""
+    """Return the syntax tree of a predicate, with `_placeholders` for names in backticks."""
     if len(text) > MAX_TEXT:
         raise WorkloadError(
-            f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed."
+            f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Shorten it, or"
+            " use several queries."
         )
     terms = _terms(attributes)
     placeholders = dict(zip(terms, _placeholders(list(terms)), strict=True))
@@ -200,10 +201,10 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
 def _terms(
     attributes: Sequence[Attribute],
 ) -> dict[str, list[tuple[int, HierarchyLevel | None]]]:
-    """Return the names that a predicate can contain, of attributes and of levels of hierarchies.
+    """Return what each name in a predicate can denote: name -> list of pairs (axis, level).
 
-    A name is mapped to pairs of the axis of its attribute and its level, or None for the attribute.
-    A level with the name of an attribute has no name in predicates.
+    The axis is the position of the attribute. The level is None if the name denotes the attribute
+    itself. Levels with the name of an attribute are left out.
     """
     terms: dict[str, list[tuple[int, HierarchyLevel | None]]] = {
         a.name: [(axis, None)] for axis, a in enumerate(attributes)
@@ -217,13 +218,13 @@ def _terms(
 
 
 def _placeholders(names: Sequence[str]) -> list[str]:
-    """Return one Python identifier per name, all different from the `word` of every name."""
+    """Return one Python identifier per name, different from what `word` returns for any name."""
     longest = max((len(word(name)) for name in names), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(names))]
 
 
 def _display_name(attribute: Attribute) -> str:
-    """Return an attribute name as a predicate can contain it, for messages."""
+    """Return an attribute name as it is written in predicates, for messages."""
     name = attribute.name
     if word(name) == name or "`" in name:
         return word(name)
@@ -236,7 +237,7 @@ def word(name: str) -> str:
     >>> word("hours-per-week"), word("class"), word("2nd")
     ('hours_per_week', 'class_', '_2nd')
     """
-    # the Python parser normalizes identifiers to NFKC
+    # The Python parser normalizes identifiers to NFKC.
     text = "".join(
         c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name)
     )
@@ -247,11 +248,11 @@ def word(name: str) -> str:
 
 
 def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
-    """Return the positions of the attributes in a predicate.
+    """Return the positions in ``attributes`` of the attributes that a predicate names.
 
     Raises
     ------
-    WorkloadError : if the predicate has no attribute, or an unknown name.
+    WorkloadError : if the predicate cannot be parsed, names no attribute, or has an unknown name.
 
     >>> named_in("x + y <= 1 and not x", [Attribute.of_size(name, 2) for name in "wxy"])
     (1, 2)
@@ -268,7 +269,7 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
             else "contains no attribute"
         )
         raise WorkloadError(
-            f"The predicate {text[:80]!r} {problem}. Use these attributes:"
+            f"The predicate {text[:80]!r} {problem}. Use these names:"
             f" {', '.join(words[:10])}. Example: \"age >= 30 and sex == 'F'\"."
         )
     axes = {
@@ -281,9 +282,10 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
 
 
 class _Evaluator:
-    """Evaluator of the nodes of a parsed predicate for all cells at once.
+    """Evaluator of a parsed predicate on all cells at once.
 
-    Values of nodes are arrays that broadcast to the shape of the table of cells.
+    The methods for nodes return arrays that broadcast to the shape of the table of cells, which has
+    one axis per attribute.
     """
 
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
@@ -297,7 +299,7 @@ class _Evaluator:
             self.terms.setdefault(word(name), []).extend(meanings)
 
     def refuse(self, why: str) -> WorkloadError:
-        """Return the error with this reason and the permitted syntax."""
+        """Return an error that says why the predicate is refused, and what syntax is permitted."""
         allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"
@@ -305,7 +307,7 @@ class _Evaluator:
         )
 
     def truth(self, node: ast.expr) -> Any:
-        """Return in which cells a condition is true."""
+        """Return a mask of the cells in which a condition is true."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(v) for v in node.values]
             combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -326,7 +328,7 @@ class _Evaluator:
         raise self.refuse("has a part that is not a condition")
 
     def comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
-        """Return in which cells one comparison, or ``in`` with a list, is true."""
+        """Return a mask of the cells in which one comparison, or one test by ``in``, is true."""
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(right, (ast.List, ast.Tuple, ast.Set)):
                 raise self.refuse("uses 'in' without a list")
@@ -362,21 +364,21 @@ class _Evaluator:
         return None
 
     def named(self, name: str) -> tuple[int, Attribute, HierarchyLevel | None]:
-        """Return the axis and the attribute of a name, and the level if it is the name of one."""
+        """Return the axis and the attribute of a name, and the level if the name denotes a level."""
         if name not in self.terms:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.terms[name]) > 1:
             remedy = (
                 "put the name in backticks"
                 if any(level is None for _, level in self.terms[name])
-                else "use a family 'level' with the name of its hierarchy"
+                else "use the family 'level' with the name of a hierarchy"
             )
-            raise self.refuse(f"has the ambiguous name {name}; {remedy}")
+            raise self.refuse(f"has the name {name}, which can denote several things; {remedy}")
         ((axis, level),) = self.terms[name]
         return axis, self.attributes[axis], level
 
     def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return one value per cell of an attribute, as an array that varies along its axis only."""
+        """Return values of shape (size,) of one attribute, reshaped to vary along its axis only."""
         shape = [1] * len(self.sizes)
         shape[axis] = self.sizes[axis]
         return np.asarray(values).reshape(shape)
@@ -384,13 +386,14 @@ class _Evaluator:
     def against_constant(
         self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool
     ) -> Any:
-        """Return in which cells the comparison of an attribute with a constant is true.
+        """Return a mask of the cells in which the comparison of a name with a constant is true.
 
-        A comparison that is true for only some values of a cell is refused.
+        A comparison that is true for only some values of a bin is refused.
 
         Parameters
         ----------
-        flipped : whether the constant is on the left side.
+        name : name of an attribute or of a level.
+        flipped : whether the constant is on the left side of the comparison.
         """
         axis, a, level = self.named(name)
 
@@ -404,23 +407,26 @@ class _Evaluator:
                     f"compares {subject}, which has labels; use == or != with a label in quotes"
                 )
             if constant not in labels:
-                raise self.refuse(f"compares {subject} with a label that it does not have")
+                raise self.refuse(
+                    f"compares {subject} with {constant[:40]!r}, which is not one of its labels"
+                )
             verdicts = np.array([holds(label) for label in labels])
             return self.along(axis, verdicts if level is None else verdicts[level.area_of_cell])
         if a.is_dated:
             return self.against_date(axis, a, _MIRRORED[compare] if flipped else compare, constant)
         if isinstance(constant, str):
-            raise self.refuse(f"compares {a.name}, which is a number, with a text")
+            raise self.refuse(f"compares the numeric attribute {a.name} with a text")
         if a.edges is None:
             return self.along(axis, holds(np.arange(a.size)))
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
-        # largest value below the upper edge; the largest float below 0 is subnormal
+        # Each bin is tested at its smallest and largest values and at one value inside. below_high
+        # is the largest value below the upper edge; for an edge of 0 this float is subnormal.
         with np.errstate(under="ignore"):
             below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
-        # largest value in the bin; only the last bin includes its upper edge
+        # Only the last bin includes its upper edge.
         largest = np.where(np.arange(a.size) == a.size - 1, high, below_high)
-        # a value inside the bin: the constant if possible, because == is true for no other value
+        # The value inside is the constant where possible, because == is true for no other value.
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:
             middle = np.minimum(np.floor(middle), largest)
@@ -436,7 +442,7 @@ class _Evaluator:
     def against_date(
         self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
     ) -> Any:
-        """Return in which cells of an attribute of dates a comparison with a date is true."""
+        """Return a mask of the cells in which a comparison of dates with a constant is true."""
         if not isinstance(constant, str):
             raise self.refuse(
                 f"compares {a.name}, which has dates, with a number; write dates in quotes"
@@ -450,7 +456,7 @@ class _Evaluator:
         return self.along(axis, inside)
 
     def number(self, node: ast.expr) -> Any:
-        """Return the value of an arithmetic expression of codes and numbers in every cell."""
+        """Return the value in every cell of an arithmetic expression of coded attributes."""
         if (constant := self.constant(node)) is not None and not isinstance(constant, str):
             return constant
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
@@ -476,7 +482,6 @@ class _Evaluator:
         for a in self.attributes:
             if isinstance(node, ast.Constant) and node.value == a.name:
                 raise self.refuse(
-                    f"has the attribute {a.name} as a text; write {_display_name(a)} without these"
-                    " quotes"
+                    f"has the attribute {a.name} in quotes; write {_display_name(a)} without them"
                 )
         raise self.refuse("has a part that is neither an attribute nor a number")

@@ -1,7 +1,7 @@
 """Schema of the records: attributes, person column, structural zeros and invariants.
 
-Sizes are Python integers, because the full domain of 40 attributes with 1,000 values each has more
-cells than a fixed-width integer can represent.
+Numbers of cells are Python integers of any length: 40 attributes with 1,000 values each have more
+cells than a 64-bit integer can represent.
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ def _person_attribute_message(name: str) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered attributes of the records, as a mapping from name to attribute, with public
-    constraints.
+    """Ordered attributes of the records, with public constraints on the records.
+
+    A schema is also a mapping: ``schema["age"]`` is an attribute, and iteration yields names.
 
     Parameters
     ----------
-    attributes : attributes in order; iteration over the schema yields their names.
-    person : column that identifies the person of each row. It is not an attribute and is not
-        counted. None if there is no such column.
-    rows_per_person : bound on the counted rows of one person; the default for budgets and counts.
-        Without a person column the bound is an assertion of the curator, and a release must protect
-        at least this number of rows. None if not declared.
+    attributes : the attributes in order.
+    person : name of the column that identifies the person of each row, or None. The column is not
+        an attribute and is not counted.
+    rows_per_person : largest number of counted rows of one person, or None if not declared. It is
+        the default for budgets and counts. Without a person column the curator asserts this bound,
+        and a release must protect at least this number of rows.
     impossible : rules for structural zeros, such as "age < 15 and married == 'yes'", as predicates
         of `Custom`. A row that satisfies a rule is excluded from every count, like a row outside
         the domain.
@@ -133,7 +134,7 @@ class Schema:
         object.__setattr__(self, "_by_name", by_name)
         object.__setattr__(self, "impossible", checked_rules(impossible))
         object.__setattr__(self, "invariants", checked_invariants(invariants, checked_attributes))
-        # evaluated here so that invalid or contradictory constraints raise at once
+        # The property is evaluated here so that invalid or contradictory constraints raise at once.
         _ = self.facts
 
     @cached_property
@@ -143,11 +144,11 @@ class Schema:
 
     @cached_property
     def order(self) -> dict[str, int]:
-        """Position of every attribute."""
+        """Name of each attribute -> its position in the schema."""
         return {name: i for i, name in enumerate(self.names)}
 
     def ranked(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names in the order of the schema."""
+        """Return names of attributes, sorted in the order of the schema."""
         return tuple(sorted(names, key=self.order.__getitem__))
 
     @cached_property
@@ -169,20 +170,20 @@ class Schema:
         if attribute is None:
             near = near_matches(name, self.names)
             raise SchemaError(
-                f"the schema has {len(self):,} attributes, but no attribute"
-                f" {quote_public(name)}{near}"
+                f"the schema has no attribute {quote_public(name)} among its {len(self):,}"
+                f" attributes{near}"
             )
         return attribute
 
     def named(
         self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError
     ) -> tuple[str, ...]:
-        """Return ``names``, one name or several, as a tuple; raise if they are invalid.
+        """Return one or several names of attributes as a tuple of different names.
 
         Raises
         ------
         SchemaError : if the schema has no attribute with one of the names.
-        error : if ``names`` is not a collection of names, or has a name twice.
+        error : if ``names`` is not a collection of names, or contains a name twice.
 
         >>> Schema([Attribute.of_size("age", 4)]).named("age")
         ('age',)
@@ -196,25 +197,23 @@ class Schema:
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
             raise error(
-                f"A set of attributes has a name twice: {', '.join(checked)}. Give each name once."
+                f"A list of attributes contains a name twice: {', '.join(checked)}. Give each name once."
             )
         return checked
 
     def sizes(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the shape of a marginal table: the number of cells per attribute, in the order of
-        ``names``.
-        """
+        """Return the number of cells of each attribute: the shape of their marginal table."""
         return tuple(self[name].size for name in names)
 
     def cells(self, names: Iterable[str]) -> int:
-        """Return the exact number of cells of a marginal table; 1 without attributes."""
+        """Return the exact number of cells of the marginal table on ``names``; 1 if empty."""
         return math.prod(self.sizes(names))
 
     def with_missing_values(self, texts: Iterable[str]) -> Schema:
-        """Return the schema with further texts for missing values of all attributes.
+        """Return the schema with texts added to the ``missing_values`` of all attributes.
 
-        An attribute that has such a text as a label does not get it, unless this is the label of
-        its missing values.
+        A text that is a label of an attribute is not added to this attribute, unless the label is
+        that of its missing values.
 
         >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("answer", ["yes", "no", "NA"])])
         >>> [a.missing_values for a in schema.with_missing_values(["NA", "."]).attributes]
@@ -226,11 +225,13 @@ class Schema:
         )
 
     def with_code_list(self, name: str, code_list: CodeList) -> Schema:
-        """Return the schema with a code list for one attribute, which is added if it is new.
+        """Return the schema with the hierarchy of a code list added to the attribute ``name``.
+
+        If the schema has no such attribute, an attribute with the codes as cells is appended.
 
         Raises
         ------
-        SchemaError : if the attribute has other labels than the cells of the code list.
+        SchemaError : if the attribute exists and its labels are not the codes of the list.
         """
         attributes = [
             attribute.with_hierarchy(code_list) if attribute.name == name else attribute
@@ -241,7 +242,7 @@ class Schema:
         return replace(self, attributes=tuple(attributes))
 
     def without_hierarchy(self, name: str, hierarchy: str) -> Schema:
-        """Return the schema without one hierarchy of an attribute, whose cells remain."""
+        """Return the schema without one hierarchy of an attribute; its cells do not change."""
         remaining = tuple(h for h in self[name].hierarchies if h.name != hierarchy)
         attributes = (
             replace(attribute, hierarchies=remaining) if attribute.name == name else attribute
@@ -252,7 +253,7 @@ class Schema:
     def with_facts(
         self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None
     ) -> Schema:
-        """Return the schema with new rules for structural zeros, new invariants, or both.
+        """Return the schema with other rules for structural zeros, other invariants, or both.
 
         Parameters
         ----------
@@ -284,9 +285,9 @@ class Schema:
         return replace(self, impossible=rules, invariants=tables)
 
     def is_exact(self, names: Iterable[str]) -> bool:
-        """Return whether the table on these attributes follows from an invariant.
+        """Return whether the table on these attributes is a margin of an invariant.
 
-        Attributes with a single cell are ignored.
+        Attributes with a single cell are ignored: they do not change the counts.
         """
         if not self.invariants:
             return False
@@ -294,9 +295,9 @@ class Schema:
         return any(requested <= exact_names for exact_names in self._exact)
 
     def exact_table(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the exact counts on these attributes, summed from an invariant.
+        """Return the exact counts on these attributes, shape ``sizes(names)``.
 
-        Shape ``sizes(names)``; some invariant must contain the attributes (see `is_exact`).
+        The counts are sums of an invariant; `is_exact` must be true for the attributes.
         """
         requested = [name for name in names if self[name].size > 1]
         invariant = next(
@@ -310,9 +311,9 @@ class Schema:
 
     @cached_property
     def exact_spaces(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of attributes whose tables follow from the invariants, smaller sets first.
+        """Sets of attributes whose table is a margin of an invariant, smaller sets first.
 
-        Attributes with a single cell are left out of the sets.
+        The sets do not contain attributes with a single cell.
         """
         wide = [
             [name for name in invariant.attributes if self[name].size > 1]
@@ -328,7 +329,7 @@ class Schema:
 
     @cached_property
     def exact_places(self) -> tuple[list[int], ...]:
-        """For each invariant, the positions of its attributes in the schema."""
+        """Positions in the schema of the attributes of each invariant, one list per invariant."""
         return tuple(
             [self.order[name] for name in invariant.attributes] for invariant in self.invariants
         )
@@ -339,7 +340,7 @@ class Schema:
 
     @property
     def exact_text(self) -> str:
-        """Description of the invariants; empty if there are none.
+        """Text that names the tables of the invariants; empty if there are none.
 
         >>> Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])]).exact_text
         'the exact totals on age'
@@ -357,9 +358,9 @@ class Schema:
         )
 
     def meaning(self, budget: Budget, *, curve: bool = True) -> str:
-        """Return the privacy definition of a budget in one line.
+        """Return the privacy definition of a budget and its parameters in one line.
 
-        With invariants it is subspace differential privacy instead of differential privacy.
+        If the schema has invariants, the definition is subspace differential privacy.
 
         >>> exact = Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])])
         >>> exact.meaning(Budget(pcost=1.0)).partition(":")[0]
@@ -371,25 +372,27 @@ class Schema:
 
     @cached_property
     def structural_zeros(self) -> tuple[JointConstraint, ...]:
-        """Structural zeros of the rules, one entry for all rules that share attributes."""
+        """Structural zeros of the rules; rules that share attributes are combined in one entry."""
         return read_rules(self.impossible, self.attributes) if self.impossible else ()
 
     @cached_property
     def facts(self) -> tuple[JointConstraint, ...]:
-        """Constraints of rules and invariants, one entry for all that share attributes."""
+        """Constraints of rules and invariants; those that share attributes are one entry."""
         return joint_facts(self.structural_zeros, self.invariants, self.attributes)
 
     def possible_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal of the uniform distribution on the possible cells of the full domain.
+        """Return the marginal on ``names`` of the uniform distribution on all possible cells.
 
-        Shape ``sizes(names)``, with sum 1; exactly 0 where the rules together exclude a cell.
+        Possible cells are the cells of the full domain that no rule excludes. The marginal has the
+        shape ``sizes(names)`` and sum 1, and is exactly 0 in the cells that the rules exclude.
         """
         return self._share(tuple(names), self.structural_zeros)
 
     def even_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal of a near-uniform distribution that satisfies rules and invariants.
+        """Return the marginal on ``names`` of a distribution with the rules and invariants.
 
-        Shape ``sizes(names)``, with sum 1; exactly 0 where rules and invariants exclude a cell.
+        The distribution is close to uniform otherwise. The marginal has the shape ``sizes(names)``
+        and sum 1, and is exactly 0 in the cells that rules and invariants exclude.
         """
         return self._share(tuple(names), self.facts)
 
@@ -413,7 +416,7 @@ class Schema:
         return frozenset(name for fact in self.facts for name in fact.names)
 
     def person_column(self, column: str | None = None) -> str | None:
-        """Return the name of the person column: that of the schema, or else ``column``.
+        """Return ``column`` or, if it is None, the person column that the schema declares.
 
         Raises
         ------
@@ -429,9 +432,9 @@ class Schema:
         return self.person if column is None else column
 
     def other_rows(self, rows: int) -> str:
-        """Return a warning if a budget protects another number of rows per person than declared.
+        """Return a warning if a budget for ``rows`` rows per person contradicts the schema.
 
-        ``rows`` is the number of the budget. Empty if the schema declares the same number, or none.
+        The text is empty if the schema declares the same number of rows per person, or none.
 
         >>> schema = Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3)
         >>> schema.other_rows(1)  # doctest: +NORMALIZE_WHITESPACE
@@ -457,7 +460,7 @@ class Schema:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description with format and version; unset options are left out."""
+        """Return a JSON-ready description with its format version; unset options are left out."""
         attributes = [attribute.to_dict() for attribute in self.attributes]
         optional: dict[str, Any] = {
             "person": self.person,
@@ -486,8 +489,8 @@ class Schema:
             "attributes",
         }:
             raise SchemaError(
-                f"this is not a schema: give the keys 'format' (with {_FORMAT!r}) and 'attributes';"
-                " optional are 'person', 'rows_per_person', 'impossible' and 'invariants'"
+                f"the keys are not those of a schema; give 'format' (with {_FORMAT!r}) and 'attributes',"
+                " and optionally 'person', 'rows_per_person', 'impossible' and 'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
@@ -507,16 +510,18 @@ class Schema:
     def to_csv(self) -> str:
         r"""Return the schema as CSV text with one row per attribute.
 
-        The header is name,kind,size,labels,edges,other,missing,clip, followed by those of integer,
-        missing_values, decimal, thousands, start, stop, unit, date_format and hierarchies that an
-        attribute uses. Hierarchies are JSON text.
+        The columns are name, kind, size, labels, edges, other, missing and clip. The columns
+        integer, missing_values, decimal, thousands, start, stop, unit, date_format and hierarchies
+        follow if an attribute uses them. Hierarchies are JSON text.
 
-        Labels and edges are joined by |. A backslash precedes | and \ inside a text, and = + - @ at
-        its start, so that spreadsheets do not interpret a label as a formula.
+        Labels and edges are joined by |. A backslash is written before | and \ inside a text. It is
+        also written before = + - @ at the start of a text, so that spreadsheets do not interpret a
+        label as a formula.
 
-        Further rows describe the other parts of the schema, if declared: the kind person has the
-        person column as name and the rows per person as size; the kind impossible has a rule as
-        name; the kind exact has the attributes of an invariant as labels and its counts as edges.
+        Other declarations of the schema are further rows. A row of the kind person has the person
+        column as name and the rows per person as size. A row of the kind impossible has a rule as
+        name. A row of the kind exact has the attributes of an invariant as labels and its counts as
+        edges.
         """
         rows = [attribute.to_dict() for attribute in self.attributes]
         if self.person is not None or self.rows_per_person is not None:
@@ -536,7 +541,7 @@ class Schema:
     def from_csv(cls, text: str | bytes) -> Schema:
         """Read a schema from CSV text or UTF-8 bytes in the format of `to_csv`.
 
-        The columns name and kind are required; any other column can be left out if it is empty.
+        The columns name and kind are required. Other columns can be left out if they are empty.
 
         Raises
         ------
@@ -551,7 +556,8 @@ class Schema:
                 if document.get("kind") == RULE_KIND:
                     if document.keys() != {"name", "kind"}:
                         raise SchemaError(
-                            "a row of the kind impossible has a rule as its name and no other cell"
+                            "a row of the kind impossible has more than a name; give a rule as its"
+                            " name and leave the other columns empty"
                         )
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:
@@ -560,7 +566,8 @@ class Schema:
                     attributes.append(Attribute.from_dict(document))
                 elif person_fields or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
                     raise SchemaError(
-                        "one row of the kind person is allowed, with a name, a size, or both"
+                        "there are several rows of the kind person, or one without name and size or"
+                        " with other columns; give one such row with a name, a size, or both"
                     )
                 else:
                     person_fields = {

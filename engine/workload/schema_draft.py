@@ -1,13 +1,13 @@
 """Schema drafts from data dictionaries.
 
-A draft is a schema that a person confirms. A data dictionary is a CSV file with a column of names
-and the values of each name, in one of two layouts:
+A draft is a schema that a person confirms. A data dictionary is a CSV file that lists the possible
+values of each column of the records, in one of two layouts:
 
     name,value,label        one row per value; the name can be omitted after its first row
     name,values             one row per column of the records: "F|M", "1 = Female; 2 = Male" or "0-99"
 
-An invalid line or value is reported with its line number and does not affect other columns. The
-module also chooses bins for ranges of numbers, and recognizes files of records.
+An invalid line or value is reported with its line number; the other columns are drafted. The module
+also chooses bins for ranges of numbers, and recognizes files of records.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
 from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, decoded_text
 
-# an integer range with more values is divided into bins
+# A range of more integers is divided into bins.
 _MAX_INTEGER_CELLS = 200
 _INTEGER_BINS = 50
-# bins of decimal numbers have the smallest step (1, 2 or 5 times a power of ten) that is at least
-# the range divided by this number
+# A range of decimal numbers is divided into about this number of bins.
 _DECIMAL_BINS = 20
 _MAX_LISTED_REASONS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftSchema:
-    """Schema that a person must confirm, with the columns that could not be drafted.
+    """Drafted schema that a person must confirm, and the columns for which the draft failed.
 
     Attributes
     ----------
-    schema : attributes of the columns that could be drafted.
+    schema : drafted attributes.
     unlabelled : names of the columns without an attribute in ``schema``.
-    reasons : name of a column without an attribute -> reason.
-    notes : sentences on decisions of the draft to check, such as values that were left out.
+    reasons : name of a column without an attribute -> reason why it has none.
+    notes : sentences about decisions that the person must check, such as values that were left out.
     """
 
     schema: Schema
@@ -56,7 +55,9 @@ class DraftSchema:
 
 
 def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
-    """Return the error for a public file (``what``) from which no attribute can be drafted.
+    """Return the error that no attribute can be drafted from a public file, called ``what``.
+
+    ``reasons`` maps the name of each column to the reason why it has no attribute.
 
     >>> str(no_attribute("these records", {"id": "it has one value only"}))  # doctest: +NORMALIZE_WHITESPACE
     "No attribute can be drafted from these records: 'id': it has one value only. Write the schema
@@ -79,14 +80,14 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
 def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
     """Return a numeric attribute for the integers ``low`` .. ``high``.
 
-    It has one cell per integer.  For more than 200 integers it has at most 50 bins of equal width,
-    of which the last can be narrower.
+    The attribute has one cell per integer or, for more than 200 integers, at most 50 bins of equal
+    width. The last bin can be narrower.
 
     Parameters
     ----------
-    integer : whether the attribute declares that all values are integers. Its last cell then ends
-        at ``high``, otherwise it is half-open like the others. Ignored if ``low`` or ``high`` is
-        beyond the integers that floats represent exactly.
+    integer : whether the attribute declares that all values are integers. If True, the last edge is
+        ``high``; if False, the last edge is above ``high``. Treated as False if ``low`` or ``high``
+        is beyond the integers that floats represent exactly.
 
     >>> integer_range("age", 0, 99).size, integer_range("income", 0, 99_999).size
     (100, 50)
@@ -102,8 +103,8 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
 def decimal_bins(name: str, low: float, high: float) -> Attribute:
     """Return a numeric attribute with 8 to 21 bins for a range of decimal numbers.
 
-    All edges are multiples of one step, which is 1, 2 or 5 times a power of ten. Raises SchemaError
-    if ``low`` is not below ``high``.
+    All edges are multiples of the step, which is 1, 2 or 5 times a power of ten. Raises SchemaError
+    unless ``low`` < ``high``.
 
     >>> decimal_bins("share", 0.03, 0.98).edges[:3], decimal_bins("temperature", 10.0, 60.0).size
     ((0.0, 0.05, 0.1), 10)
@@ -111,7 +112,7 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
     smallest_step = (Fraction(high) - Fraction(low)) / _DECIMAL_BINS
     if float(smallest_step) <= 0.0:
         raise SchemaError(
-            f"the range of {quote_public(name)} is empty. Write a lower and a higher number"
+            f"the range of {quote_public(name)} is empty. Write the smaller number before the larger"
         )
     power = Fraction(10) ** math.floor(math.log10(smallest_step))
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= smallest_step)
@@ -122,11 +123,11 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
 _NAME_HEADERS = ("name", "variable", "variable name", "column", "column name", "field", "attribute")
 _VALUE_HEADERS = ("value", "code", "values", "codes", "categories", "labels", "range", "value code")
 _LABEL_HEADERS = ("label", "value label", "meaning", "description", "category", "text")
-# maximum number of characters of the first record of a JSON file
+# Limit for the first record of a JSON file, in characters.
 _MAX_JSON_RECORD = 1_000_000
-# possible contents of the records if the dictionary has codes and labels
+# What the records can contain if the dictionary has both a code and a label for a value.
 HOLD = ("labels", "codes")
-# separators of values in one field, in decreasing priority
+# A field is split at the first of these separators that it contains.
 _SEPARATORS = ("\n", "|", ";")
 _MISSING_LABEL = re.compile(
     r"missing|unknown|no answer|not applicable|not available|n/?a|refus\w*|don'?t know|dk|not"
@@ -145,16 +146,17 @@ _INTEGER = re.compile(r"[-+]?\d+")
 def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSchema:
     """Draft a schema from a data dictionary, to be confirmed by a person who knows the data.
 
-    An integer range becomes a numeric attribute with one cell per integer, or with bins of equal
-    width if there are more than 200.
+    A range of at most 200 integers becomes a numeric attribute with one cell per integer. A longer
+    range is divided into bins of equal width.
 
     Parameters
     ----------
-    hold : content of the records for values with a code and a label: "labels" or "codes".
+    text : data dictionary as CSV text.
+    hold : whether the records contain "labels" or "codes", for values that have both.
 
     Returns
     -------
-    draft with line numbers of the dictionary in `reasons` and `notes`.
+    draft whose `reasons` and `notes` refer to line numbers of the dictionary.
 
     Raises
     ------
@@ -164,15 +166,16 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     >>> [(a.name, a.labels, a.size) for a in draft.schema.attributes]
     [('sex', ('Female', 'Male'), 2), ('age', None, 100)]
     >>> draft.reasons
-    {'job': 'line 5: fewer than two values. Write them all, or a range as 0-99'}
+    {'job': 'line 5: fewer than two values. Write all values, or a range such as 0-99'}
     """
     check_choice("content of the records", hold, HOLD, error=SchemaError)
     reader = _Rows(text)
     positions = _header_positions(reader.header)
     if positions is None:
         raise SchemaError(
-            f"This is not a data dictionary: it needs a column {' or '.join(_NAME_HEADERS[:3])} and"
-            f" a column {' or '.join(_VALUE_HEADERS[:3])}. Rename its columns."
+            "The file is not a data dictionary, which has a column"
+            f" {' or '.join(_NAME_HEADERS[:3])} and a column {' or '.join(_VALUE_HEADERS[:3])}."
+            " Rename the columns of the file."
         )
     columns: dict[str, _Column] = {}
     notes: list[str] = []
@@ -182,7 +185,7 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
         if not row or not name:
             notes.append(
                 f"line {line}: "
-                + (problem or "it has no name. Write the column's name before its values")
+                + (problem or "it has no name. Write the name of the column before its values")
             )
             continue
         column = columns.setdefault(name, _Column(line))
@@ -198,11 +201,12 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
             notes += [f"{name}, {note}" for note in column.notes]
         except SchemaError as error:
             reasons[name] = str(error)
-    # the file may contain records, so the error does not quote it
+    # The file may contain private records, so the error does not quote it.
     if not attributes:
         raise SchemaError(
-            f"No attribute can be drafted from the dictionary: {len(reasons):,} columns have fewer"
-            " than two values, or lines that are not valid. Write all values, or a range as 0-99."
+            f"No attribute can be drafted from the dictionary: all {len(reasons):,} columns have fewer"
+            " than two values, or invalid lines. Write all values of a column, or a range such as"
+            " 0-99."
         )
     return DraftSchema(
         schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes)
@@ -222,10 +226,10 @@ def is_dictionary(text: str | bytes) -> bool:
 
 
 def columns_of_records(text: str | bytes) -> tuple[str, ...]:
-    """Return the column names of a CSV with records; an empty tuple for other contents.
+    """Return the column names of a CSV file of records; an empty tuple for any other text.
 
-    Only the first line is read. The result is empty if this line has numbers, because it could then
-    be a record. Columns without a name, such as row numbers of R and pandas, are omitted.
+    Only the first line is read. A first line with numbers could be a record, so the result is then
+    empty. Columns without a name, such as the row numbers of R and pandas, are omitted.
 
     >>> columns_of_records("age,sex\\n31,F\\n"), columns_of_records("31,F\\n"), columns_of_records("name,kind\\n")
     (('age', 'sex'), (), ())
@@ -239,8 +243,8 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
 def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
     """Return the keys of the first record in a JSON array or in JSON lines.
 
-    Only the first object is read. The result is empty for other JSON: a single object outside an
-    array could be a schema.
+    Only the first object is read. The result is empty for any other text, also for a single object
+    outside an array, which could be a schema.
 
     >>> columns_of_json_records('[{"age": 31, "sex": "F"}]'), columns_of_json_records('{"age": 85, "sex": 2}')
     (('age', 'sex'), ())
@@ -258,10 +262,10 @@ def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
 
 
 def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the column names in the header of a file of records; empty for any other header."""
+    """Return the names in the header of a file of records; an empty tuple for any other header."""
     header = [cell for cell in cells if cell]
     lower = {cell.lower() for cell in header}
-    # a header with mostly empty cells is a title above the table
+    # A first line with mostly empty cells is a title above the table.
     is_header = len(lower) == len(header) >= len(cells) / 2 and not any(map(_is_number, header))
     is_own_format = (
         lower <= {*KEYS, *TRUE_OR_FALSE}
@@ -272,9 +276,10 @@ def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _header_positions(header: Sequence[str]) -> tuple[int, int, int] | None:
-    """Return the column numbers of names, values and labels in the header of a data dictionary.
+    """Return the positions of the name, value and label columns in the header of a dictionary.
 
-    -1 for labels if there is no such column; None if it is not the header of a dictionary.
+    The position of the label column is -1 if there is none. The result is None if the header is not
+    that of a data dictionary.
     """
     lower = [cell.lower() for cell in header]
     if "kind" in lower:
@@ -295,7 +300,7 @@ def _is_number(text: str) -> bool:
 
 
 class _Rows:
-    """Iterable of the rows of a CSV text with line numbers and problems.
+    """Iterable of the rows of a CSV text: line number, fields, and why the row is invalid.
 
     The constructor raises SchemaError if the header is not valid CSV.
     """
@@ -303,7 +308,7 @@ class _Rows:
     def __init__(self, text: str | bytes) -> None:
         decoded = decoded_text(text)
         content, delimiter = csv_start(decoded)
-        # csv_start removes a first line that only declares the delimiter
+        # csv_start removes a first line such as sep=; that only declares the delimiter.
         self.skipped = int(len(content) < len(decoded))
         self.reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
         try:
@@ -312,13 +317,13 @@ class _Rows:
             ]
         except csv.Error:
             raise SchemaError(
-                "This is not a CSV file. Check its quotes, and save it as CSV."
+                "The file is not valid CSV. Check its quotes, and save it as CSV."
             ) from None
 
     def __iter__(self) -> Iterator[tuple[int, list[str], str]]:
-        """Yield line number, fields and problem of each row that is not empty.
+        """Yield (line number, fields, problem) of each row that is not empty.
 
-        The problem is the reason why the row is not valid, as text; empty for a valid row.
+        The problem is a text that says why the row is invalid; it is empty for a valid row.
         """
         while True:
             line, row, problem = self.reader.line_num + self.skipped + 1, list[str](), ""
@@ -342,18 +347,21 @@ class _Rows:
 
 @dataclass
 class _Column:
-    """Description of one column of the records in a data dictionary, with the problems in it."""
+    """What a data dictionary says about one column of the records.
+
+    ``reason`` says why the column has no attribute; it is empty if it has one.
+    """
 
     line: int
-    values: list[tuple[int, str, str]] = field(default_factory=list)  # line, code, meaning
+    # (line number, code, label) of each value
+    values: list[tuple[int, str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""
 
     def add(self, line: int, value: str, label: str) -> None:
-        """Add the values in one row of the dictionary.
+        """Add the values in one row of the dictionary; store a problem in ``reason``.
 
-        ``value`` is a single value, or several with separators, such as "1 = Female; 2 = Male".
-        A problem is stored in ``reason``.
+        ``value`` is one value, or several with separators, such as "1 = Female; 2 = Male".
         """
         separator = next((mark for mark in _SEPARATORS if mark in value), None)
         parts = [part.strip() for part in value.split(separator)] if separator else [value]
@@ -368,12 +376,13 @@ class _Column:
         ):
             part = next(code for code, equals, _ in pairs if not equals)
             self.reason = self.reason or (
-                f"line {line}: {quote_public(part)} has no code, unlike other values. Separate"
-                " values by | or line breaks"
+                f"line {line}: {quote_public(part)} has no code, but other values on the line have"
+                " one. Separate values by | or line breaks"
             )
         if any("=" in meaning for _, meaning in with_meaning):
             self.reason = (
-                self.reason or f"line {line}: a value has more than one =. Separate values by |"
+                self.reason
+                or f"line {line}: a value contains the sign = twice. Separate values by |"
             )
         self.values += [
             (line, code.strip(), meaning.strip() or label)
@@ -382,11 +391,9 @@ class _Column:
         ]
 
     def attribute(self, name: str, hold: str) -> Attribute:
-        """Return the attribute of these values; raise SchemaError with the line of the problem.
+        """Return the attribute with these values; raise SchemaError if there is a problem.
 
-        Parameters
-        ----------
-        hold : content of the records for values with a code and a label: "labels" or "codes".
+        ``hold`` is "labels" or "codes": what the records contain for values that have both.
         """
         if self.reason:
             raise SchemaError(self.reason)
@@ -401,11 +408,11 @@ class _Column:
                 f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins"
                 " by hand"
             )
-        # also raised for a file of records whose header looks like that of a dictionary, because
-        # each of its lines is read as a column with one value
+        # A file of records whose header looks like that of a dictionary also fails here, because
+        # each of its lines is read as a column with one value.
         if len(self.values) < 2:
             raise SchemaError(
-                f"line {line}: fewer than two values. Write them all, or a range as 0-99"
+                f"line {line}: fewer than two values. Write all values, or a range such as 0-99"
             )
         labels = [
             meaning if hold == "labels" and meaning else code for _, code, meaning in self.values
@@ -418,10 +425,10 @@ class _Column:
     def _range(
         self, name: str, match: re.Match[str], others: Sequence[tuple[int, str, str]]
     ) -> Attribute:
-        """Return the numeric attribute of a range such as 0-99.
+        """Return the numeric attribute of a range such as 0-99, which ``match`` contains.
 
-        ``others`` are further values, (line, code, meaning), which must be outside the range and
-        denote missing values. They get no cell, and a note says so.
+        ``others`` are the values listed beside the range, as (line, code, label). They must be
+        outside the range and denote missing values. They have no cell, and a note says so.
         """
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]
@@ -440,7 +447,7 @@ class _Column:
                     " Write bins by hand"
                 )
             self.notes.append(
-                f"line {other_line}: {code} = {meaning} is left out, so rows with this value are"
+                f"line {other_line}: {code} = {meaning} has no cell, so rows with this value are"
                 " dropped"
             )
         if "," in match[0]:

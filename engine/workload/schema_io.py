@@ -1,7 +1,7 @@
 """Reading and writing of schemas as JSON and CSV text.
 
-The texts are untrusted input: all readers limit the size and refuse anything but a valid
-description.
+The texts are untrusted input: all readers limit their size and refuse everything that is not a valid
+description of a schema.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from engine.errors import SchemaError
 MAX_ATTRIBUTES = 10_000
 MAX_LABEL = 1_000
 MAX_FILE = 10_000_000
-# characters of a schema as JSON, which can contain code lists
+# Limit for the characters of a schema as JSON. It is large because a schema can contain code lists.
 MAX_JSON = 30_000_000
 MAX_BRACKETS = 100_000
 MAX_CSV_FIELD = 131_072
-# kinds of CSV rows: person column, rule for structural zeros, invariant, attribute of dates
+# Kinds of CSV rows: person column, rule for structural zeros, invariant, attribute of dates.
 PERSON_KIND = "person"
 RULE_KIND = "impossible"
 EXACT_KIND = "exact"
@@ -33,7 +33,7 @@ DATE_KIND = "dates"
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 DATE_KEYS = ("start", "stop", "unit", "date_format")
 HIERARCHIES_KEY = "hierarchies"
-# CSV columns that are written only if an attribute uses them
+# CSV columns that are written only if an attribute uses them.
 OPTIONAL_KEYS = (
     "integer",
     "missing_values",
@@ -44,7 +44,7 @@ OPTIONAL_KEYS = (
 )
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
-# common texts for missing values: suggested to users, but never assumed
+# Common texts for missing values. The app suggests them; without confirmation none is used.
 DEFAULT_MISSING_TEXTS = (
     "NA",
     "N/A",
@@ -68,26 +68,32 @@ _CSV_TOKEN = re.compile(r"\\[\\|=+\-@]|\||[^|\\]+|\\")
 
 
 def check_text(text: Any, what: str, limit: int) -> None:
-    """Raise SchemaError unless a public name or label is a printable text of 1 to limit characters.
+    """Raise SchemaError unless a public name or label is a text of 1 to ``limit`` characters.
 
-    Messages name the text by ``what``.
+    Blank texts and control characters are refused. ``what`` names the text in error messages.
     """
     if not isinstance(text, str):
-        raise SchemaError(f"{what} is of type {type(text).__name__}; give text")
+        raise SchemaError(f"{what} has the type {type(text).__name__}; give a text")
     if not text.strip():
-        raise SchemaError(f"{what} is empty; give a text. Missing values get a cell by missing=")
+        raise SchemaError(
+            f"{what} is empty; give a text. To count missing values, use the option 'missing'"
+        )
     if len(text) > limit:
-        raise SchemaError(f"{what} has {len(text):,} characters; at most {limit:,} are allowed")
+        raise SchemaError(
+            f"{what} has {len(text):,} characters; at most {limit:,} are allowed. Shorten the text"
+        )
     if FORBIDDEN.search(text):
         raise SchemaError(
-            f"{what}, {quote_public(text)}, has control or direction characters; remove them"
+            f"{what}, {quote_public(text)}, has control characters or characters that change the text"
+            " direction; remove them"
         )
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON text or bytes within limits; raise SchemaError if it is invalid."""
+    """Parse JSON text or UTF-8 bytes; raise SchemaError if it is invalid or exceeds the limits."""
     text = decoded_text(text, limit=MAX_JSON)
-    # Parsed objects need far more memory than their text; a schema has two or three per attribute.
+    # Parsed objects need far more memory than their text. A schema has two or three objects and
+    # lists per attribute, so a text with many more brackets is not a schema.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(
             f"the JSON has more than {MAX_BRACKETS:,} brackets, so it is not a schema; give a"
@@ -99,7 +105,7 @@ def read_json(text: str | bytes) -> Any:
         raise
     except ValueError as error:
         if not isinstance(error, json.JSONDecodeError):
-            raise SchemaError(f"the schema cannot be read, because {error}; correct it") from None
+            raise SchemaError(f"the schema cannot be read: {error}; correct it") from None
         raise SchemaError(
             f"the schema is not valid JSON at line {error.lineno}; correct it or export it again"
         ) from None
@@ -108,7 +114,7 @@ def read_json(text: str | bytes) -> Any:
 def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
     """Return descriptions of attributes as CSV text, one row per attribute.
 
-    The columns are `KEYS`, and those of `OPTIONAL_KEYS` that an attribute uses.
+    The columns are `KEYS` and each of `OPTIONAL_KEYS` that some attribute uses.
 
     Raises
     ------
@@ -125,17 +131,18 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
         cells = [_cell(document.get(key)) for key in keys]
         if max(map(len, cells)) > MAX_CSV_FIELD:
             raise SchemaError(
-                f"attribute {quote_public(document['name'])} is too long for a CSV cell; use JSON"
+                f"attribute {quote_public(document['name'])} needs a CSV cell of more than"
+                f" {MAX_CSV_FIELD:,} characters; write the schema as JSON"
             )
         writer.writerow(cells)
     return out.getvalue()
 
 
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Return the line number and the description of the attribute in each row of a schema CSV.
+    """Return pairs (line number, description of the attribute), one per row of a schema CSV.
 
-    The delimiter is detected from the first line, because spreadsheets write semicolons in many
-    locales.
+    The delimiter is detected in the first line: depending on the locale, spreadsheets write commas
+    or semicolons.
 
     Raises
     ------
@@ -148,8 +155,8 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
         header = [cell.strip().lower() for cell in next(filter(None, reader), [])]
         if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(ALL_KEYS):
             raise SchemaError(
-                f"the header must have name, kind and columns among {', '.join(ALL_KEYS)}, each at"
-                " most once; correct it"
+                "the header is invalid; give name, kind and further columns among"
+                f" {', '.join(ALL_KEYS)}, each at most once"
             )
         for row in reader:
             if not row:
@@ -159,7 +166,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
                     f"the row has {len(row)} fields, but the header has {len(header)} columns; give"
                     " one field per column"
                 )
-            # one additional row can declare the person column
+            # One row more than the limit is allowed, because it can declare the person column.
             if len(rows) > MAX_ATTRIBUTES:
                 raise SchemaError(
                     f"the file has more than {MAX_ATTRIBUTES:,} attributes; remove some"
@@ -167,7 +174,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
             rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:
         raise SchemaError(
-            f"line {reader.line_num} is not valid CSV; check its quotes and length"
+            f"line {reader.line_num} is not valid CSV; check its quotes, and shorten long cells"
         ) from None
     except SchemaError as error:
         raise SchemaError(f"line {reader.line_num}: {error}") from None
@@ -175,12 +182,18 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
 
 
 def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
-    """Decode a public file as UTF-8, or as UTF-16 if it has a byte order mark; raise SchemaError."""
+    """Return the text of a public file: UTF-8, or UTF-16 with a byte order mark.
+
+    Raises SchemaError if the bytes are neither, or more than ``limit``.
+    """
     if not isinstance(text, (str, bytes)):
-        raise SchemaError(f"a file must be text or bytes, not {type(text).__name__}")
+        raise SchemaError(
+            f"the content of a file has the type {type(text).__name__}; give text or bytes"
+        )
     if len(text) > limit:
         raise SchemaError(
-            f"the file has {len(text):,} characters, but at most {limit:,} are allowed; remove a part"
+            f"the file has {len(text):,} characters, but at most {limit:,} are allowed; shorten the"
+            " file"
         )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
@@ -198,7 +211,7 @@ def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_ATTRIBUTES:
         raise SchemaError(
-            f"the JSON has more than {MAX_ATTRIBUTES:,} keys in one object; leave some out"
+            f"the JSON has more than {MAX_ATTRIBUTES:,} keys in one object; remove some keys"
         )
     document = dict(pairs)
     if len(document) < len(pairs):
@@ -207,13 +220,13 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    # Spreadsheets would execute a cell that starts like a formula.
+    # Spreadsheets would execute a cell that starts with one of these signs as a formula.
     text = text.replace("\\", "\\\\").replace("|", "\\|")
     return f"\\{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _cell(value: Any) -> str:
-    """Format a value as a CSV cell."""
+    """Return a value of an attribute's description as the text of a CSV cell."""
     if value is None:
         return ""
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -228,7 +241,7 @@ def _cell(value: Any) -> str:
 
 
 def _texts(cell: str) -> list[str]:
-    """Split a cell at | and remove the escapes."""
+    r"""Return the texts in a CSV cell: split at |, with \| and the other escapes removed."""
     parts: list[list[str]] = [[]]
     for token in _CSV_TOKEN.findall(cell):
         if token == "|":
@@ -239,7 +252,10 @@ def _texts(cell: str) -> list[str]:
 
 
 def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """Convert a CSV row to the types of a JSON description; raise SchemaError for invalid cells."""
+    """Return a CSV row as a description of an attribute, with numbers, lists and booleans.
+
+    Empty cells are left out. Raises SchemaError if a cell is not valid.
+    """
     numeric = bool(row.get("edges"))
     document: dict[str, Any] = {}
     for key, cell in row.items():
@@ -251,10 +267,15 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
         elif key == "edges":
             document[key] = [_parsed_number(text, float) for text in texts]
         elif len(texts) > 1:
-            raise SchemaError(f"the column {key} permits one text; write \\| for a | inside it")
+            raise SchemaError(
+                f"the column {key} has several texts, separated by |; write one text, and \\| for a |"
+                " inside it"
+            )
         elif key in TRUE_OR_FALSE:
             if cell.lower() not in ("true", "false"):
-                raise SchemaError(f"the column {key} must have true or false")
+                raise SchemaError(
+                    f"the column {key} has the value {quote_public(cell)}; write true or false"
+                )
             document[key] = cell.lower() == "true"
         elif key == HIERARCHIES_KEY:
             document[key] = read_json(texts[0])
@@ -272,5 +293,5 @@ def _parsed_number(text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise SchemaError(
-            f"{quote_public(text)} is not a {'whole number' if kind is int else 'number'}"
+            f"{quote_public(text)} is not a {'whole number' if kind is int else 'number'}; correct it"
         ) from None

@@ -1,6 +1,6 @@
 """Attributes as rows of texts, for a table that a person edits.
 
-A row has a name, a type and the possible values in one text, whose form depends on the type:
+A row has a name, a type, and the possible values as one text. Its syntax depends on the type:
 
     type             values
     labels           F | M                  texts, separated by |; see below
@@ -10,9 +10,9 @@ A row has a name, a type and the possible values in one text, whose form depends
     codes            10                     number of codes 0, 1, 2, ...
     ordered codes    10                     codes in an order, as ranges require
 
-The other entries of a row are optional; hierarchies are JSON text. A row with a name and without
-values is incomplete. In a text, a backslash precedes a | or backslash that is part of it, and a
-blank at its start or end.
+All other entries of a row are optional; hierarchies are JSON text. A row with a name and without
+values is incomplete. Inside a label, | and backslash are written with a backslash before them, and
+so is a blank at the start or end of a label.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.workload.schema_io import DATE_KIND, HIERARCHIES_KEY
 
 LABELS, BINS, DATES, CODES, ORDERED_CODES = "labels", "bins", "dates", "codes", "ordered codes"
 ROW_TYPES = (LABELS, BINS, DATES, CODES, ORDERED_CODES)
-# keys of a row that are keys of a schema CSV, too
+# Optional entries of a row. A schema CSV has columns with the same names.
 COMMON_KEYS = (
     "other",
     "missing",
@@ -41,16 +41,16 @@ COMMON_KEYS = (
     "thousands",
     "date_format",
 )
-# the hierarchies of an attribute are one JSON text
 ROW_KEYS = ("name", "type", "values", *COMMON_KEYS, HIERARCHIES_KEY)
 FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
-MIN_STEPS = 3  # fewer bins of equal width are written as single edges
+# Up to this number of equally spaced edges are written one by one instead of first:last:step.
+MIN_STEPS = 3
 _SEPARATOR = re.compile(r"[,\s|]+")
 _TOKEN = re.compile(r"\\.|\||[^|\\]+|\\", re.DOTALL)
 
 
 def attribute_row(attribute: Attribute) -> dict[str, str]:
-    """Return the row of an attribute; entries that it does not use are empty.
+    """Return an attribute as a row; optional entries that the attribute does not use are empty.
 
     >>> row = attribute_row(Attribute.numeric("age", [0, 20, 40, 60, 80, 100], clip=True))
     >>> row["type"], row["values"], row["clip"]
@@ -76,7 +76,7 @@ def attribute_row(attribute: Attribute) -> dict[str, str]:
 
 
 def _entry(value: object) -> str:
-    """Return an optional entry of an attribute as text."""
+    """Return the value of an optional entry as text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -85,7 +85,10 @@ def _entry(value: object) -> str:
 
 
 def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
-    """Return hierarchies as JSON text with areas by label, so that labels can be reordered."""
+    """Return hierarchies as JSON text.
+
+    The areas of the cells are a mapping from label to area, so that a person can reorder labels.
+    """
     if labels is not None:
         documents = [
             document | {"areas": dict(zip(labels, document["areas"], strict=True))}
@@ -95,7 +98,10 @@ def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
 
 
 def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
-    """Return the hierarchies of a row for the labels of its values; inverse of `_hierarchies_text`."""
+    """Return the descriptions of hierarchies that `_hierarchies_text` wrote.
+
+    The areas are listed in the order of ``labels``. Raises SchemaError if a label has no area.
+    """
     try:
         documents = parse_json(text)
         areas = [document["areas"] for document in documents]
@@ -108,14 +114,14 @@ def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
     except KeyError as error:
         raise SchemaError(
             f"the label {quote_public(error.args[0])} has no area in the hierarchy of the attribute;"
-            " write the labels that it had, or read a code list with this label"
+            " restore the previous labels, or read a code list with this label"
         ) from None
     except (TypeError, ValueError):
         raise SchemaError("the hierarchies are not valid JSON; read the code list again") from None
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Return several texts as one; see `_split`."""
+    """Return texts as one text with separators |; `_split` is the inverse."""
     return " | ".join(map(_escaped, texts))
 
 
@@ -143,7 +149,7 @@ def _split(text: str) -> list[str]:
 
 
 def _unescaped(tokens: list[str]) -> str:
-    """Return the text of tokens, without blanks at its start and end that are not escaped."""
+    """Return the text of tokens with escapes removed, without unescaped blanks at its ends."""
     if tokens and not tokens[0].startswith("\\"):
         tokens[0] = tokens[0].lstrip()
     if tokens and not tokens[-1].startswith("\\"):
@@ -157,9 +163,9 @@ def is_incomplete(row: Mapping[str, str]) -> bool:
 
 
 def attribute_of_row(row: Mapping[str, str]) -> Attribute:
-    """Return the attribute of a row; raise SchemaError if an entry is not valid.
+    """Return the attribute that a row describes; raise SchemaError if an entry is not valid.
 
-    A row without a type gets the type that its values have.
+    If the row has no type, the type is inferred from the syntax of its values.
 
     >>> attribute_of_row({"name": "sex", "values": "F | M"}).labels
     ('F', 'M')
@@ -195,7 +201,7 @@ def attribute_of_row(row: Mapping[str, str]) -> Attribute:
 
 
 def _parsed_entry(key: str, text: str, kind: str) -> Any:
-    """Return an optional entry of a row, converted to the type of this field of an attribute."""
+    """Return the value of an optional entry: true or false, a list of texts, a number or a text."""
     if key in FLAGS:
         if text not in ("true", "false"):
             raise SchemaError(f"{key} is {quote_public(text)}; choose true or false")
@@ -207,14 +213,14 @@ def _parsed_entry(key: str, text: str, kind: str) -> Any:
             return float(text)
         except ValueError:
             raise SchemaError(
-                f"the replacement of missing values is {quote_public(text)}; with bins it must be"
-                " a number"
+                f"the replacement of missing values is {quote_public(text)}, but the attribute has"
+                " bins; write a number"
             ) from None
     return text
 
 
 def _type_of(values: str) -> str:
-    """Return the type of a row by the form of its values."""
+    """Return the type of a row, inferred from the syntax of its values."""
     if re.search(r"(?<!\\)\|", values):
         return LABELS
     parts = values.split(":")
@@ -227,23 +233,22 @@ def _date_texts(values: str) -> dict[str, str]:
     parts = [part.strip() for part in values.split(":")]
     if len(parts) != 3:
         raise SchemaError(
-            f"the dates {quote_public(values)} must be first:last:unit, such as"
-            " 2024-01:2024-12:month; correct them"
+            f"the dates {quote_public(values)} are not of the form first:last:unit; write dates such"
+            " as 2024-01:2024-12:month"
         )
     return dict(zip(("start", "stop", "unit"), parts, strict=True))
 
 
 def parse_edges(text: str) -> list[float]:
-    """Return bin edges that are written as numbers, or as first:last:step, or both.
-
-    >>> parse_edges("0, 18, 65"), parse_edges("0:100:50, 120")
-    ([0.0, 18.0, 65.0], [0.0, 50.0, 100.0, 120.0])
+    """Return bin edges from a text with numbers, with ranges first:last:step, or with both.
 
     Raises
     ------
-    SchemaError
-        A part is not a number, it contains no bin or too many, or its steps do not end at the last
-        edge.
+    SchemaError : if an entry is neither a number nor a range, or if a range has no bin, too many
+        bins, or steps that do not end at its last edge.
+
+    >>> parse_edges("0, 18, 65"), parse_edges("0:100:50, 120")
+    ([0.0, 18.0, 65.0], [0.0, 50.0, 100.0, 120.0])
     """
     edges: list[float] = []
     try:
@@ -254,31 +259,33 @@ def parse_edges(text: str) -> list[float]:
             edges += numbers if len(numbers) == 1 else _even_edges(*numbers)
     except ValueError:
         raise SchemaError(
-            f"the bin edges {quote_public(text)} are not numbers; write 0, 18, 65, 120 or"
-            " first:last:step"
+            f"the bin edges {quote_public(text)} are not numbers; write edges such as 0, 18, 65, 120,"
+            " or first:last:step"
         ) from None
     return edges
 
 
 def _even_edges(first: float, last: float, step: float) -> list[float]:
-    """Return the edges from first to last with equal steps."""
+    """Return the edges from ``first`` to ``last`` in steps of ``step``; raise SchemaError."""
     if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
         raise SchemaError(
-            f"the bin edges {first:g}:{last:g}:{step:g} contain no bin, or too many; write the"
-            " first edge, a larger last edge, and a step above 0"
+            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,}; write"
+            " the first edge, a larger last edge, and a positive step"
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
         raise SchemaError(
-            f"steps of {step:g} from {first:g} do not end at {last:g}; choose another step"
+            f"the bin edges {first:g}:{last:g}:{step:g} do not reach {last:g} exactly; write a step"
+            " that divides the range"
         )
     return [*(first + i * step for i in range(bins)), last]
 
 
 def edges_text(edges: Sequence[float]) -> str:
-    """Return bin edges in the form of `parse_edges`.
+    """Return bin edges as a text that `parse_edges` reads.
 
-    The form first:last:step is used if all steps are equal, or all except the last one.
+    The text has the form first:last:step if all bins are equally wide. If only the last bin has
+    another width, its edge follows as a number.
 
     >>> edges_text([0, 18, 65]), edges_text([0, 1, 2, 3, 4, 9])
     ('0, 18, 65', '0:4:1, 9')

@@ -5,13 +5,13 @@ parses the text, within limits on its size and nesting; nothing is executed and 
 A statement that is not a plain SELECT of counts, or has no exact translation, is refused with the
 reason.
 
-WHERE becomes a `Condition`. It is accepted only if, for each cell of the schema, it holds for all
-values in the cell or for none, so that the workload has exactly the counts of the SQL. Values are
-compared after encoding: a value that the schema collects as missing or as other has that label.
+WHERE becomes a `Condition`. It is accepted only if it is true for all values in a cell or for none,
+in every cell of the schema; the workload then has exactly the counts of the SQL. Values are compared
+after encoding: a value that the schema counts as missing or as other has the label of that cell.
 
-GROUP BY becomes sets of attributes; CASE merges cells of an attribute into coarser cells, called
-bands here. A group has a query for each combination of cells that WHERE allows, including
-combinations without records, which a database would omit.
+GROUP BY becomes sets of attributes. A CASE expression merges cells of an attribute into coarser
+cells, which are called bands here. A group has one query per combination of cells that WHERE allows,
+including combinations without records, which a database would omit.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from engine.workload.schema import Schema
 from engine.workload.workload import Group, Workload, make_group
 
 MAX_DEPTH = 60
-# floats represent integers exactly up to here
+# Floats represent all integers up to this number exactly.
 MAX_NUMBER = 2**53
-# cells on which a condition with arithmetic is evaluated
+# Limit for the cells on which a condition with arithmetic is evaluated.
 MAX_ARITHMETIC_CELLS = 4_000_000
 _COMPARISON_SIGN: dict[type[exp.Expr], str] = {
     exp.LT: "<",
@@ -60,38 +60,38 @@ _ALLOWED_TEXT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Resolution of SQL column names to attributes of a schema.
+    """Lookup of the attributes of a schema by SQL column names.
 
     Attributes
     ----------
-    qualifiers : lower-case names of the table that are allowed before a column, as in
-        ``table.column``.
+    schema : the schema with the attributes.
+    qualifiers : lower-case table names that are allowed before a column, as in ``table.column``.
     """
 
     schema: Schema
     qualifiers: frozenset[str] = frozenset()
 
     def find(self, node: exp.Expr) -> Attribute:
-        """Return the attribute of a column node; see `named` for the matching."""
+        """Return the attribute that a column node names; `named` describes how names match."""
         if (
             not isinstance(node, exp.Column)
             or extra_clauses(node, "this", "table")
             or not isinstance(node.this, exp.Identifier)
         ):
             raise WorkloadError(
-                f"{sql_text(node)} is not the name of an attribute. Write a name only."
+                f"{sql_text(node)} is not the name of an attribute. Write the name of an attribute."
             )
         if node.table and node.table.casefold() not in self.qualifiers:
             raise WorkloadError(
-                f"{sql_text(node)} has another table than FROM. Write the column without a table."
+                f"{sql_text(node)} names another table than FROM. Write the column without a table."
             )
         return self.named(node.name)
 
     def named(self, name: str) -> Attribute:
-        """Return the attribute of this name.
+        """Return the attribute with this name.
 
-        A name without an exact match is matched without regard to case, and with underscores in
-        place of characters that need quotes, if the match is unique.
+        If no attribute has exactly this name, case is ignored, and characters that need quotes in
+        SQL also match underscores. Raises WorkloadError unless one attribute matches.
         """
         if name in self.schema:
             return self.schema[name]
@@ -106,9 +106,9 @@ class Columns:
                 return matches[0]
             if matches:
                 raise WorkloadError(
-                    f"The column {quote_public(name)} could be"
-                    f" {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the name"
-                    " exactly, in double quotes."
+                    f"The column {quote_public(name)} could be the attribute"
+                    f" {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the exact name"
+                    " in double quotes."
                 )
         near = (
             near_matches(name, self.schema.names)
@@ -121,7 +121,7 @@ class Columns:
 
 
 def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
-    """Return a piece of SQL for a message, in at most ``limit`` characters."""
+    """Return the SQL of a syntax node for a message, shortened to ``limit`` characters."""
     if node is None:
         return "nothing"
     try:
@@ -133,12 +133,12 @@ def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
 
 
 def extra_clauses(node: exp.Expr, *allowed: str) -> list[str]:
-    """Return the names of the clauses of a node of the syntax tree, except for ``allowed``."""
+    """Return the names of the clauses that a syntax node has, except for ``allowed``."""
     return [key for key, value in node.args.items() if value and key not in allowed]
 
 
 def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
-    """Return the condition on cells that an SQL expression states.
+    """Return the condition on cells that an SQL expression in WHERE or CASE denotes.
 
     Raises
     ------
@@ -176,14 +176,14 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
         return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
     if isinstance(node, exp.Is):
         raise WorkloadError(
-            f"{sql_text(node)} is not supported, because every record lies in a cell. Compare with"
-            " the label of the cell for missing values."
+            f"{sql_text(node)} is not supported, because missing values are counted in a cell."
+            " Compare with the label of this cell."
         )
     raise WorkloadError(f"{sql_text(node)} is not supported in a condition. {_ALLOWED_TEXT}.")
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """Return the condition that a comparison of an attribute, or a sum of attributes, states."""
+    """Return the condition that a comparison denotes, of one attribute or of sums of attributes."""
     left, right = left.unnest(), right.unnest()
     if isinstance(right, exp.Column) and _is_constant(left):
         left, sign, right = right, _MIRRORED_SIGN[sign], left
@@ -212,7 +212,7 @@ def _is_date(node: exp.Expr) -> bool:
 
 
 def _constant(node: exp.Expr) -> str | int | float:
-    """Return the number or text of a constant; a date is a text."""
+    """Return the value of a constant node: a number, a text, or the text of a date."""
     if _is_date(node):
         return str(node.this.name)
     if isinstance(node, exp.Neg):
@@ -238,7 +238,7 @@ def _constant(node: exp.Expr) -> str | int | float:
 
 
 def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Return the mask of the cells of one attribute for which a comparison with a constant holds."""
+    """Return the mask of the cells of an attribute in which a comparison with a constant is true."""
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
@@ -284,7 +284,7 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
 
 
 def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Return the mask of the date cells for which a comparison holds."""
+    """Return the mask of the cells of dates in which a comparison with a constant is true."""
     if not isinstance(constant, str):
         raise WorkloadError(f"'{a.name}' has dates. Write a date as DATE '{a.days(0)[0]}'.")
     inside, cut = compared_dates(a, sign, constant, clip=a.clip)
@@ -300,24 +300,27 @@ def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Ins
 def _binned(
     a: Attribute, sign: str, c: float, integer: bool
 ) -> tuple[Inside, npt.NDArray[np.intp]]:
-    """Evaluate a comparison of a binned attribute with the number c.
+    """Evaluate a comparison of a binned attribute with the number ``c``.
+
+    If ``integer`` is True, all values are taken to be integers.
 
     Returns
     -------
-    mask of the bins in which all values satisfy the comparison, and the positions of the bins in
-    which only some do. With ``integer`` all values, and therefore the edges, are integers.
+    inside : mask of the bins in which all values satisfy the comparison, shape (size,).
+    cut : positions of the bins in which some values satisfy the comparison and others do not.
     """
     edges = np.array(a.edges)
     low, high = edges[:-1].copy(), edges[1:].copy()
     if a.clip:
-        # values outside the edges are counted in the first and the last bin
+        # The first and the last bin also count the values outside the edges.
         low[0], high[-1] = -math.inf, math.inf
-    # whether a bin excludes its upper edge; for integers, the upper edge becomes the last integer
+    # All bins except the last exclude their upper edge. A bin of integers includes its last
+    # integer, so ``high`` becomes this integer.
     is_open = np.arange(a.size) < a.size - 1
     if integer:
         high = np.where(is_open, high - 1, high)
         is_open = np.zeros(a.size, dtype=bool)
-    # bins in which all values, and bins in which no values, satisfy =, < or <=
+    # The masks are for =, < and <=; the other three comparisons are their negations.
     if sign in ("=", "<>"):
         all_satisfy = (low == c) & (high == c)
         none_satisfy = (c < low) | (high < c) | (is_open & (high == c))
@@ -326,23 +329,23 @@ def _binned(
         all_satisfy, none_satisfy = (high < c) | (is_open & (high == c)), low >= c
     else:
         all_satisfy, none_satisfy = high <= c, low > c
-    is_negated = sign in ("<>", ">", ">=")  # the negations of =, <= and <
-    inside = none_satisfy if is_negated else all_satisfy
+    inside = none_satisfy if sign in ("<>", ">", ">=") else all_satisfy
     return inside, np.flatnonzero(~(all_satisfy | none_satisfy))
 
 
 def _cut_error(
     a: Attribute, sign: str, c: float, i: int, exact_for_integers: bool
 ) -> WorkloadError:
-    """Return the error for a comparison that only some values of bin ``i`` satisfy.
+    """Return the error for a comparison that is true for only some values of bin ``i``.
 
-    The message proposes comparisons with the edges of the bin, and with ``exact_for_integers`` also
-    to declare in the schema that the values are integers, which makes the comparison exact.
+    The message proposes comparisons with the edges of the bin. If ``exact_for_integers`` is True, it
+    also proposes to declare in the schema that the values are integers, so that the comparison is
+    exact.
     """
     assert a.edges is not None
     name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
     is_first, is_last = i == 0, i == a.size - 1
-    # comparisons that are exact on the bins and satisfied by some records but not by all
+    # ``exact`` lists comparisons that are exact on the bins and not true for all records.
     if sign in ("<", "<="):
         exact = [] if is_first else [f"{name} < {low}"]
         if not is_last:
@@ -376,17 +379,17 @@ def _cut_error(
 
 
 def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """Return the condition that a comparison of sums of coded attributes states.
+    """Return the condition that a comparison of sums of coded attributes denotes.
 
-    Such a comparison is exact: every cell has a single value.
+    The comparison is exact, because every cell of a coded attribute has a single value.
     """
     operands: dict[str, Attribute] = {}
     texts = [_sum(side, columns, operands, 0)[0] for side in (left, right)]
     comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
     if not operands:
         raise WorkloadError(
-            f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Compare an"
-            " attribute, or remove the comparison."
+            f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Write an attribute on"
+            " one side, or remove the comparison."
         )
     if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
@@ -405,10 +408,10 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
 def _sum(
     node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int
 ) -> tuple[str, float]:
-    """Return the predicate text of a sum of coded attributes, and a bound on its absolute value.
+    """Return the predicate text of a sum or product, and a bound on its absolute value.
 
-    The bound shows that floats compute the sum exactly. The attributes in the sum are added to
-    ``operands``; ``depth`` is the number of operators around the node.
+    The bound must be at most `MAX_NUMBER`, so that floats compute the sum exactly. The attributes in
+    the sum are added to ``operands``. ``depth`` is the nesting depth of the node in the sum.
     """
     if depth > MAX_DEPTH:
         raise WorkloadError(
@@ -427,8 +430,8 @@ def _sum(
             else:
                 what = "dates"
             raise WorkloadError(
-                f"'{a.name}' has {what} instead of codes, so it cannot be in a sum or be compared"
-                " with another attribute. Compare it with constants; write texts in single quotes."
+                f"'{a.name}' has {what} instead of codes, so sums and comparisons with other attributes"
+                f" are not possible. Compare '{a.name}' with constants; write texts in single quotes."
             )
         operands[a.name] = a
         return word(a.name), float(a.size)
@@ -436,8 +439,8 @@ def _sum(
         value = _constant(node)
         if depth and not isinstance(value, int):
             raise WorkloadError(
-                f"The number {node.name[:40]} in a sum is not a whole number, so the sum may be"
-                " inexact. Use whole numbers."
+                f"The number {node.name[:40]} in a sum is not a whole number, so the sum could be"
+                " rounded. Use whole numbers."
             )
         return repr(value), abs(float(value))
     if isinstance(node, exp.Neg):
@@ -458,8 +461,8 @@ def _sum(
     bound = left_bound * right_bound if is_product else left_bound + right_bound
     if bound > MAX_NUMBER:
         raise WorkloadError(
-            f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, above which numbers are not exact."
-            " Use smaller numbers."
+            f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, so it would be rounded. Use smaller"
+            " numbers."
         )
     return f"{left} {signs[type(node)]} {right}", bound
 
@@ -470,16 +473,17 @@ MAX_BANDS = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """Interpretation of the GROUP BY clause of one statement.
+    """Interpreter of the GROUP BY clause of one statement.
 
     Attributes
     ----------
-    items : expressions of SELECT in order, to which numbers in GROUP BY refer.
+    columns : lookup of attributes by column names.
+    items : expressions of SELECT in order; a number in GROUP BY refers to one of them.
     aliases : lower-case alias -> expression of SELECT.
-    bands : attribute -> coarser cells (bands) of its CASE, one mask of shape (size,) per band;
-        `sets` fills this mapping.
-    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; `sets`
+    bands : attribute -> bands of its CASE, one mask of shape (size,) per band. The method `sets`
         fills this mapping.
+    cases : attribute -> SQL of its CASE, or "" if the attribute is grouped by its cells. The method
+        `sets` fills this mapping.
     """
 
     columns: Columns
@@ -489,10 +493,11 @@ class Grouping:
     cases: dict[str, str] = field(default_factory=dict)
 
     def sets(self, group: exp.Group | None) -> list[tuple[str, ...]]:
-        """Return the attribute sets of the counts that a GROUP BY clause requests, each once.
+        """Return the different attribute sets by which a GROUP BY clause groups.
 
-        Without GROUP BY it is the empty set. Each item contributes one set, CUBE, ROLLUP and
-        GROUPING SETS several; the result has the unions over all choices of one set per item.
+        An item of the clause has one attribute set; CUBE, ROLLUP and GROUPING SETS have several. The
+        result has one union for each choice of one set per item, as in SQL. It is [()] if ``group``
+        is None.
         """
         if group is None:
             return [()]
@@ -523,7 +528,10 @@ class Grouping:
         return list({frozenset(names): names for names in combinations}.values())
 
     def shows(self, item: exp.Expr, grouped: Iterable[str]) -> bool:
-        """Return whether an expression of SELECT is also in GROUP BY."""
+        """Return whether an expression of SELECT is one of the expressions of GROUP BY.
+
+        ``grouped`` are the attributes in GROUP BY.
+        """
         if isinstance(item, exp.Case):
             return item.sql() in self.cases.values()
         name = self.columns.find(item).name
@@ -553,10 +561,10 @@ class Grouping:
         return [tuple(itertools.chain(*some)) for some in chosen]
 
     def _attributes_of_item(self, node: exp.Expr) -> tuple[str, ...]:
-        """Return the attributes of an item of GROUP BY.
+        """Return the attributes of one item of GROUP BY.
 
-        An item is an expression, the number of an expression of SELECT, an alias, or several of
-        these in parentheses.
+        An item is an attribute, a CASE, the position or the alias of an expression in SELECT, or
+        several of these in parentheses.
         """
         node = node.unnest()
         if isinstance(node, exp.Tuple):
@@ -569,21 +577,21 @@ class Grouping:
             and node.name.isdigit()
             and len(node.name) < 6
         ):
-            place = int(node.name)
-            if not 1 <= place <= len(self.items) or not isinstance(
-                self.items[place - 1], (exp.Column, exp.Case)
+            position = int(node.name)
+            if not 1 <= position <= len(self.items) or not isinstance(
+                self.items[position - 1], (exp.Column, exp.Case)
             ):
                 raise WorkloadError(
-                    f"GROUP BY {place} does not refer to an attribute in SELECT. Write the name of"
-                    " the attribute."
+                    f"GROUP BY {position} does not refer to an attribute in SELECT. Write the name"
+                    " of the attribute."
                 )
-            node = self.items[place - 1]
+            node = self.items[position - 1]
         if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
             node = self.aliases.get(node.name.casefold(), node)
         return (self._name(node),)
 
     def _name(self, node: exp.Expr) -> str:
-        """Return the attribute of a column or a CASE, and store the bands of a CASE."""
+        """Return the name of the attribute of a column or a CASE; store the bands of a CASE."""
         if isinstance(node, exp.Case):
             name, bands = _bands(node, self.columns)
             self.bands[name] = bands
@@ -596,15 +604,16 @@ class Grouping:
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
             raise WorkloadError(
-                f"'{name}' is grouped in two ways. Write one statement for each way."
+                f"GROUP BY has '{name}' both by cells and by CASE, or by two CASE. Write one statement"
+                " for each of them."
             )
         return name
 
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
-    """Return the attribute of a CASE and one mask of cells per distinct result.
+    """Return the attribute in the conditions of a CASE, and one mask of cells per distinct result.
 
-    The masks are in the order in which the results first appear; empty masks are left out.
+    The masks are in the order in which the results first appear. Results without cells are left out.
     """
     if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
         raise WorkloadError(
@@ -622,8 +631,8 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
         single = translate_condition(test, columns).single
         if single is None or name not in (None, single.attribute.name):
             raise WorkloadError(
-                f"{sql_text(test)} is about another attribute than the CASE before it, or about"
-                " several. Use one attribute in all conditions of a CASE in GROUP BY."
+                f"{sql_text(test)} has several attributes, or another attribute than the conditions"
+                " before it. Use one attribute in all conditions of a CASE in GROUP BY."
             )
         name = single.attribute.name
         branches.append((single.inside, _result(result)))
@@ -639,7 +648,7 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
 
 
 def _result(node: exp.Expr | None) -> str:
-    """Return the key of a CASE result; branches with equal keys form one band."""
+    """Return the SQL of a result of CASE, or "" for NULL; equal results form one band."""
     if node is None or isinstance(node, exp.Null):
         return ""
     if not isinstance(node, exp.Literal):
@@ -651,9 +660,8 @@ def _result(node: exp.Expr | None) -> str:
 
 MAX_TEXT = 200_000
 MAX_TOKENS = 30_000
-# depth of nested parentheses
-MAX_NESTING = 40
-# exceptions that sqlglot raises on texts that are not SQL
+MAX_NESTING = 40  # brackets
+# Exceptions that sqlglot raises on texts that are not SQL.
 _PARSER_ERRORS = (
     SqlglotError,
     ArithmeticError,
@@ -682,7 +690,7 @@ _REFUSED_CLAUSES = {
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Yield the tokens of each statement, and ``text``, in which the tokens have their positions.
+    """Yield (tokens, text) of each statement; positions of tokens refer to the whole text.
 
     Raises
     ------
@@ -699,7 +707,7 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
         tokens = Dialect.get_or_raise("duckdb").tokenize(text)
     except _PARSER_ERRORS:
         raise WorkloadError(
-            "The SQL is not valid: a quote or a comment does not end. Close it."
+            "The SQL is not valid: a quote or a comment is not closed. Close it."
         ) from None
     if len(tokens) > MAX_TOKENS:
         raise WorkloadError(
@@ -752,18 +760,25 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
             "UNION, INTERSECT and EXCEPT are not supported. Write several SELECTs, separated by ;."
         )
     if not isinstance(statement, exp.Select):
-        raise WorkloadError(f"{sql_text(statement)} is not a SELECT of counts.")
+        raise WorkloadError(
+            f"{sql_text(statement)} is not a SELECT of counts. Write SELECT a, COUNT(*) FROM t GROUP"
+            " BY a, or similar."
+        )
     return statement
 
 
 def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> str:
-    """Return the name of the table; raise WorkloadError for unsupported clauses or another table.
+    """Return the name of the table in FROM.
 
     Parameters
     ----------
-    table : required name of the table, None for any.
-    strict : whether the user of the program requires this name, or else an earlier statement used
-        it; the message says which.
+    table : required name of the table; None permits any.
+    strict : whether the caller required the name ``table``. If False, the name is that of earlier
+        statements. Only the error message depends on it.
+
+    Raises
+    ------
+    WorkloadError : if a clause is not supported, or the table has another name.
     """
     for key in extra_clauses(statement, "expressions", "from_", "where", "group"):
         name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Remove it"))
@@ -777,17 +792,17 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
             raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise WorkloadError(
-            f"FROM {sql_text(source)} is not a table name. Subqueries and functions are not"
-            " supported there."
+            f"FROM {sql_text(source)} is not a table name. Write the name of the table; subqueries and"
+            " functions are not supported."
         )
     if table is not None and source.name.casefold() != table.casefold():
         expected = (
-            f"the table here is {table[:60]!r}"
+            f"the required table is {table[:60]!r}"
             if strict
             else f"earlier statements use {table[:60]!r}"
         )
         raise WorkloadError(
-            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use this table in"
+            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use the same table in"
             " all statements."
         )
     return source.name
@@ -819,7 +834,7 @@ def example(schema: Schema) -> str:
 
 
 def _quoted_name(name: str) -> str:
-    """Return a name as SQL requires it: in double quotes unless it is a single plain word."""
+    """Return a name in SQL, with double quotes unless it is a single plain word."""
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(name)
     except _PARSER_ERRORS:
@@ -830,13 +845,13 @@ def _quoted_name(name: str) -> str:
     return name if is_plain_word else exp.to_identifier(name, quoted=True).sql(dialect="duckdb")
 
 
-# groups of one SQL text
+# Limit for the groups of one SQL text.
 MAX_GROUPS = 5_000
-# queries of a group that does not factor, each stored as a predicate
+# Limit for the queries of a group that is not a product; each query is stored as a predicate.
 MAX_JOINT_QUERIES = 5_000
-# longest text of a condition, and of its interpretation, in characters
+# Longer conditions and interpretations are shortened to this number of characters for display.
 MAX_READING = 300
-# entries (queries x cells) of an explicit query matrix
+# Limit for the entries (queries x cells) of a query matrix that is stored in full.
 MAX_QUERY_ENTRIES = 10_000_000
 _UNSATISFIABLE_WHERE = (
     "No record can satisfy the condition in WHERE, so all counts are 0. Remove the statement."
@@ -850,12 +865,14 @@ def workload_from_sql(
 
     Parameters
     ----------
-    text : SELECT statements, separated by ``;``, with COUNT(*), one table, WHERE, and GROUP BY of
-        attributes, CASE, CUBE, ROLLUP and GROUPING SETS.
-    table : required name of the table; by default any name, the same in all statements.
-    integer_columns : binned attributes whose values are integers, so that ``age <= 39`` is
-        ``age < 40``. The schema of the returned workload declares them (`Attribute.integer`), and
-        counting then refuses fractions.
+    text : SELECT statements, separated by ``;``. Each has COUNT(*), one table in FROM, and optional
+        WHERE and GROUP BY clauses. GROUP BY can have attributes, CASE, CUBE, ROLLUP and GROUPING
+        SETS.
+    table : required name of the table. By default any name is accepted, but all statements must use
+        the same.
+    integer_columns : names of binned attributes whose values are all integers, so that ``age <=
+        39`` means ``age < 40``. The schema of the returned workload declares this
+        (`Attribute.integer`), and counting then refuses fractions.
 
     Raises
     ------
@@ -874,7 +891,7 @@ def workload_from_sql(
 def sql_readings(
     schema: Schema, text: str, *, integer_columns: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return pairs of texts: a condition in the SQL, and its interpretation on the cells.
+    """Return pairs (condition in the SQL, interpretation of the condition on the cells), as texts.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -889,7 +906,7 @@ def sql_readings(
 def _translate(
     schema: Schema, text: str, table: str | None, integer_columns: Iterable[str]
 ) -> tuple[Workload, list[tuple[str, str]]]:
-    """Return the workload of SQL statements and the interpretations of their conditions."""
+    """Return the results of `workload_from_sql` and of `sql_readings`."""
     check_type("schema", schema, Schema, give="the Schema of the SQL columns", error=WorkloadError)
     schema = _with_integers(schema, integer_columns)
     groups: list[Group] = []
@@ -921,7 +938,7 @@ def _translate(
 
 
 def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
-    """Return the schema in which the binned attributes among ``names`` have integer values."""
+    """Return the schema with ``integer=True`` for the binned attributes among ``names``."""
     try:
         declared = {schema[name].name for name in names if schema[name].edges is not None}
         return replace(
@@ -933,13 +950,13 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
     except (EngineError, TypeError) as error:
         reason = f" {error}." if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            "The attributes with integer values must be names of attributes with integer edges."
+            "The integer columns cannot be declared. Give names of attributes with integer edges."
             f"{reason}"
         ) from None
 
 
 def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
-    """Yield pairs of texts: a condition in WHERE or CASE, and its interpretation on the cells."""
+    """Yield pairs (condition in WHERE or CASE, interpretation on the cells), as texts."""
     where = select.args.get("where")
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
@@ -956,7 +973,7 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
 
 
 def _qualifiers(select: exp.Select) -> frozenset[str]:
-    """Return the alias of the table, or else its name: the text permitted before column names."""
+    """Return the qualifier permitted before column names: the alias of the table, or its name."""
     source = select.args["from_"].this
     return frozenset({(source.alias or source.name).casefold()})
 
@@ -975,7 +992,7 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
             raise WorkloadError(
-                f"{sql_text(item)} is in SELECT but not in GROUP BY. Add it there, or remove it."
+                f"{sql_text(item)} is in SELECT but not in GROUP BY. Add it to GROUP BY, or remove it."
             )
     return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
@@ -1016,7 +1033,11 @@ def _group(
     bands: Mapping[str, Sequence[Inside]],
     condition: Condition,
 ) -> Group:
-    """Return the group with a query per combination of cells or bands that the condition allows."""
+    """Return the group with one query per combination of cells or bands of the grouped attributes.
+
+    ``bands`` has the bands of the attributes that are grouped by CASE. The queries count only
+    records that satisfy ``condition``; combinations that the condition excludes are left out.
+    """
     names = (*grouped, *(name for name in condition.names if name not in grouped))
     if condition.texts:
         return _joint_group(schema, names, grouped, bands, condition)
@@ -1047,20 +1068,19 @@ def _joint_group(
     bands: Mapping[str, Sequence[Inside]],
     condition: Condition,
 ) -> Group:
-    """Return the group of counts under a condition with a predicate on several attributes.
+    """Return the group of `_group` for a condition that has a predicate on several attributes.
 
-    It has one predicate, on all attributes, per combination of cells or bands of the grouped
-    attributes that the condition allows.
+    Such a group is not a product. It has one predicate on all attributes per combination of cells
+    or bands of the grouped attributes that the condition allows.
     """
     sizes = schema.sizes(names)
     _check_size(1, math.prod(sizes))
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
     _check_size(math.prod(map(len, masks_by_attribute)), 1)
-    # 1 for each combination of cells of the grouped attributes that the condition allows for some
-    # cells of the other attributes
+    # ``possible`` is 1 where the condition allows a combination of cells of the grouped attributes
+    # together with some cells of the other attributes. The loop merges cells to bands.
     possible = evaluate(conditions.text(condition), [schema[name] for name in names])
     possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
-    # the same for combinations of bands
     for axis, masks in enumerate(masks_by_attribute):
         possible = np.stack([possible.compress(mask, axis).max(axis) for mask in masks], axis)
     positions = np.argwhere(possible)
@@ -1085,9 +1105,9 @@ def _joint_group(
 def _allowed_masks(
     schema: Schema, name: str, bands: Mapping[str, Sequence[Inside]], condition: Condition
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return one mask per band of an attribute, or per cell if it has no bands.
+    """Return one mask of cells per band of an attribute, or per cell if it has no bands.
 
-    Masks contain only cells that the condition allows; empty masks are left out.
+    The masks contain only cells that the condition allows. Empty masks are left out.
     """
     size = schema[name].size
     allowed = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)
@@ -1104,7 +1124,7 @@ def _mask_text(schema: Schema, name: str, inside: Inside) -> str:
 def _check_size(queries: int, cells: int) -> None:
     if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
         raise WorkloadError(
-            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells, which are stored"
-            f" one by one; at most {MAX_JOINT_QUERIES:,} queries and {MAX_QUERY_ENTRIES:,} queries x"
-            " cells are allowed. Remove WHERE, or use attributes with fewer cells."
+            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells. At most"
+            f" {MAX_JOINT_QUERIES:,} queries, and at most {MAX_QUERY_ENTRIES:,} queries x cells, are"
+            " allowed. Remove WHERE, or use attributes with fewer cells."
         )

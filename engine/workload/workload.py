@@ -1,9 +1,9 @@
 """Workloads: weighted groups of linear counting queries.
 
-A group has the queries of a family on a set of attributes. Its query matrix is a Kronecker product
-of parts, unless the queries have individual weights. Groups that are equal up to attribute names
-form equivalence classes, so that the cost of many computations depends on the number of classes
-instead of the number of groups, which can be 100,000.
+A group has the queries of one or more families on a set of attributes. Its query matrix is the
+Kronecker product of its parts, one part per family. Groups that are equal up to attribute names form
+equivalence classes: many computations run once per class, because a workload can have 100,000
+groups.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class GroupClass:
 
     Attributes
     ----------
-    numbers : positions of the groups in the workload, increasing, shape (groups,).
-    ranks : permutation of the axes of each group that sorts its attributes by their positions in
-        the schema; the same for all groups of the class.
-    places : one row per group: the positions of its attributes in the schema, increasing; shape
-        (groups, attributes).
+    numbers : indices of the groups in the workload, increasing, shape (groups,).
+    ranks : permutation of the axes that sorts the attributes of a group by their positions in the
+        schema; the same for all groups of the class.
+    places : positions in the schema of the attributes of each group, shape (groups, attributes);
+        increasing in each row.
     """
 
     numbers: Index
@@ -64,7 +64,7 @@ class GroupClass:
 
 
 def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """Yield all subsets by increasing size, in the order of the items.
+    """Yield all subsets of the items by increasing size; each subset keeps the order of the items.
 
     >>> list(subsets("ab"))
     [(), ('a',), ('b',), ('a', 'b')]
@@ -75,15 +75,13 @@ def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
 
 
 def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[GroupClass]:
-    """Return the equivalence classes of groups, in the order of their first members.
+    """Return the equivalence classes of groups, ordered by the first group of each class.
 
-    Parameters
-    ----------
-    order : position of each attribute in the schema.
+    ``order`` maps the name of each attribute to its position in the schema.
     """
     all_parts = [part for group in groups for part in group.parts]
-    # The key of a part is slow to compute, and many groups share a part, so each part is looked up
-    # by its id. No id is used twice, because the groups hold references to all parts.
+    # Many groups share the same part object, and its key is slow to compute, so the key is computed
+    # once per object id. The groups hold references to all parts, so ids are unique.
     distinct_parts = {id(part): part for part in all_parts}
     key_numbers: dict[Any, int] = {}  # key of a part or of query weights -> consecutive number
     part_numbers = {
@@ -97,8 +95,7 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     for i, group in enumerate(groups):
         if group.query_weights is not None:
             weights[i] = 1 + key_numbers.setdefault(group.key, len(key_numbers))
-    # numbers of attributes and of parts of each group; groups with equal numbers are compared as
-    # rows of arrays
+    # Groups with equal numbers of attributes and of parts are compared as rows of one array.
     shapes = np.array(
         [(len(group.attributes), len(group.parts)) for group in groups], dtype=np.int64
     ).reshape(-1, 2)
@@ -127,16 +124,18 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
 
 
 def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequence[int]]) -> Index:
-    """Return which groups have a subset of their attributes that is not among ``spaces``.
+    """Return the groups with a residual space that is not in a list of residual spaces.
+
+    The residual spaces of a group are all subsets of its attributes.
 
     Parameters
     ----------
     group_classes : equivalence classes of the groups.
-    spaces : sets of attributes, as increasing positions in the schema.
+    spaces : residual spaces, each as increasing positions of its attributes in the schema.
 
     Returns
     -------
-    positions of these groups in the workload, increasing, shape (groups,).
+    indices of these groups in the workload, increasing, shape (groups,).
     """
     outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
     largest = max((len(group_class.ranks) for group_class in group_classes), default=0)
@@ -148,7 +147,8 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
             for group_class in group_classes
             for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
-        # equal sets get equal numbers: first those of `spaces`, then the subsets of all groups
+        # Equal attribute sets have equal numbers. The rows are the listed spaces, followed by the
+        # subsets of all groups.
         _, set_numbers = unique_rows(
             np.concatenate([listed, *(places for _, places in subsets_of_groups)])
         )
@@ -161,7 +161,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
 
 _FORMAT = "workload/1"
 MAX_GROUPS = 200_000
-# the square of a weight and of its inverse must be a finite, positive float
+# The square of a weight and the square of its inverse must be finite, positive floats.
 SMALLEST_WEIGHT = 1e-100
 _MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
@@ -169,9 +169,13 @@ FamilySpec = str | Family | Mapping[str, "str | Family"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Factor of a group: a query family on some axes (attributes) of the group.
+    """One factor of the query matrix of a group: a query family on some attributes of the group.
 
-    Each query of the group is the Kronecker product of one row from each part.
+    Attributes
+    ----------
+    axes : positions of these attributes among the attributes of the group.
+    family : the query family.
+    sizes : numbers of cells of these attributes.
     """
 
     axes: tuple[int, ...]
@@ -198,11 +202,13 @@ class Group:
     Attributes
     ----------
     attributes : names of the attributes.
-    family : the specification: a family name, a family, or a mapping from attribute to either.
-    parts : factors; a query is a product of one row of each part, the last part varying fastest.
-    weight : weight of all queries of the group in the weighted objective, 0 or more.
-    query_weights : weight of each query, multiplied by ``weight``, shape (count,). None is 1 for
-        each.
+    family : the specification: the name of a family, a family, or a mapping from each attribute to
+        one of these.
+    parts : factors of the query matrix. A query is the Kronecker product of one row of each part;
+        the row of the last part varies fastest.
+    weight : weight of the group in the objective, 0 or more.
+    query_weights : weight of each query, shape (count,), which is multiplied by ``weight``. None is
+        1 for every query.
     """
 
     attributes: tuple[str, ...]
@@ -218,13 +224,17 @@ class Group:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Domain sizes in the order of ``attributes``."""
+        """Number of cells of each attribute, in the order of ``attributes``."""
         by_axis = {axis: n for p in self.parts for axis, n in zip(p.axes, p.sizes, strict=True)}
         return tuple(by_axis[axis] for axis in range(len(self.attributes)))
 
     @cached_property
     def part_weights(self) -> tuple[Array | None, ...] | None:
-        """Weights of the parts' families if their products are ``query_weights``, else None."""
+        """Query weights of the family of each part, if their products are ``query_weights``.
+
+        An entry is None if the family has no weights. The value is None if ``query_weights`` is
+        None, or is not the Kronecker product of the weights of the families.
+        """
         weights = tuple(part.family.query_weights for part in self.parts)
         product = _product_weights(self.parts)
         if self.query_weights is None or product is None:
@@ -237,18 +247,18 @@ class Group:
         return self.weight > 0 and (self.query_weights is None or bool(self.query_weights.any()))
 
     def named(self, axes: Iterable[int]) -> tuple[str, ...]:
-        """Return the names of the attributes on these axes."""
+        """Return the names of the attributes in the positions ``axes`` of the group."""
         return tuple(map(self.attributes.__getitem__, axes))
 
     def ranks(self, schema: Schema) -> tuple[int, ...]:
-        """Return the axes, sorted by the positions of their attributes in the schema."""
+        """Return the axes of the group, sorted by the positions of the attributes in the schema."""
         placed = [schema.order[name] for name in self.attributes]
         return tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
         """Yield the residual spaces of the group: all subsets of its axes, smaller subsets first.
 
-        Axes in a subset are in the order of `ranks`.
+        The axes in a subset are sorted by the positions of their attributes in the schema.
 
         >>> schema = Schema([Attribute.of_size(name, 2) for name in "abc"])
         >>> list(Workload(schema).add(("c", "a")).groups[0].spaces(schema))
@@ -258,13 +268,19 @@ class Group:
 
     @property
     def family_text(self) -> str:
-        """Names of the query families, as a text for tables, such as "prefix × marginal"."""
+        """Names of the query families of the parts as one text, such as "prefix × marginal".
+
+        It is a single name if all parts have the same family, and "total" without parts.
+        """
         names = [p.family.name for p in self.parts]
         return " × ".join(names if len(set(names)) > 1 else names[:1]) or "total"
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Hashable identity of the queries and their relative weights, without the attribute names."""
+        """Hashable key of the queries and their query weights.
+
+        The names of the attributes and the weight of the group are not part of the key.
+        """
         digest = (
             None
             if self.query_weights is None
@@ -289,10 +305,10 @@ class Group:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Workload(FrozenValue):
-    """Query groups over one schema; adding a group returns a new workload.
+    """Query groups on the attributes of one schema; `add` returns a new workload.
 
-    Iteration yields the groups, but ``len`` is the number of queries, which can be billions. For a
-    sequence of the groups use ``groups``.
+    ``len`` is the number of queries, which can be billions, whereas iteration yields the groups.
+    Use ``groups`` for a sequence of the groups.
 
     >>> schema = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"])])
     >>> workload = Workload(schema).add(("age",), "range").add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
@@ -315,7 +331,10 @@ class Workload(FrozenValue):
             give="a Schema, such as Schema([Attribute.of_size('age', 5)])",
         )
         check_type(
-            "groups", self.groups, tuple, give="none here, and add them one by one with add()"
+            "groups",
+            self.groups,
+            tuple,
+            give="no groups here, and add groups one by one with add()",
         )
 
     def add(
@@ -330,20 +349,21 @@ class Workload(FrozenValue):
         Parameters
         ----------
         attributes : names of the attributes; an empty sequence denotes the total.
-        family : one family for all attributes, a joint family, or a mapping from attribute to
-            family.
-        weight : weight of the group's queries, 0 or more.
+        family : a family for one attribute, which is used for each attribute; a family for several
+            attributes, such as "affine"; or a mapping from attribute to family.
+        weight : weight of the group in the objective, 0 or more.
         query_weights : weight of each query, shape (count,), in the order of `describe`.
 
         Raises
         ------
-        WorkloadError : for a repeated attribute, an unsuitable family, an invalid weight or too
-            many groups.
-        SchemaError : for an unknown attribute.
+        WorkloadError : if an attribute is repeated, a family does not fit its attributes, a weight
+            is invalid, or there are too many groups.
+        SchemaError : if the schema has no attribute of a name.
         """
         if len(self.groups) >= MAX_GROUPS:
             raise WorkloadError(
-                f"A workload holds at most {MAX_GROUPS:,} groups. Leave some groups out."
+                f"The workload already has {len(self.groups):,} groups, the largest number allowed."
+                " Leave some groups out."
             )
         return Workload(
             self.schema,
@@ -351,15 +371,15 @@ class Workload(FrozenValue):
         )
 
     def with_weights(self, weights: Mapping[int, float]) -> Workload:
-        """Return the workload with new weights of some groups.
+        """Return the workload with other weights for some groups.
 
         Parameters
         ----------
-        weights : number of a group -> weight of its queries, 0 or more.
+        weights : index of a group -> its new weight, 0 or more.
 
         Raises
         ------
-        WorkloadError : if a weight is invalid, or there is no group of that number.
+        WorkloadError : if a weight is invalid, or the workload has no group with an index.
 
         >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "range")
         >>> [group.weight for group in workload.with_weights({1: 2.5}).groups]
@@ -368,8 +388,8 @@ class Workload(FrozenValue):
         for i, weight in weights.items():
             if not 0 <= i < len(self.groups):
                 raise WorkloadError(
-                    f"There is no group {i}; the workload has {len(self.groups):,} groups. Give"
-                    " numbers of groups from 0."
+                    f"There is no group {i}: the workload has {len(self.groups):,} groups, numbered"
+                    " from 0. Give the number of a group."
                 )
             _check_weight(weight)
         groups = tuple(
@@ -384,15 +404,15 @@ class Workload(FrozenValue):
     ) -> Workload:
         """Return the workload with one group per set of k attributes, for every k in ``ways``.
 
-        With ``family="auto"`` categorical attributes have the family marginal, and numeric
-        attributes the family prefix. A mapping sets the families of some attributes; all other
-        attributes have the family of "auto".
+        With ``family="auto"`` categorical attributes have the family "marginal" and numeric
+        attributes the family "prefix". If ``family`` is a mapping from attribute to family, the
+        attributes that it does not contain have the family of "auto".
 
         Raises
         ------
-        WorkloadError : for a number of attributes that the schema does not have, an unsuitable
-            family or too many groups.
-        SchemaError : for an unknown attribute in a mapping.
+        WorkloadError : if k is larger than the number of attributes, a family does not fit its
+            attributes, or there are too many groups.
+        SchemaError : if the mapping contains a name that is not an attribute.
 
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
@@ -420,7 +440,7 @@ class Workload(FrozenValue):
             default |= family
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
         if isinstance(family, Mapping) or family == "auto":
-            # each family is bound once per attribute instead of once per group
+            # There can be 100,000 groups, so each family is bound once per attribute, not per group.
             fitted = {
                 name: make_group(schema, name, {name: spec}).parts[0]
                 for name, spec in default.items()
@@ -445,12 +465,12 @@ class Workload(FrozenValue):
 
     @cached_property
     def queries(self) -> int:
-        """Exact number of queries, a Python integer of any size."""
+        """Exact number of queries; unlike ``len``, it can exceed 64 bits."""
         return sum(g.count for g in self.groups)
 
     @cached_property
     def group_classes(self) -> list[GroupClass]:
-        """Equivalence classes of the groups, in the order of their first members."""
+        """Equivalence classes of the groups, ordered by the first group of each class."""
         return group_classes(self.groups, self.schema.order)
 
     def __len__(self) -> int:
@@ -479,8 +499,8 @@ class Workload(FrozenValue):
     def describe(self, index: int) -> str:
         """Return the description of query ``index``, such as "age <= 1 and sex = M".
 
-        The first query of a group has the next number after the last query of the group before.
-        Raises WorkloadError if there is no query of this number.
+        The queries of all groups are numbered consecutively from 0, in the order of the groups.
+        Raises WorkloadError if the workload has no query with this number.
         """
         if (
             isinstance(index, bool)
@@ -488,13 +508,13 @@ class Workload(FrozenValue):
             or not 0 <= index < self.queries
         ):
             raise WorkloadError(
-                f"There is no query {index!r}; this workload has queries 0 to {self.queries - 1:,}."
+                f"There is no query {index!r}. Give the number of a query, 0 to {self.queries - 1:,}."
             )
         group = bisect.bisect_right(self.starts, int(index)) - 1
         return self.describe_in_group(group, int(index) - self.starts[group])
 
     def describe_in_group(self, group: int, index: int) -> str:
-        """Return the description of a query by its number ``index`` within group number ``group``."""
+        """Return the description of query ``index`` of group ``group``, both numbered from 0."""
         parts, names = self.groups[group].parts, self.groups[group].attributes
         return parts_text(parts, [self.schema[name] for name in names], index) or "all records"
 
@@ -512,7 +532,7 @@ class Workload(FrozenValue):
 
     @cached_property
     def _packed(self) -> bytes:
-        """Compressed JSON text, cached because it is needed repeatedly and slow to write."""
+        """Compressed JSON text; cached, because writing the JSON is slow and it is used often."""
         return zlib.compress(
             json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1
         )
@@ -531,12 +551,13 @@ class Workload(FrozenValue):
             or not isinstance(data.get("groups"), list)
         ):
             raise WorkloadError(
-                f'This is not a workload file. Give JSON with "format": "{_FORMAT}" and "groups".'
+                f'The data is not a workload. Give JSON with "format": "{_FORMAT}" and "groups".'
             )
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(
-                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed."
+                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. Leave"
+                " some groups out."
             )
         return cls(
             schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"]))
@@ -551,8 +572,8 @@ class Workload(FrozenValue):
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise WorkloadError(
-                "The workload is not valid JSON. Give the text that to_json wrote, not the name of"
-                " a file."
+                "The text is not valid JSON. Give the text that to_json returned, not the name of a"
+                " file."
             ) from None
 
     def __eq__(self, other: object) -> bool:
@@ -563,9 +584,9 @@ class Workload(FrozenValue):
 
 
 def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
-    """Return the description of query number ``index`` in a product of parts.
+    """Return the description of query ``index`` in the Kronecker product of parts.
 
-    The query of the last part varies fastest. Empty if the query counts all records.
+    The query of the last part varies fastest. The text is empty if the query counts all records.
     """
     texts = []
     for part in reversed(parts):
@@ -620,7 +641,10 @@ def make_group(
 
 
 def _product_weights(parts: Sequence[Part]) -> Array | None:
-    """Return the products of the query weights of the families; None if no family has weights."""
+    """Return the weight of each query of a product: the product of its weights in the families.
+
+    Returns None if no family has query weights.
+    """
     if all(part.family.query_weights is None for part in parts):
         return None
     _check_weighted_count(math.prod(part.count for part in parts))
@@ -634,27 +658,27 @@ def _product_weights(parts: Sequence[Part]) -> Array | None:
 
 
 def _with_family_weights(group: Group) -> Group:
-    """Return the group with query weights that are the products of the weights of its families."""
+    """Return the group with the query weights of its families, if they have any."""
     weights = _product_weights(group.parts)
     return group if weights is None else replace(group, query_weights=weights)
 
 
 def _check_weight(weight: object) -> None:
-    """Raise WorkloadError unless a weight of a group is 0 or within the permitted range."""
+    """Raise WorkloadError unless a weight is 0, or from `SMALLEST_WEIGHT` to its inverse."""
     allowed = False
     if isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool):
         allowed = bool(weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT)
     if not allowed:
         raise WorkloadError(
-            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from"
+            f"The weight {str(weight)[:40]} is not allowed. Give 0, or a number from"
             f" {SMALLEST_WEIGHT:g} to {1 / SMALLEST_WEIGHT:g}."
         )
 
 
 def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups whose queries the workload does not have yet, each once.
+    """Return the groups whose queries no group of the workload has, without duplicates.
 
-    The order of the attributes and the weight of a group do not matter.
+    Groups that differ only in the order of their attributes or in their weight count as duplicates.
 
     >>> workload = Workload(Schema([Attribute.of_size(name, 2) for name in "ab"])).add(("a", "b"))
     >>> reordered = workload.add(("b", "a")).add(("a", "b"), "prefix").add(("b", "a"), "prefix")
@@ -672,9 +696,9 @@ def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]
 
 @cached_on_value
 def _query_keys(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
-    """Return the attributes of groups in schema order -> keys of the groups on them.
+    """Return a mapping from attributes, in schema order, to the keys of the groups on them.
 
-    Equal sets of keys are one object, which saves memory in workloads of 100,000 groups.
+    Equal sets of keys share one object, which saves memory in workloads of 100,000 groups.
     """
     keys: dict[tuple[str, ...], frozenset[Hashable]] = {}
     shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
@@ -686,9 +710,9 @@ def _query_keys(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
 
 
 def _query_key(group: Group, schema: Schema) -> tuple[tuple[str, ...], Hashable]:
-    """Return the attributes of a group in schema order, and a key that identifies its queries.
+    """Return the attributes of a group in schema order, and a hashable key of its queries.
 
-    Groups with equal attributes and keys have the same queries, up to their order.
+    Two groups with equal attributes and equal keys have the same queries, maybe in another order.
     """
     ranks = group.ranks(schema)
     names = group.attributes if ranks == tuple(range(len(ranks))) else group.named(ranks)
@@ -701,7 +725,7 @@ def _query_key(group: Group, schema: Schema) -> tuple[tuple[str, ...], Hashable]
 
 @cached_on_value
 def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
-    """Return the part of a named family on one attribute; cached because many groups share it."""
+    """Return the part with the family of a name on one attribute; cached for many groups."""
     return Part(
         axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,)
     )
@@ -715,8 +739,8 @@ def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) 
 def _check_weighted_count(count: int) -> None:
     if count > _MAX_QUERY_WEIGHTS:
         raise WorkloadError(
-            f"The group has {count:,} queries; query weights are allowed for at most"
-            f" {_MAX_QUERY_WEIGHTS:,}. Leave the weights of its queries out."
+            f"The group has {count:,} queries, but query weights are allowed for at most"
+            f" {_MAX_QUERY_WEIGHTS:,} queries. Leave the query weights of this group out."
         )
 
 
@@ -727,7 +751,7 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         raise WorkloadError(
-            "The query weights are not numbers. Give one number per query."
+            "The query weights contain an entry that is not a number. Give one number per query."
         ) from None
     if weights.shape != (count,):
         raise WorkloadError(
@@ -743,7 +767,10 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
 
 
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
-    """Return the group that the entry ``data``, number ``number`` in a workload file, describes."""
+    """Return the group that the entry ``data`` of a workload file describes.
+
+    ``number`` is the position of the entry, for error messages.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
         raise WorkloadError(
             f'Group {number} of the file has no list of attributes. Write "attributes": [...].'
@@ -751,7 +778,8 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
         raise WorkloadError(
-            f"Group {number} of the file has an attribute that is not a text. Write names in quotes."
+            f"Group {number} of the file has an attribute that is not a text. Write names of attributes"
+            " in quotes."
         )
     spec, packed = spec_from_data(data.get("family")), data.get("query_weights")
     group = make_group(schema, names, spec, data.get("weight", 1.0))
@@ -765,13 +793,13 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
         )
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise WorkloadError(
-            f"The query weights of group {number} of the file are damaged. Export it again."
+            f"The query weights of group {number} of the file are damaged. Export the workload again."
         ) from None
     return make_group(schema, names, spec, group.weight, weights)
 
 
 def joint_part(group: Group) -> Part:
-    """Return all parts of a group as one part, for computations on the whole query matrix."""
+    """Return one part with all queries of a group, for computations on the whole query matrix."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(
         axes=axes,
@@ -800,12 +828,15 @@ class _Product(Family):
         return parts_text(self.parts, attributes, index)
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        dense = [p.family.rows(p.sizes) for p in self.parts]
-        tail, cells = dense.pop() if dense else np.ones((1, 1)), math.prod(sizes)
-        while dense and len(tail) * len(dense[-1]) * cells <= CHUNK_ENTRIES:
-            tail = np.asarray(np.kron(dense.pop(), tail), dtype=float)
-        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense))):
+        matrices = [p.family.rows(p.sizes) for p in self.parts]
+        # The last parts are multiplied to one matrix of at most CHUNK_ENTRIES entries. Each chunk
+        # is the product of one row of every other part with this matrix.
+        tail, cells = matrices.pop() if matrices else np.ones((1, 1)), math.prod(sizes)
+        while matrices and len(tail) * len(matrices[-1]) * cells <= CHUNK_ENTRIES:
+            tail = np.asarray(np.kron(matrices.pop(), tail), dtype=float)
+        row_choices = itertools.product(*(range(len(matrix)) for matrix in matrices))
+        for chunk, rows_of_parts in enumerate(row_choices):
             head: Array = np.ones(1)
-            for d, row in zip(dense, combination, strict=True):
-                head = np.asarray(np.kron(head, d[row]), dtype=float)
-            yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)
+            for matrix, row in zip(matrices, rows_of_parts, strict=True):
+                head = np.asarray(np.kron(head, matrix[row]), dtype=float)
+            yield chunk * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)

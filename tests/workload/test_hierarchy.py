@@ -253,7 +253,7 @@ def level(name: str, numbers: Any, labels: Any = ("a", "b")) -> HierarchyLevel:
     [
         (lambda: level("x", [0, 0]), ["'b'", "without cells"]),
         (lambda: level("x", [], ()), ["no areas"]),
-        (lambda: level("x", [0, 2]), ["beyond"]),
+        (lambda: level("x", [0, 2]), ["larger area number"]),
         (lambda: level("x", [0, -1]), ["number"]),
         (lambda: level("x", [0.5, 1]), ["number"]),
         (lambda: level("x", [[0], [0, 1]]), ["number"]),
@@ -322,7 +322,10 @@ def test_cells_for_other_values_are_own_areas() -> None:
             ),
             ["no labels"],
         ),
-        (lambda: Attribute.hierarchy("state", CodeList.from_labels(TREE, **NAMED)), ["own name"]),
+        (
+            lambda: Attribute.hierarchy("state", CodeList.from_labels(TREE, **NAMED)),
+            ["name of the attribute"],
+        ),
         (
             lambda: Attribute(name="x", kind="numeric", size=2, hierarchies=county().hierarchies),
             ["2 cells", "6"],
@@ -559,7 +562,7 @@ def test_level_of_two_hierarchies_in_predicate_is_ambiguous() -> None:
         {"a": ["4905", "3901", "1901"], "b": ["4901", "3903", "4903"]}, levels=["state"]
     )
     both = [county().with_hierarchy(zones)]
-    check_refused(WorkloadError, ["ambiguous", "state"], evaluate, "state == 'a'", both)
+    check_refused(WorkloadError, ["several things", "state"], evaluate, "state == 'a'", both)
 
 
 def test_structural_zeros_by_level_exclude_areas() -> None:

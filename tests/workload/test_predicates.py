@@ -157,7 +157,7 @@ def test_attribute_names_in_backticks_are_read():
         "`hours per weeks` == 1": ["hours per weeks", "hours per week"],
         "`hours-per-week == 1": ["cannot be read", "`hours-per-week` in backticks"],
         "hours per week == 1": ["cannot be read", "backticks"],
-        "'hours per week' == 1": ["as a text", "`hours per week`"],
+        "'hours per week' == 1": ["in quotes", "`hours per week`"],
         "`` == 1": ["name ''"],
         "`it's` == 'a' + `it's`": ["predicate"],
     }.items():

@@ -38,7 +38,7 @@ def test_sql_names_match_exactly_before_loosely() -> None:
     assert [named(c) for c in ("Age", "age", "SEX", "a_b", '"a-b"', "A_B")] == [
         (name,) for name in ("Age", "age", "Sex", "a-b", "a-b", "a-b")
     ]
-    with pytest.raises(WorkloadError, match="could be 'Age' or 'age'"):
+    with pytest.raises(WorkloadError, match="could be the attribute 'Age' or 'age'"):
         named("AGE")
     with pytest.raises(WorkloadError, match="no attribute 'Sexx'; close names: 'Sex'"):
         named("Sexx")
@@ -52,7 +52,7 @@ def test_duplicate_grouping_set_is_used_once() -> None:
 
 def test_sql_table_name_must_match() -> None:
     assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
-    with pytest.raises(WorkloadError, match="the table here is 'people'"):
+    with pytest.raises(WorkloadError, match="the required table is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
     with pytest.raises(WorkloadError, match="integer edges"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["height"])
