@@ -7,6 +7,7 @@ from engine.common_mechanism.selection_rule import (
     NestedPlanRule,
     census_ages,
     coarse_and_fine,
+    level_attributes,
     workloads_by_level,
     workloads_by_way,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "census_ages",
     "coarse_and_fine",
     "coarse_or_fine",
+    "level_attributes",
     "nested_choices",
     "stepwise",
     "workloads_by_level",

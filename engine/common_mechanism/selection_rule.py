@@ -34,6 +34,7 @@ from engine.errors import NotApplicable, PlanError, WorkloadError
 from engine.plans import Plan
 from engine.release import Measurement, apply_group
 from engine.release.measurement import query_texts
+from engine.residuals.operators import MIN_WIDE_CELLS
 from engine.workload import Custom, Group, Level, Schema, Workload
 
 if TYPE_CHECKING:
@@ -418,6 +419,21 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     return {
         f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
     }
+
+
+def level_attributes(workload: Workload) -> tuple[str, ...]:
+    """Return the attributes for which `workloads_by_level` returns analyses with a common part.
+
+    These are attributes with a code list and fewer than 1,000 cells, in a group of the workload if
+    it has groups.
+    """
+    return tuple(
+        attribute.name
+        for attribute in workload.schema.attributes
+        if attribute.hierarchies
+        and attribute.size < MIN_WIDE_CELLS
+        and (not workload.groups or any(attribute.name in g.attributes for g in workload.groups))
+    )
 
 
 def workloads_by_level(

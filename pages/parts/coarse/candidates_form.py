@@ -11,7 +11,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 import demo_data
 from engine import common_mechanism, figures
-from engine.common_mechanism import CommonPlan, NestedPlanRule, coarse_or_fine, nested_choices
+from engine.common_mechanism import (
+    CommonPlan,
+    NestedPlanRule,
+    coarse_or_fine,
+    level_attributes,
+    nested_choices,
+)
 from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -28,7 +34,8 @@ from pages.parts.shell.error_text import (
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
-SIZES, COARSER, CENSUS, FILES = (
+LEVELS, SIZES, COARSER, CENSUS, FILES = (
+    "Levels of a code list",
     "Tables by number of attributes",
     "My workload and a coarser one",
     "Census example: age bins",
@@ -36,11 +43,11 @@ SIZES, COARSER, CENSUS, FILES = (
 )
 # largest number of attributes for which 1-way and 2-way tables are selected at first
 MAX_DEFAULT_ATTRIBUTES = 100
-KINDS = (SIZES, COARSER, CENSUS, FILES)
 UNIFORM_NOTE = ", with the standard (uniform) split"
 NO_SCHEMA = (
     "There is no schema yet. To continue, choose one, or use the census example or plan files."
 )
+LEVEL_ATTRIBUTE = "coarse_level_attribute"  # session key
 AT_ONCE, ONE_BY_ONE = "All in one choice", "One step at a time"
 
 
@@ -76,11 +83,10 @@ def choose(request_state: RequestState) -> Analyses | None:
 
     None if something is missing or a plan is not ready; the reason is then on the page.
     """
-    if st.session_state.get("coarse_kind", SIZES) not in KINDS:
-        del st.session_state["coarse_kind"]
+    st.session_state["coarse_kind"] = _kind(request_state)
     kind = st.radio(
         "Analyses",
-        KINDS,
+        _kinds(request_state),
         key="coarse_kind",
         persist_state="session",
         horizontal=True,
@@ -88,6 +94,8 @@ def choose(request_state: RequestState) -> Analyses | None:
     )
     if kind == FILES:
         _upload_files()
+    elif kind == LEVELS:
+        _choose_levels(request_state.required_workload)
     elif kind == SIZES and request_state.schema is not None:
         key, options, default = _ways_field(request_state.schema)
         st.session_state.setdefault(key, default)  # a reloaded page has stored values
@@ -115,7 +123,7 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
 
     None if something is missing or a plan is not ready; the reason is then on the page.
     """
-    kind = st.session_state.get("coarse_kind", SIZES)
+    kind = _kind(request_state)
     if kind == FILES:
         return _from_files()
     if kind != CENSUS and request_state.schema is None:
@@ -124,11 +132,60 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
     with show_errors():
         templates, script = _templates(kind, request_state)
         if not templates:
-            st.info("Choose at least two table sizes, such as 1 and 2.", icon="🪜")
+            missing = "levels" if kind == LEVELS else "table sizes, such as 1 and 2"
+            st.info(f"Choose at least two {missing}.", icon="🪜")
             return None
         uniform = request_state.with_uniform_centers
         return _plan_all(templates, uniform, script)
     return None
+
+
+def _kinds(request_state: RequestState) -> tuple[str, ...]:
+    """Return the kinds of analyses, the default first; levels only if there is a code list."""
+    kinds = (SIZES, COARSER, CENSUS, FILES)
+    workload = request_state.workload
+    return (LEVELS, *kinds) if workload is not None and level_attributes(workload) else kinds
+
+
+def _kind(request_state: RequestState) -> str:
+    """Return the chosen kind of analyses; the default if the stored one is not possible here."""
+    kinds = _kinds(request_state)
+    kind = str(st.session_state.get("coarse_kind"))
+    return kind if kind in kinds else kinds[0]
+
+
+def _choose_levels(workload: Workload) -> None:
+    """Draw the choice of the attribute, if several have levels, and of its levels."""
+    attributes = level_attributes(workload)
+    if len(attributes) > 1:
+        st.session_state[LEVEL_ATTRIBUTE] = _level_attribute(workload)
+        st.selectbox("Attribute", attributes, key=LEVEL_ATTRIBUTE, persist_state="session")
+    key, names, _ = _levels_field(workload)
+    st.session_state.setdefault(key, list(range(len(names))))
+    st.multiselect(
+        "Levels, coarse to fine",
+        range(len(names)),
+        format_func=names.__getitem__,
+        key=key,
+        persist_state="session",
+        help="Each level is one analysis: your tables, by the areas of this level.",
+    )
+
+
+def _level_attribute(workload: Workload) -> str:
+    """Return the chosen attribute with levels; by default the first one."""
+    attributes = level_attributes(workload)
+    name = str(st.session_state.get(LEVEL_ATTRIBUTE))
+    return name if name in attributes else attributes[0]
+
+
+def _levels_field(workload: Workload) -> tuple[str, tuple[str, ...], list[str]]:
+    """Return the field for the levels: its key, the names of all levels, and the chosen names."""
+    attribute = workload.schema[_level_attribute(workload)]
+    names = (*attribute.hierarchies[0].level_names, attribute.name)
+    key = f"coarse_levels_{workload.schema.names.index(attribute.name)}_{len(names)}"
+    chosen = st.session_state.get(key, range(len(names)))
+    return key, names, [name for i, name in enumerate(names) if i in chosen]
 
 
 def settings_text(request_state: RequestState) -> str:
@@ -149,6 +206,13 @@ def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
 
 def _templates(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
     """Return the workloads of the analyses by name, and the Python code that defines them."""
+    if kind == LEVELS:
+        workload = request_state.required_workload
+        attribute, levels = _level_attribute(workload), _levels_field(workload)[2]
+        if len(levels) < 2:
+            return {}, Script()
+        workloads = common_mechanism.workloads_by_level(workload, attribute, levels)
+        return workloads, coarse_code.levels_script(request_state, attribute, levels)
     if kind == SIZES:
         schema = request_state.required_workload.schema
         key, _, default = _ways_field(schema)

@@ -29,6 +29,14 @@ def tables_script(request_state: RequestState, ways: Sequence[int]) -> Script:
     )
 
 
+def levels_script(request_state: RequestState, attribute: str, levels: Sequence[str]) -> Script:
+    """Return code that defines `workloads`: one per level of an attribute with a code list."""
+    line = f"workloads = workloads_by_level(workload, {attribute!r}, {list(levels)!r})"
+    return workload_script(request_state) + script(
+        line, imports=[("engine.common_mechanism", "workloads_by_level")]
+    )
+
+
 def coarser_script(request_state: RequestState) -> Script:
     """Return code that defines `workloads`: the current workload, and a coarser version of it."""
     line = "workloads = coarse_and_fine(workload)"

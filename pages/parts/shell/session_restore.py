@@ -42,13 +42,27 @@ SESSION_TEXTS = (
     "coarse_step",
     "coarse_kind",
     "coarse_chain",
+    "coarse_level_attribute",
     REPORT_TOKEN,
 )
-# keys of the session state with lists of integers
-SESSION_LISTS = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))
+# keys of the session state with numbers
+SESSION_NUMBERS = (
+    "rows",
+    "seed",
+    "coarse_share",
+    "coarse_snr",
+    "coarse_sigmas",
+    "coarse_rows",
+    "coarse_seed",
+)
+# starts of keys of the session state with lists of integers, and with texts
+LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
+MAX_LIST_ENTRY = 20
 # keys of the session state with lists of rows of the schema that have a name and no values
 SESSION_ROWS = ("schema_incomplete",)
-KEYS = (*SESSION_TEXTS, *SESSION_LISTS, *SESSION_ROWS)
+KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS)
+# keys with a value once there is something to restore
+STARTED = ("ledger_path", "step", "coarse_step", *SESSION_ROWS)
 MAX_ROWS = 2_000
 MAX_BROWSERS, MAX_PAGES, MAX_LEDGERS = 50, 100, 10  # pages and ledgers per browser
 _LOCK = threading.Lock()
@@ -75,20 +89,21 @@ def restore() -> None:
         page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-    for name in KEYS:
-        if page.get(name) and _fits(name, page[name]):
-            st.session_state.setdefault(name, page[name])
+    for name, value in page.items():
+        # 0 is a valid number, whereas an empty text or list means that nothing was chosen
+        if (value or name in SESSION_NUMBERS) and _fits(name, value):
+            st.session_state.setdefault(name, value)
 
 
 def keep() -> None:
     """Store the state of this session if it changed, under a random name in the address."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    values = {name: st.session_state.get(name) for name in KEYS}
+    values = {str(name): value for name, value in st.session_state.items()}
     values = {name: value for name, value in values.items() if _fits(name, value)}
     # a widget that is not on this page has lost its value, but the stored one is still valid
     values = st.session_state.get("place", {}) | values
-    is_empty = not any(values.get(name) for name in ("ledger_path", *SESSION_ROWS))
+    is_empty = not any(values.get(name) for name in STARTED)
     if not browser() or (is_empty and "place" not in st.session_state):
         return
     if values == st.session_state.get("place"):
@@ -106,9 +121,13 @@ def keep() -> None:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Return whether a value has the type of this key of the session state."""
-    if name in SESSION_LISTS:
-        return isinstance(value, list) and all(ways in (1, 2, 3) for ways in value)
+    """Return whether this key of the session state is stored, and the value has its type."""
+    if name.startswith(LIST_STARTS):
+        return isinstance(value, list) and all(
+            isinstance(entry, int) and 0 <= entry <= MAX_LIST_ENTRY for entry in value
+        )
+    if name in SESSION_NUMBERS:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in SESSION_ROWS:
         return (
             isinstance(value, list)
@@ -116,7 +135,8 @@ def _fits(name: str, value: object) -> bool:
             and all(isinstance(row, dict) and set(row) == set(ROW_KEYS) for row in value)
             and all(isinstance(text, str) for row in value for text in row.values())
         )
-    return isinstance(value, str)
+    is_text = name in SESSION_TEXTS or name.startswith(TEXT_STARTS)
+    return is_text and isinstance(value, str)
 
 
 def remember_ledger(ledger: str) -> None:

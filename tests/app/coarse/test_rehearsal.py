@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,9 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.coarse import candidates_form
-from pages.parts.shell import permalink
+from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import RequestState
+from tests import code_lists
 from tests.app.coarse.sessions import LOOK, REHEARSE, RULE, SCHEMA, build_common_plan, open_page
 from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
@@ -139,3 +142,49 @@ def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None
         common = build_common_plan()
         assert names["common"].hash == common.hash
         assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule
+
+
+def test_levels_of_code_list_are_offered_first() -> None:
+    workload = code_lists.WORKLOAD
+    studio = RequestState(workload=workload, budget=Budget(0.4))
+    session = Session(plan=permalink.packed(studio)).go("coarse")
+    assert session.app.radio(key="coarse_kind").value == candidates_form.LEVELS
+    assert "Choice 1: region, or look closer?" in session.text()
+    assert "workloads_by_level(workload, 'place', ['region', 'county', 'place'])" in code(session)
+    (levels,) = (m for m in session.app.multiselect if m.key.startswith("coarse_levels"))
+    session.set(**{levels.key: [0]})
+    assert "Choose at least two levels" in session.text()
+    session.set(**{levels.key: [0, 2]})
+    assert "['region', 'place']" in code(session)
+    session.set(coarse_level_attribute="work")
+    assert not session.errors()
+    # tables without the code list have no levels to choose from
+    other = RequestState(workload=Workload(code_lists.SCHEMA).add(("sex", "age")))
+    session = Session(plan=permalink.packed(other)).go("coarse")
+    assert candidates_form.LEVELS not in session.app.radio(key="coarse_kind").options
+
+
+def test_reload_before_look_restores_analyses_rule_and_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
+    monkeypatch.setattr(session_restore, "browser", lambda: "mine")
+    session = open_page()
+    (ways,) = (m for m in session.app.multiselect if m.key.startswith("coarse_ways"))
+    session.set(**{ways.key: [1, 3]}).press("Next: Rule")
+    session.set(coarse_share=0.3, coarse_snr=7.0, coarse_sigmas=0.0).press("Next: Rehearse")
+    wait(session.set(coarse_rows=700, coarse_seed=0).press("coarse_rehearse"))
+    (heading,) = (m.value for m in session.app.markdown if "cells" in m.value and "**" in m.value)
+    again = Session(**session.app.query_params).go("coarse")
+    assert "What will come out" in again.text()
+    assert any(m.value == heading for m in again.app.markdown)
+    assert [w.value for w in again.app.warning] == [w.value for w in session.app.warning]
+    again.set(coarse_step=RULE)
+    assert "at least 7 standard errors" in again.text()
+    assert "at least 30% of its 9 cells" in again.text()
+    assert "No safety margin" in again.text()
+
+
+def code(session: Session) -> str:
+    text: str = session.app.code[-1].value
+    return text
