@@ -3,22 +3,24 @@
 Four groups of functions:
 
 `share_within`, `tolerance_for`
-    The share of the queries whose standard error is within a tolerance, and its inverse.
+    The share of the queries whose standard error is at most a tolerance; and the tolerance for a
+    given share.
 `budget_for`, `budget_for_error`, `budget_for_query`
     The smallest budget at which a share of the queries, or one query, meets its target.
 `fit_targets`
-    Targets per group.  Without locks: the smallest budget at which every group meets its target,
-    with noise shaped for the targets.  With locks: the locked groups meet their targets at the
-    budget of the request, and the other targets are multiplied by the smallest common factor for
-    which that budget suffices.  The factor is below 1 if there is budget to spare.
+    Plan for one target per group.  Without locked groups it finds the smallest budget at which
+    every group meets its target.  With locked groups the budget is fixed: locked groups meet their
+    targets, and the targets of all other groups are multiplied by the smallest common factor for
+    which the budget suffices.  This factor is below 1 if the budget suffices for smaller targets.
 `mechanism_bound`, `releases_within`
-    The lower bound on the error of every matrix mechanism, and the number of releases that a total
+    The lower bound on the error of every matrix mechanism; and the number of releases that a total
     budget covers.
 
 Notes
 -----
-Variances are only nearly proportional to 1 / pcost, because rounding to the noise grid adds a term
-that is not.  A budget is therefore verified on a plan at that budget, which needs no new search.
+Variances are only nearly proportional to 1 / pcost, because answers are rounded to a grid, which
+adds a constant.  A budget is therefore verified on a plan at that budget.  Such a plan reuses the
+strategy, without a new search.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ if TYPE_CHECKING:
 
 FITS = ("scale", "shape")
 NOISE_LAWS = ("gaussian", "laplace")
-ROUNDING_MARGIN = 1.0 + 1e-9  # bounds the difference between two summation orders of a variance
+ROUNDING_MARGIN = 1.0 + 1e-9  # more than the rounding error of a standard error
 SHARE_MARGIN_SDS = 3.0  # safety margin of a sampled share, in standard errors of the share
-# The noise is rounded to multiples of 2^-30, so a finer precision would have no effect.
+# Noise is rounded to a grid of about 2^-30 times its scale, so a higher precision has no effect.
 BUDGET_RELATIVE_PRECISION = 1e-8
 MAX_BUDGET_STEPS = 100  # a search typically takes three or four
 BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than the noise."
@@ -63,13 +65,14 @@ BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than t
 def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
-    All queries are evaluated if there are at most four million distinct variances; otherwise groups
-    with many of them are sampled, see `ErrorDistribution`.  A query that is not answerable exceeds
-    every tolerance.
+    All queries are evaluated if they have at most four million distinct variances; otherwise the
+    share is estimated from a sample, see `error_distribution`.  A query that cannot be answered
+    exceeds every tolerance.
 
     Parameters
     ----------
-    tolerance : standard error in counts, above 0: one number, or one per group, shape (groups,).
+    tolerance : standard error in counts, above 0: one for all groups, or an array of shape
+        (groups,).
 
     Raises
     ------
@@ -95,9 +98,9 @@ def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
 def tolerance_for(plan: Plan, share: float = 1.0) -> float:
     """Return the smallest standard error, in counts, that a share of all queries does not exceed.
 
-    Shares are computed as in `share_within`.  A sampled share has a margin of three standard
-    errors.  A share of 1 always takes the maximum over all queries.  The result is infinite if too
-    many queries of weight zero are not answerable.
+    Queries are sampled as in `share_within`.  For a sample, ``share`` is increased by three of its
+    standard errors.  For a share of 1 the result is the maximum over all queries.  The result is
+    infinite if the answerable queries are fewer than this share.
 
     Raises
     ------
@@ -125,28 +128,28 @@ def budget_for(
 
     Parameters
     ----------
-    targets : largest acceptable standard error, in counts: one number, or one per group, shape
+    targets : largest acceptable standard error, in counts: one for all groups, or an array of shape
         (groups,).
     share : share of the queries that must meet their targets, above 0 and at most 1.
-    fit : "scale" scales the noise of ``plan(workload, budget, mechanism, **options)``; "shape"
-        optimizes the strategy for the targets, as ``objective="max", targets=targets`` does, and
-        needs a smaller budget for ``share=1``.
+    fit : "scale" keeps the strategy of ``plan(workload, budget, mechanism, **options)`` and changes
+        the noise only; "shape" optimizes the strategy for the targets, by the options
+        ``objective="max", targets=targets``, and needs a smaller budget for ``share=1``.
     law : noise distribution: "gaussian", or "laplace" for a budget of pure epsilon; by default the
         first one that the mechanism supports.
     options : options of the mechanism, as for `plan`.
 
     Raises
     ------
-    PlanError : an argument is invalid; or no budget meets the targets, because queries of weight
-        zero are not answerable; or as for `smallest_budget`.
+    PlanError : an argument is invalid; or no budget meets the targets, because some queries have
+        weight zero and cannot be answered; or `smallest_budget` raises it.
     NotApplicable : the mechanism does not support this noise distribution.
 
     Notes
     -----
-    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)`` meets the targets for the
-    share, as computed by `share_within`.  With ``fit="shape"`` the options of this plan are
-    completed by ``objective="max", targets=targets``.  At a pcost smaller by a relative 1e-7 the
-    plan does not meet the targets, unless the share is that of a sample.
+    Guarantee: a plan at the returned budget, with the same mechanism and options, meets the targets
+    for the share, as computed by `share_within`.  With ``fit="shape"`` this plan needs the options
+    ``objective="max", targets=targets``, too.  If no queries are sampled, a plan at 1 - 1e-7 times
+    the pcost does not meet the targets.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -177,16 +180,19 @@ def budget_for_error(
 ) -> Budget:
     """Return the smallest budget at which the strategy of a plan meets error targets.
 
-    The budget of the plan does not matter, except that the result is of the same kind and has the
-    same privacy unit.
+    The result has the noise distribution and the privacy unit of the budget of the plan.
 
     Parameters
     ----------
-    targets, share : as for `budget_for`.
-    nearly : assume that variances are proportional to 1 / pcost, which is faster and only
-        approximately true; otherwise the result is verified by plans at other budgets.
+    targets : largest acceptable standard error, in counts: one for all groups, or an array of shape
+        (groups,).
+    share : share of the queries that must meet their targets, above 0 and at most 1.
+    nearly : if True, variances are assumed to be proportional to 1 / pcost, which is faster but
+        only approximately true; if False, the result is verified by plans at trial budgets.
 
-    Raises: PlanError as for `budget_for`.
+    Raises
+    ------
+    PlanError : an argument is invalid, or no budget meets the targets.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -196,8 +202,8 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        """Return the quantile of standard error over target at the share."""
-        # One target for all groups only scales the distribution, which is cached for unit targets.
+        """Return the smallest ratio of error to target that the share of queries does not exceed."""
+        # One target for all groups only scales the distribution of errors, which is cached.
         if isinstance(limits, float):
             target = limits
             distribution = (
@@ -212,9 +218,9 @@ def budget_for_error(
             return error_ratio
         raise PlanError(
             "No budget meets the targets: only"
-            f" {percent_rounded_down(distribution.within(math.inf))} of the queries can be answered"
-            " at all. The others have weight zero, and the measurements do not determine them."
-            " Give them a weight, remove them, or choose a smaller share."
+            f" {percent_rounded_down(distribution.within(math.inf))} of the queries can be"
+            " answered. All other queries have weight zero, and the measurements do not determine"
+            " them. Give their groups a positive weight, remove them, or choose a smaller share."
         )
 
     n_groups = len(plan.workload.groups)
@@ -235,12 +241,12 @@ def budget_for_query(
     ----------
     query_tensor : coefficients of the query, in the shape of the marginal on ``attributes``.
     error : largest acceptable standard error, in counts.
-    nearly : as for `budget_for_error`.
+    nearly : whether variances are assumed to be proportional to 1 / pcost, see `budget_for_error`.
 
     Raises
     ------
-    PlanError : as for `budget_for`.
-    NotAnswerable : the strategy does not measure a component of the query.
+    PlanError : ``error`` is not one number above 0, or no budget meets the target.
+    NotAnswerable : the measurements of the plan do not determine the query.
 
     >>> from engine import Attribute, Schema
     >>> example = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
@@ -250,7 +256,8 @@ def budget_for_query(
     target = _checked_errors(plan.workload, error, "error")
     if not isinstance(target, float):
         raise PlanError(
-            "error has several numbers, but there is one query. Give one number above 0, in counts."
+            "The argument error has several numbers, but there is only one query. Give one number"
+            " above 0, in counts."
         )
 
     def ratio(candidate: Plan) -> float:
@@ -261,12 +268,12 @@ def budget_for_query(
 
 
 def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool = False) -> Budget:
-    """Return the smallest budget at which a plan has a ratio of at most 1.
+    """Return the smallest budget at which the strategy of a plan meets an error target.
 
     Parameters
     ----------
-    ratio : function from a plan to the ratio of a standard error to its target.
-    nearly : as for `budget_for_error`.
+    ratio : function from a plan to standard error divided by target, which must be at most 1.
+    nearly : whether variances are assumed to be proportional to 1 / pcost, see `budget_for_error`.
 
     Raises
     ------
@@ -275,9 +282,10 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
 
     Notes
     -----
-    A bracketing secant iteration in log pcost, to a relative `BUDGET_RELATIVE_PRECISION`.  The plan
-    is rebuilt at every trial budget.  The ratio is modelled as a power of pcost through the last
-    two trials; each step slightly overshoots the root of this model, so that the bracket closes.
+    A secant iteration in log pcost with a bracket, to a relative `BUDGET_RELATIVE_PRECISION`.  The
+    ratio is evaluated on a plan at every trial budget.  Between trials it is modelled as a power of
+    pcost through the last two trials.  Each step goes slightly beyond the root of this model, so
+    that the root is soon between two trials.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -294,7 +302,7 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
         if high <= low * (1.0 + BUDGET_RELATIVE_PRECISION):
             return plan.budget.at(high)
-        # Over shorter steps the rounding of the noise would dominate the slope.
+        # After a shorter step, the rounding of the noise would dominate the slope.
         if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
             slope = min(
                 max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0),
@@ -310,8 +318,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
     raise PlanError(
-        "The targets need less noise than the step to which answers are rounded. Choose larger"
-        " targets, or a smaller max_records."
+        "The targets are so small that rounding the answers to the noise grid alone exceeds them."
+        " Choose larger targets, or a smaller max_records."
     )
 
 
@@ -321,34 +329,36 @@ def _budget(law: str, pcost: float) -> Budget:
 
 def _checked_share(share: object) -> float:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.95.")
+        raise PlanError(
+            f"The share was {share!r}. Give a number above 0 and at most 1, such as 0.95."
+        )
     return float(share)
 
 
 def _checked_errors(workload: Workload, errors: object, name: str) -> float | tuple[float, ...]:
-    """Return validated standard errors in counts: one for all groups, or one per group.
+    """Return the standard errors in an argument after checking them: one, or one per group.
 
-    ``name`` is the argument in the message of the PlanError.
+    ``name`` is the name of the argument in the message of a PlanError.
     """
     values = check_targets(errors, name)
     if isinstance(values, tuple) and len(values) != len(workload.groups):
         raise PlanError(
-            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one per"
-            " group, or one for all groups."
+            f"The argument {name} has {len(values)} numbers, but the workload has"
+            f" {len(workload.groups)} groups. Give one number per group, or one for all groups."
         )
     return values
 
 
 def error_for(plan: Plan, half: float) -> float:
-    """Return the standard error, in counts, of a 95% interval with half-width ``half``."""
+    """Return the standard error whose 95% interval has the half-width ``half``, both in counts."""
     return half / quantile(0.95, plan.budget.law)
 
 
 def two_digits(error: float, plan: Plan) -> float:
-    """Return a standard error rounded to two digits, in counts, at least 0.001.
+    """Return a standard error in counts, rounded to two significant digits; at least 0.001.
 
-    If ``error`` is infinite, it is replaced by the standard error of a count that is measured alone
-    at the budget of the plan.
+    For an infinite error the result is the standard error of a single count that takes the complete
+    budget of the plan.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
@@ -360,7 +370,7 @@ def two_digits(error: float, plan: Plan) -> float:
 
 
 def within_text(plan: Plan, error: float) -> str:
-    """Return a sentence with the share of the queries within a standard error, rounded down."""
+    """Return a sentence with the share of the queries whose standard error is at most ``error``."""
     n_queries = plan.workload.queries
     return (
         f"{percent_rounded_down(share_within(plan, error))} of"
@@ -384,7 +394,7 @@ class MechanismBound:
 
     Attributes
     ----------
-    square : weighted squared error, in counts^2 at privacy cost 1.
+    square : bound on the weighted sum of squared errors at privacy cost 1, in counts^2.
     how : method that computed the bound, as text.
     """
 
@@ -392,15 +402,19 @@ class MechanismBound:
     how: str
 
     def rmse(self, plan: Plan) -> float:
-        """Lower bound on the weighted RMSE, in counts, at the budget of a plan; 0 if none holds."""
+        """Return the lower bound on the weighted RMSE at the budget of a plan, in counts.
+
+        It is 0 for replace-one neighbours and for schemas with public tables (invariants), because
+        the bound does not apply there.
+        """
+        # In both cases some queries can be answered without noise.
         if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
-            # The bound does not cover exact answers from the record count or from public tables.
             return 0.0
         return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
 
 
 def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:
-    """Return a lower bound on the weighted squared error of every matrix mechanism on a workload.
+    """Return a lower bound on the error of every matrix mechanism for a workload.
 
     ``law`` is the distribution of the noise: "gaussian" or "laplace".
 
@@ -413,9 +427,10 @@ def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound
 
 
 def claim_text(plan: Plan) -> str:
-    """Return sentences with the gaps of a plan to two lower bounds on its weighted RMSE.
+    """Return sentences with the gaps of a plan to two lower bounds on the weighted RMSE.
 
-    One bound is for all matrix mechanisms, the other one for the plans of the same class.
+    The first bound is for all matrix mechanisms, the second one for the plans that the certificate
+    of the plan covers.
     """
     class_text = certificate_text(plan)
     try:
@@ -425,7 +440,7 @@ def claim_text(plan: Plan) -> str:
 
 
 def certificate_text(plan: Plan) -> str:
-    """Return the lower bound of a plan's certificate, and its gap above the bound, as sentences."""
+    """Return sentences with the lower bound of the certificate of a plan, and the gap above it."""
     certificate = plan.certificate
     return (
         f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
@@ -464,24 +479,22 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     )
 
 
-# `fit_targets` stops if at most this share of the budget is unused.
-MAX_UNUSED_SHARE = 0.01
-# At this multiple of its target an unlocked group no longer constrains the plan.
-MAX_TARGET_FACTOR = 1e4
+MAX_UNUSED_SHARE = 0.01  # `fit_targets` stops if it leaves at most this share of the budget
+MAX_TARGET_FACTOR = 1e4  # groups with a target so much larger do not constrain the plan
 MAX_TARGET_STEPS = 20
 TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # options that `fit_targets` replaces
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedTargets:
-    """A request fitted to error targets, and its plan.
+    """Result of `fit_targets`.
 
     Attributes
     ----------
-    request : request with the objective "max", the final targets and the budget.
-    plan : plan of the request.  The standard error of every query is within the target of its
-        group.
-    factor : multiplier of the unlocked targets.
+    request : request with the resulting budget, the objective "max" and the resulting targets.
+    plan : plan of this request.  The standard error of every query is at most the target of its
+        group in this request.
+    factor : number by which the targets of the groups without a lock were multiplied.
     """
 
     request: Request
@@ -495,19 +508,21 @@ def fit_targets(
     locked: Sequence[bool] | None = None,
     progress: Progress | None = None,
 ) -> FittedTargets:
-    """Fit a request to error targets, by changing the budget or by loosening unlocked targets.
+    """Plan a request for one error target per group.
+
+    With ``locked`` the budget of the request is fixed: locked groups meet their targets, and the
+    targets of all other groups are multiplied by a common factor, as small as the budget allows.
+    Without ``locked`` all groups meet their targets, at the smallest sufficient budget.
 
     Parameters
     ----------
     targets : largest acceptable standard error, in counts, shape (groups,).
-    locked : whether a group must meet its target at the budget of the request, shape (groups,).
-        By default all groups meet their targets at the smallest sufficient budget, with the same
-        privacy unit.
+    locked : whether a group is locked, shape (groups,).
 
     Raises
     ------
-    PlanError : an argument is invalid, no budget meets the targets, or the locked targets alone
-        need a larger budget or take all of it.
+    PlanError : an argument is invalid; or no budget meets the targets; or the budget does not
+        suffice for the locked targets, or only if the other groups have no targets.
     Cancelled : ``progress`` returned False.
 
     >>> from engine import Attribute, Budget, Schema, Workload
@@ -522,8 +537,8 @@ def fit_targets(
     assert isinstance(checked_targets, tuple)
     if len(checked_targets) != len(request.workload.groups):
         raise PlanError(
-            f"There are {len(checked_targets)} targets for {len(request.workload.groups)} groups."
-            " Give one per group."
+            f"There are {len(checked_targets)} targets, but {len(request.workload.groups)} groups."
+            " Give one target per group."
         )
     report = progress_reporter(progress, "Solving the targets was cancelled.")
     report(0.0, "Solving for all targets")
@@ -533,11 +548,12 @@ def fit_targets(
     is_locked = tuple(bool(lock) for lock in locked)
     if len(is_locked) != len(checked_targets):
         raise PlanError(
-            f"There are {len(is_locked)} locks for {len(checked_targets)} targets. Give one per"
-            " target."
+            f"There are {len(is_locked)} locks, but {len(checked_targets)} groups. Give one lock"
+            " (True or False) per group."
         )
     pcost, factor = request.budget.pcost, 1.0
-    # Bracket of (log factor, log of required over available pcost): too small, and sufficient.
+    # Bracket of the factor as points (log factor, log of required over available pcost).  At the
+    # first point the budget is exceeded; at the second one it suffices.
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)
@@ -551,9 +567,9 @@ def fit_targets(
             )
         if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
             raise PlanError(
-                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, and the"
-                f" budget is {format_number(pcost)}. Unlock a target, increase a locked target, or"
-                " solve for the budget."
+                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, more than"
+                f" the budget of {format_number(pcost)}. Unlock a target, increase a locked target,"
+                " or solve for the budget."
             )
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)
@@ -563,20 +579,24 @@ def fit_targets(
             request, _loosen(checked_targets, is_locked, factor)
         )
     raise PlanError(
-        "The locked targets take the whole budget, so the other groups can have no targets. Unlock"
-        " a group, or increase a locked target."
+        "The locked targets use the complete budget, so no targets of the other groups can be met."
+        " Unlock a group, or increase a locked target."
     )
 
 
 def errors_against_targets(
     plan: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]
 ) -> pd.DataFrame:
-    """Return the smallest target and the largest standard error of each set of groups, in counts.
+    """Return a table with the smallest target and the largest standard error of sets of groups.
 
     Parameters
     ----------
-    rows : maps the name of a set to the numbers of its groups.
-    targets : one per group, shape (groups,).
+    rows : maps the name of each set to the numbers of its groups.
+    targets : one per group of the plan, in counts, shape (groups,).
+
+    Returns
+    -------
+    DataFrame with one row per set: groups (its name), target and largest standard error, in counts.
     """
     import pandas as pd
 
@@ -596,10 +616,11 @@ def largest_errors(plan: Plan) -> list[float]:
 def options_after_change(
     options: Mapping[str, Any], before: Sequence[Group], after: Sequence[Group]
 ) -> Mapping[str, Any] | None:
-    """Return the options after a change of groups, with the targets of the retained groups.
+    """Return the options of a mechanism after groups of the workload were removed or reordered.
 
-    Options without one target per group are returned unchanged.  Returns None if a group is new,
-    because it has no target, or if no group remains.
+    If the options have one target per group, the result has the targets of the groups ``after``;
+    it is None if one of these groups is not among the groups ``before``, or if there are none.
+    Other options are returned unchanged.
     """
     targets = options.get("targets")
     if not isinstance(targets, (list, tuple)) or len(targets) != len(before):
@@ -619,9 +640,9 @@ def remove_targets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
-    """Return the plan whose largest ratio of error to target is minimal, and a budget.
+    """Return a plan optimized for the targets, and the smallest budget at which it meets them.
 
-    The budget is the smallest one at which the strategy of the plan meets all targets.
+    The plan is at the budget of the request, and minimizes the largest ratio of error to target.
     """
     options = remove_targets(request.options) | {"objective": "max", "targets": targets}
     shaped_plan = plan(request.workload, request.budget, request.mechanism, **options)
@@ -631,23 +652,23 @@ def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan
 def _next_log_factor(
     lower: tuple[float, float], upper: tuple[float, float], current: tuple[float, float], step: int
 ) -> float:
-    """Return the next trial value of the logarithm of the factor on the unlocked targets.
+    """Return the next value to try of the logarithm of the common factor of targets.
 
-    A trial is a pair: log factor, log of required over available pcost.  The method is regula
-    falsi.  Its goal is that half of `MAX_UNUSED_SHARE` of the budget is unused.
+    The method is regula falsi.  It aims at using all but half of `MAX_UNUSED_SHARE` of the budget.
 
     Parameters
     ----------
-    lower, upper : trials that bracket the solution; infinite while unknown.
+    lower, upper : trials that bracket the solution; their log factors are infinite while unknown.
+        A trial is the pair (log factor, log of required over available pcost).
     current : last trial.
     step : number of previous steps.
     """
     if math.isinf(lower[0]) or math.isinf(upper[0]):
-        # Without locked targets pcost is proportional to factor^-2.  With locked targets it changes
-        # less, so the steps double until there is a bracket.
+        # Without locked targets the required pcost is proportional to factor^-2.  With locked
+        # targets it changes less, so the steps double until there is a bracket.
         excess = current[1] + math.copysign(MAX_UNUSED_SHARE, current[1])
         return current[0] + excess / 2.0 * 2.0**step
-    # bisect in every fourth step, because regula falsi may move only one end of the bracket
+    # Every fourth step is a bisection, because regula falsi may move only one end of the bracket.
     if step % 4 == 3:
         return (lower[0] + upper[0]) / 2.0
     goal = -MAX_UNUSED_SHARE / 2.0
@@ -657,7 +678,7 @@ def _next_log_factor(
 def _loosen(
     targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
 ) -> tuple[float, ...]:
-    """Return the targets, with those that are not locked multiplied by a factor."""
+    """Return the targets, where all that are not locked are multiplied by a factor."""
     return tuple(
         target if locked else target * factor
         for target, locked in zip(targets, is_locked, strict=True)
@@ -667,14 +688,17 @@ def _loosen(
 def _fitted_request(
     request: Request, targets: tuple[float, ...], shaped_plan: Plan, budget: Budget, factor: float
 ) -> FittedTargets:
-    """Return a request with targets and budget, and its plan, without a new strategy search."""
+    """Return the result of `fit_targets` for a plan of these targets, moved to a budget."""
     options = remove_targets(request.options) | {"objective": "max", "targets": list(targets)}
     changed = replace(request, budget=budget, options=options)
     return FittedTargets(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)
 
 
 def releases_within(total: Budget, each: Budget) -> int | None:
-    """Return how many releases at one budget a total budget covers; None if not comparable.
+    """Return how many releases at the budget ``each`` a total budget covers.
+
+    The result is None if the two cannot be compared, because their privacy units differ, or the
+    total is a pure epsilon and ``each`` is not.
 
     >>> releases_within(Budget.zcdp(1.0), Budget(pcost=0.6))
     3
@@ -693,9 +717,7 @@ def releases_within(total: Budget, each: Budget) -> int | None:
 
 
 def round_up(value: float) -> float:
-    """Return a number rounded up to four significant digits.
-
-    Initial totals use it, so that a total displayed in mu or epsilon still covers its budget.
+    """Return a positive number rounded up to four significant digits.
 
     >>> round_up(0.5), round_up(1.0), round_up(3.14159), round_up(0.00123456)
     (0.5, 1.0, 3.142, 0.001235)

@@ -1,7 +1,8 @@
-"""Tables that are much less accurate than the typical error of a plan suggests.
+"""Groups of queries that are much less accurate than the RMSE of a plan suggests.
 
-The typical error is the RMSE over all queries, so a table with few queries hardly changes it.
-Larger weights of such tables lower their error, and raise that of the other tables only a little.
+The RMSE is over all queries, so a group with few queries hardly changes it, however large its error
+is.  Such a group is called hidden.  A larger weight lowers its error, and raises the errors of all
+other groups only a little.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from engine.plans import Plan
 from engine.progress import Progress, progress_reporter
 from engine.workload import Workload
 
-# A table is hidden if its RMSE is more than this multiple of the RMSE of all queries.
+# A group is hidden if its RMSE is more than this multiple of the RMSE of all queries.
 HIDDEN_RATIO = 3.0
-# Weights are raised until this ratio holds instead.
+# The weight of a hidden group is raised until its RMSE is at most this multiple of that RMSE.
 GOAL_RATIO = 2.0
-# Largest RMSE of all queries with the raised weights, as a multiple of that with the original ones.
+# Raised weights may multiply the RMSE of all queries by at most this factor.
 MAX_RISE = 1.1
 # Multipliers of the weights that are tried.
 FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)
@@ -31,13 +32,13 @@ FACTORS = (4.0, 16.0, 64.0, 256.0, 1024.0)
 
 @dataclass(frozen=True, kw_only=True)
 class WeightProposal:
-    """Larger weights of the tables whose RMSE is far above that of all queries; errors in counts.
+    """Proposal to multiply the weights of all hidden groups by a factor.
 
     Attributes
     ----------
     factor : multiplier of the weights.
-    largest : largest RMSE of the tables with larger weights.
-    typical : RMSE of all queries.
+    largest : largest RMSE of a hidden group with the new weights, in counts.
+    typical : RMSE of all queries with the new weights, in counts.
     """
 
     factor: float
@@ -46,9 +47,10 @@ class WeightProposal:
 
 
 def hidden_groups(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of the groups with an RMSE far above that of all queries, worst first.
+    """Return the numbers of the hidden groups of a plan, the least accurate group first.
 
-    Groups with weight 0 are left out.
+    These are the groups of positive weight whose RMSE is more than `HIDDEN_RATIO` times the RMSE of
+    all queries.
 
     >>> from engine import Attribute, Budget, Schema, Workload, plan
     >>> schema = Schema([Attribute.of_size("town", 500, "categorical"), Attribute.of_size("sex", 2)])
@@ -63,7 +65,10 @@ def hidden_groups(plan: Plan) -> tuple[int, ...]:
 
 
 def hidden_text(plan: Plan, groups: Sequence[int]) -> str:
-    """Return a sentence that compares the worst hidden table with the typical error."""
+    """Return sentences that compare the RMSE of the first of the hidden groups with that of all.
+
+    ``groups`` is the result of `hidden_groups`.
+    """
     worst = plan.workload.groups[groups[0]]
     error = format_number(errors_by_group(plan)["rmse"][groups[0]])
     counts = "count" if worst.count == 1 else f"{worst.count:,} counts"
@@ -87,12 +92,16 @@ def raise_weights(workload: Workload, groups: Sequence[int], factor: float) -> W
 def propose_weights(
     request: Request, groups: Sequence[int], progress: Progress | None = None
 ) -> WeightProposal | None:
-    """Search for larger weights of hidden groups, all multiplied by one factor.
+    """Propose a factor for the weights of hidden groups; None if every factor raises the RMSE much.
 
-    A factor of `FACTORS` is allowed if it raises the RMSE of all queries to at most `MAX_RISE`
-    times its value with the original weights.  The proposal has the smallest allowed factor for
-    which the RMSE of every hidden group is at most `GOAL_RATIO` times that of all queries, or else
-    the largest allowed factor.  Returns None if no factor is allowed.
+    The factors in `FACTORS` are tried in ascending order.  The search ends at the first factor for
+    which the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries.  It
+    also ends before a factor that multiplies the RMSE of all queries by more than `MAX_RISE`; then
+    the previous factor is proposed.
+
+    Parameters
+    ----------
+    groups : numbers of the hidden groups.
     """
     report = progress_reporter(progress, "The search for weights was cancelled.")
     proposal: WeightProposal | None = None
@@ -118,7 +127,9 @@ def propose_weights(
 
 
 def proposal_text(proposal: WeightProposal, tables: int) -> str:
-    """Return a sentence with the effect of the proposed weights on ``tables`` tables.
+    """Return a sentence with the errors that result from the proposed weights.
+
+    ``tables`` is the number of groups whose weight is raised.
 
     >>> proposal_text(WeightProposal(factor=16.0, largest=84.52, typical=27.09), 1)
     'With 16 times the weight, this error becomes 84.52 and the typical error 27.09.'

@@ -1,4 +1,4 @@
-"""Errors and answers of the areas of one level of a code list."""
+"""Standard errors and answers of the areas at one level of a hierarchy, such as all states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from engine._values import cached_on_value
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
 
-MAX_ENTRIES = 2_000_000  # variances in memory at once
+MAX_ENTRIES = 2_000_000  # number of variances that are computed at once
 
 
 @cached_on_value
 def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
-    """Return the standard errors of the areas of a level, the least accurate area first.
+    """Return a table of the standard errors of the areas at one level of a hierarchy.
 
-    Columns: area, label, RMSE and largest standard error of its queries, in counts.
+    There is one row per area, the least accurate area first.  Columns: area (its number), label,
+    RMSE and largest standard error over the queries on this area, in counts.
     """
     variances, areas = plan.group_variance(group), len(level.labels)
     others = tuple(axis for axis in range(len(level.counts)) if axis != level.part)
@@ -43,7 +44,7 @@ def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
 
 
 def find_areas(table: pd.DataFrame, level: LevelQueries, text: str) -> pd.DataFrame:
-    """Return the rows of `area_errors` whose label contains a text, ignoring case."""
+    """Return the rows of a table of `area_errors` whose label contains a text, ignoring case."""
     return table[table["area"].isin(level.find(text))].reset_index(drop=True)
 
 
@@ -54,9 +55,14 @@ def level_page(
     start: int = 0,
     stop: int | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of queries ``start:stop`` on areas of a level, see `LevelQueries.numbers`.
+    """Return a table of some of the queries on chosen areas of a level.
 
-    ``read(first, end)`` returns the rows of queries ``first:end`` of the group.
+    Parameters
+    ----------
+    read : function that returns the rows of the queries ``first:end`` of the group.
+    areas : numbers of the chosen areas.
+    start, stop : range of the queries to return, counted over the queries on the chosen areas only,
+        in the order of `LevelQueries.numbers`; by default all of them.
     """
     end = len(areas) * level.per_area if stop is None else stop
     runs = level.runs(areas, start, end) or [(0, 0)]

@@ -1,8 +1,7 @@
-"""Published results of the QuerySmasher paper, with certified optima.
+"""Published results of the QuerySmasher paper (tables 2 to 4), with certified optima.
 
-RMSE is in counts at privacy cost 1.  The published numbers come from solvers that stopped before
-convergence; the certified optimum of the strategy class is the best possible value.  Source:
-QuerySmasher, tables 2 to 4.
+All results are RMSEs in counts at privacy cost 1.  The published numbers come from solvers that
+stopped before convergence, so they are above the optimum of the strategy class.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SCHEMAS = {  # sizes of the categorical attributes, sizes of the numeric ones
+SCHEMAS = {  # sizes of the categorical attributes, and of the numeric attributes
     "Adult": ((42, 16, 15, 9, 7, 6, 5, 2, 2), (100, 100, 100, 99, 85)),
     "CPS": ((7, 4, 2), (50, 100)),
     "Loans": ((51, 36, 15, 8, 6, 5, 4, 3), (101, 101, 101, 101)),
@@ -30,14 +29,14 @@ JOINT_FAMILIES = ("affine", "abs")
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:
-    """One published result.
+    """RMSE of QuerySmasher on one workload, as published and as certified optimum.
 
     Attributes
     ----------
     table : number of the table in the paper.
-    schema, queries : names of the schema and the queries of the workload; see `standard_workload`.
-    printed : RMSE in counts in the QuerySmasher column of the paper.
-    optimum : certified optimum of the strategy class, RMSE in counts.
+    schema, queries : names of the schema and of the queries, as for `standard_workload`.
+    printed : RMSE in the QuerySmasher column of the paper, in counts.
+    optimum : certified smallest RMSE of the strategy class, in counts.
 
     >>> row = ROWS[3]
     >>> str(row), row.printed, row.workload().queries
@@ -64,10 +63,10 @@ def standard_workload(schema: str, queries: str) -> Workload:
     Parameters
     ----------
     schema : key of ``SCHEMAS``, or "[n]^40" for 40 attributes of size n.
-    queries : for a key of ``SCHEMAS`` a key of ``WAYS``, the numbers of attributes per group; or
-        "affine" or "abs", the workloads of table 3.  For "[n]^40" a family, on all single
-        attributes and pairs; "affine" and "abs" are on the pairs only, with prefixes on the single
-        attributes.
+    queries : name of the queries.  For a key of ``SCHEMAS``: a key of ``WAYS`` (the numbers of
+        attributes per group), or "affine" or "abs" (the workloads of table 3).  For "[n]^40": a
+        query family on all single attributes and all pairs; "affine" and "abs" are on the pairs
+        only, and the single attributes have prefixes.
 
     >>> standard_workload("[10]^40", "affine").queries
     15220
@@ -91,15 +90,16 @@ def standard_workload(schema: str, queries: str) -> Workload:
 
 
 def _pair_comparisons(schema: str, family: str) -> Workload:
-    """Return a workload of table 3: 1-way queries and ``family`` on pairs of attributes.
+    """Return a workload of table 3: queries on single attributes, and ``family`` on pairs.
 
-    The printed numbers of queries imply products of prefixes on the pairs of numeric attributes of
-    Adult and Loans, and ``family`` on that pair of CPS.  With them, and marginals on the single
-    categorical attributes, ResidualPlanner+ has the printed RMSE in all six rows.
+    The paper does not state two details, which follow from its numbers.  The pairs of numeric
+    attributes of Adult and Loans have products of prefixes in place of ``family``; the numeric pair
+    of CPS does not.  The single categorical attributes have marginals.  With this workload,
+    ResidualPlanner+ has the printed RMSE in all six rows.
     """
     kinds = zip(("marginal", "prefix"), SCHEMAS[schema], strict=True)
     singles = [(single, n) for single, sizes in kinds for n in sizes]
-    # numeric kinds only, because the joint families need ordered cells
+    # All attributes are declared numeric, because the families on pairs need ordered cells.
     public = Schema([Attribute.of_size(f"x{i}", n) for i, (_, n) in enumerate(singles)])
     workload = Workload(public)
     for name, (single, _) in zip(public.names, singles, strict=True):
@@ -137,7 +137,10 @@ def _rows_by_schema(
     printed: Mapping[str, Sequence[float]],
     optimum: Mapping[str, Sequence[float]],
 ) -> list[PublishedRow]:
-    """Return the rows of a table from the numbers per schema, in the order of ``queries``."""
+    """Return the rows of a table of the paper.
+
+    ``printed`` and ``optimum`` map a schema to one RMSE per element of ``queries``.
+    """
     return [
         PublishedRow(table=table, schema=schema, queries=name, printed=value, optimum=best)
         for schema in printed
@@ -178,7 +181,7 @@ ROWS = (*_table_2(), *_table_3(), *_table_4())
 
 
 def published_rmse(schema: str, queries: str) -> float:
-    """Return the published RMSE of one row.
+    """Return the published RMSE of QuerySmasher on a workload, in counts.
 
     >>> published_rmse("[10]^40", "affine")
     28.25
@@ -187,9 +190,10 @@ def published_rmse(schema: str, queries: str) -> float:
 
 
 def results_table(ours: dict[str, float]) -> pd.DataFrame:
-    """Return a table of all published results, with certified optima and recomputed results.
+    """Return a table that compares published, optimal and recomputed RMSEs, one row per workload.
 
-    ``ours`` maps the text of a row to a recomputed RMSE; missing rows are NaN in the table.
+    ``ours`` maps the text of a `PublishedRow`, such as "CPS 1-way", to its recomputed RMSE in
+    counts.  The columns "ours" and "ours / paper" are NaN for all other rows.
 
     >>> table = results_table({"CPS 1-way": 3.135})
     >>> table.loc[table["ours"].notna(), "ours / paper"].tolist()

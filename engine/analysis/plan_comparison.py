@@ -1,9 +1,9 @@
 """Comparison of two plans, by group and by query.
 
-`losses` compares the standard errors of two plans for the same workload query by query.
-`single_groups_text` compares a tuned plan with uniform centers: tuning reduces the total error, but
-the error of single groups may increase.  `plan_diff` compares plans of different requests: the
-differences of the requests, and the RMSE of every group under both plans.
+`losses` compares two plans for the same workload, query by query.  `single_groups_text` compares a
+plan with tuned centers and a plan with uniform centers; tuning decreases the total error, but can
+increase the error of single groups.  `plan_diff` compares plans for different requests: it returns
+the differences between the requests, and the RMSE of every group under both plans.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import format_number, set_name
+from engine._format import format_number, pluralize, set_name
 from engine.analysis.error_distribution import (
     chosen_queries,
     is_exact,
@@ -37,27 +37,29 @@ if TYPE_CHECKING:
 
 
 SAMPLED = (
-    "Computed on an even sample of the queries of each group and on its corners; other queries may"
-    " be worse."
+    "Computed on an even sample of the queries of each group and on its first and last queries;"
+    " other queries may be worse."
 )
-MAX_CORNERS = 10  # number of parts of a group whose extreme queries are added to the sample
+MAX_CORNER_PARTS = 10  # parts of a group whose first and last queries are added to the sample
 MIN_SHOWN_GAIN = 5e-4  # smallest relative decrease of the total error that is reported
-EQUAL_ERROR_TOLERANCE = 1e-6  # bounds the relative effect of rounding noise to its grid
+EQUAL_ERROR_TOLERANCE = 1e-6  # relative; more than the effect of rounding noise to its grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Losses:
-    """Queries for which the first of two plans has larger errors than the second.
+    """Comparison of the standard errors of two plans for the same queries.
+
+    All ratios are the standard error under the first plan divided by that under the second plan.
 
     Attributes
     ----------
-    groups : one row per group, sorted by worst ratio, descending.  Columns: group, attributes,
-        family, queries, worse (share of its queries with a larger standard error under the first
-        plan), better, worst ratio, worst query as text.
-    worse, better : shares of all queries.
-    worst, query : largest ratio of standard errors, first over second, and its query.
-    exact : whether the workload is small enough to evaluate every query; otherwise large groups are
-        sampled.
+    groups : one row per group, the largest ratio first.  Columns: group (its number), attributes
+        and family as text, queries (their number), worse and better (shares of its queries with a
+        ratio above and below 1), worst ratio (the largest), worst query (its text).
+    worse, better : shares of all queries with a ratio above and below 1.
+    worst : largest ratio of a query.
+    query : text of the query with this ratio.
+    exact : True if every query was evaluated; False if large groups may have been sampled.
     """
 
     groups: pd.DataFrame
@@ -69,9 +71,9 @@ class Losses:
 
 
 def ratios(first: Array, second: Array) -> Array:
-    """Return elementwise ratios of standard errors; 1 where both are 0 or infinite.
+    """Return ``first / second`` elementwise, and 1 where the two are equal, also for 0 or infinity.
 
-    All arrays have the same shape.
+    The arrays contain standard errors and have the same shape.
 
     >>> ratios(np.array([2.0, 0.0, np.inf, 1.0]), np.array([1.0, 0.0, np.inf, np.inf])).tolist()
     [2.0, 1.0, 1.0, 0.0]
@@ -89,33 +91,33 @@ def check_same_queries(first: Plan, second: Plan) -> None:
     )
     if workload.schema != second_workload.schema or not same_groups:
         raise PlanError(
-            "The two plans answer different queries. Give two plans of the same schema and"
-            " workload."
+            "The two plans answer different queries. Give two plans with the same schema and the"
+            " same groups of queries in the same order."
         )
 
 
 def losses(first: Plan, second: Plan) -> Losses:
-    """Return the queries for which the first of two plans has larger standard errors.
+    """Compare the standard errors of two plans for the same workload, query by query.
 
-    Above a few million queries, an evenly spread sample of each large group and its corners are
-    evaluated; the worst ratio is then a lower bound.
+    If the workload has more than four million queries, only a sample of the queries of each large
+    group and its first and last queries are evaluated.  The worst ratio is then a lower bound.
 
     Raises
     ------
-    PlanError : the workloads differ.
+    PlanError : the schemas or the groups of queries of the plans differ.
     """
     import pandas as pd
 
     check_same_queries(first, second)
     workload, rows = first.workload, []
-    # the result of `_group_losses` for every pair of variances
+    # Groups with equal variances under both plans are compared once.
     results = dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]]()
     for i, group in enumerate(workload.groups):
         key = (first.group_variance(i), second.group_variance(i))
         if key not in results:
             results[key] = _group_losses(first, second, i)
         worse, better, worst, number = results[key]
-        attributes = " × ".join(group.attributes) or "(total)"
+        attributes = set_name(group.attributes)
         text = workload.describe_in_group(i, number)
         rows.append((i, attributes, group.family_text, group.count, worse, better, worst, text))
     names = [
@@ -148,26 +150,26 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     Returns
     -------
     worse, better : shares of the queries with a larger and with a smaller standard error under the
-        first plan.
-    worst : largest ratio of standard errors, first over second.
-    number : number of the query with this ratio.
+        first plan than under the second.
+    worst : largest ratio of standard errors, first plan divided by second plan.
+    number : number within the group of the first query with this ratio.
     """
     queries, sample = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, sample)
     worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
     better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
-    # Extreme ratios often lie at corners, of which a sample contains few.
+    # Extreme ratios often occur for combinations of the first and last queries of the parts, which
+    # a sample rarely contains.
     if sample is not None:
-        corners = list(
-            itertools.product(*(sorted({0, p.count - 1}) for p in queries.parts[:MAX_CORNERS]))
-        )
-        zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNERS:]]
+        corner_parts = queries.parts[:MAX_CORNER_PARTS]
+        corners = list(itertools.product(*(sorted({0, p.count - 1}) for p in corner_parts)))
+        zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNER_PARTS:]]
         sample = [
             np.concatenate([positions, ends])
             for positions, ends in zip(sample, [*np.array(corners).T, *zeros], strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, sample)
-    # The first of the tied queries.
+    # the first query whose ratio equals the largest one up to the tolerance
     worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))
     return worse, better, float(error_ratios[worst]), number_in_group(queries, sample, worst)
 
@@ -175,15 +177,23 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
 def _ratios_at(
     first: Plan, second: Plan, group: int, sample: list[npt.NDArray[np.int64]] | None
 ) -> Array:
-    """Return ratios of standard errors of two plans for all queries of a group, or for a sample."""
+    """Return the ratios of standard errors of two plans for the queries of a group.
+
+    ``sample`` is the result of `chosen_queries`; None stands for all queries of the group.
+    """
     return ratios(*(np.sqrt(variances_of(plan, group, sample)) for plan in (first, second)))
 
 
 def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> str:
-    """Return a sentence that compares a tuned plan with uniform centers, in total and by group.
+    """Return a sentence about the errors of a plan with tuned centers and one with uniform centers.
 
-    The sentence is empty for plans that are not tuned, or have another objective than the sum.
-    ``uniform_plan`` is the plan with uniform centers; by default it is computed here.
+    The sentence states the decrease of the total error and, if the error of some groups increases,
+    their number and the largest increase.  It is empty if the centers of the first plan are not
+    tuned, or its objective is not the sum of the variances.
+
+    Parameters
+    ----------
+    uniform_plan : plan for the same request with uniform centers; by default it is computed.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
@@ -234,11 +244,13 @@ class PlanDifference:
 
     Attributes
     ----------
-    words : one sentence per kind of difference; empty if the requests are equal.
-    request : one row per difference between the requests: what, first, second.
-    groups : one row per group of either plan: in (which plans contain the group), attributes,
-        family, queries, weights, RMSE of both plans in counts, and the ratio second / first; NaN if
-        one plan does not contain the group.
+    words : sentences, one per kind of difference; empty if the requests are equal.
+    request : one row per difference between the requests.  Columns: what (name of the setting,
+        attribute or group), first, second (texts of its values in the two plans).
+    groups : one row per group of either plan.  Columns: in ("both", "only first" or "only second"),
+        attributes and family as text, queries (their number), the weights and the RMSEs in counts
+        under the first and the second plan, and ratio (second RMSE divided by first).  A number is
+        NaN if the plan does not contain the group.
     """
 
     words: tuple[str, ...]
@@ -247,9 +259,10 @@ class PlanDifference:
 
 
 def plan_diff(first: Plan, second: Plan) -> PlanDifference:
-    """Return the differences between two plans.
+    """Return the differences between two plans, which can have different schemas and workloads.
 
-    Groups are matched by attributes, family and query weights.
+    A group of the first plan and a group of the second plan are the same group if attributes,
+    family and query weights are equal.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -262,25 +275,25 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     sentences, rows = [], []
     for name, value, other_value in _setting_rows(first, second):
         if value != other_value:
-            # Options that only one of the mechanisms has appear in the table only.
+            # A setting that one of the plans does not have is in the table only.
             if ABSENT not in (value, other_value):
                 sentences.append(f"The {name} differs: {value} and {other_value}.")
             rows.append((name, value, other_value))
     schema_rows = _schema_rows(first.schema, second.schema)
     if schema_rows:
-        sentences.append(f"The schemas differ in {_plural(len(schema_rows), 'attribute')}.")
+        sentences.append(f"The schemas differ in {pluralize(len(schema_rows), 'attribute')}.")
     groups = _matched_groups(first, second)
-    for kind, subject in (
-        ("only first", "only the first plan has"),
-        ("only second", "only the second plan has"),
-    ):
-        if missing := int((groups["in"] == kind).sum()):
-            sentences.append(f"{_plural(missing, 'table')} {subject}.".capitalize())
+    for kind, owner in (("only first", "first"), ("only second", "second")):
+        if n_groups := int((groups["in"] == kind).sum()):
+            verb = "is" if n_groups == 1 else "are"
+            sentences.append(f"{pluralize(n_groups, 'table')} {verb} only in the {owner} plan.")
     reweighted = groups[
         (groups["in"] == "both") & (groups["weight, first"] != groups["weight, second"])
     ]
     if len(reweighted):
-        sentences.append(f"{_plural(len(reweighted), 'table')} with another weight.")
+        verb = "has" if len(reweighted) == 1 else "have"
+        weights = "another weight" if len(reweighted) == 1 else "other weights"
+        sentences.append(f"{pluralize(len(reweighted), 'table')} {verb} {weights}.")
     rows += schema_rows
     rows += [
         (
@@ -336,25 +349,29 @@ def _option_text(options: Mapping[str, Any], name: str) -> str:
 
 
 def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
-    """Return the attributes that differ between two schemas, as rows of name and descriptions."""
+    """Return one row per attribute that differs between two schemas.
+
+    A row contains the name, and the kind and size of the attribute in each schema, as texts.
+    """
     names = [*first.names, *(name for name in second.names if name not in first.names)]
-    out = []
+    rows = []
     for name in names:
-        one, other = (schema[name] if name in schema.names else None for schema in (first, second))
-        if one != other:
-            left, right = (
-                f"{a.kind}, {a.size:,} cells" if a is not None else ABSENT for a in (one, other)
-            )
-            if left == right:
-                right = f"{right}, other labels"
-            out.append((f"attribute {name}", left, right))
-    return out
+        attributes = [schema[name] if name in schema.names else None for schema in (first, second)]
+        if attributes[0] == attributes[1]:
+            continue
+        first_text, second_text = (
+            ABSENT if a is None else f"{a.kind}, {pluralize(a.size, 'cell')}" for a in attributes
+        )
+        if first_text == second_text:
+            second_text = f"{second_text}, other labels"
+        rows.append((f"attribute {name}", first_text, second_text))
+    return rows
 
 
 def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
-    """Return one row per group of either plan, with its weights and RMSE under both plans.
+    """Return the table ``groups`` of `PlanDifference`.
 
-    Equal groups of the two plans share a row; duplicates are paired in order of occurrence.
+    A group that occurs several times in both plans has several rows, in order of occurrence.
     """
     import pandas as pd
 
@@ -404,9 +421,13 @@ def _group_row(
     second: Plan,
     errors: list[list[float]],
 ) -> tuple[Any, ...]:
-    """Return a row of `_matched_groups`.
+    """Return one row of `_matched_groups`.
 
-    i and j are the numbers of the group in the two plans; None if the plan does not contain it.
+    Parameters
+    ----------
+    where : entry of the column "in".
+    i, j : numbers of the group in the first and second plan; None if the plan lacks the group.
+    errors : RMSE of every group, for each plan.
     """
     weights = [
         math.nan if k is None else plan.workload.groups[k].weight
@@ -418,7 +439,7 @@ def _group_row(
     ]
     return (
         where,
-        " × ".join(group.attributes) or "(total)",
+        set_name(group.attributes),
         group.family_text,
         group.count,
         *weights,
@@ -427,17 +448,13 @@ def _group_row(
 
 
 def _match_key(group: Group) -> str:
-    """Return a text that is equal for groups that differ only in their weight."""
+    """Return a text that two groups share if and only if they are equal except for their weights."""
     content = {k: v for k, v in group.to_dict().items() if k != "weight"}
     return json.dumps(content, sort_keys=True)
 
 
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def summary(first: Plan, second: Plan) -> str:
-    """Return a sentence with the change of the typical error."""
+    """Return a sentence with the relative change of the RMSE from the first to the second plan."""
     change = second.rmse / first.rmse - 1.0
     if abs(change) < 1e-6:
         return f"Both plans have the same typical error, {format_number(first.rmse)} counts."

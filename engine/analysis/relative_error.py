@@ -1,9 +1,11 @@
-"""Relative errors and coefficients of variation.
+"""Coefficients of variation, and the quality classes of answers that follow from them.
 
 Statistical offices judge an estimate by its coefficient of variation: the standard error divided by
-the estimate.  Before a release the counts are not available, so a public, expected number of
-records is assumed to be spread uniformly over the cells.  After a release the noisy answer is used,
-which is post-processing and has no privacy cost.
+the estimate.  Before a release the answers are not known; they are replaced by those for a public,
+expected number of records that are spread uniformly over the cells.  After a release the noisy
+answers are used, which is post-processing and has no privacy cost.
+
+The quality classes are publishable, doubtful and noise.
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ QUALITIES = ("publishable", "doubtful", "noise")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScale:
-    """Thresholds on the coefficient of variation, and the expected number of records.
+    """Limits of the quality classes, and the expected number of records.
 
     Attributes
     ----------
-    records : expected number of records, which must be public.
-    publishable, doubtful : largest coefficients of variation of a publishable and of a doubtful
-        answer; answers above are noise.  The defaults are common in statistical offices.
+    records : expected number of records, a public number.
+    publishable : largest coefficient of variation of a publishable answer.
+    doubtful : largest coefficient of variation of a doubtful answer; an answer with a larger one is
+        noise.  The defaults of both limits are common in statistical offices.
 
     >>> NoiseScale(records=1000).quality(0.2)
     'doubtful'
@@ -59,8 +62,8 @@ class NoiseScale:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.publishable > self.doubtful:
             raise PlanError(
-                f"publishable was {self.publishable:g} and doubtful {self.doubtful:g}. Give "
-                "publishable a value of at most doubtful."
+                f"The limit publishable is {self.publishable:g}, above the limit doubtful of"
+                f" {self.doubtful:g}. Give a value of publishable that is at most doubtful."
             )
 
     def quality(self, variation: float) -> str:
@@ -69,12 +72,14 @@ class NoiseScale:
 
 
 def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
-    """Return one row per group: its errors and the shares of its answers in each quality class.
+    """Return a table of the groups of a plan, with the shares of their answers per quality class.
 
-    The group with the smallest share of publishable answers comes first.  The first columns are
-    those of `group_table`.  The column "publishable from" is the smallest count whose answer is
-    publishable at the typical error of the group; it does not depend on the records.  The shares
-    assume that the records are spread uniformly.
+    The group with the smallest share of publishable answers comes first.  The columns are those of
+    `group_table` and:
+
+    - publishable, doubtful, noise: shares of the answers, if the records are spread uniformly.
+    - publishable from: smallest count that is publishable if its standard error is the RMSE of the
+      group.  It does not depend on the number of records.
 
     >>> from engine import Attribute, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -93,7 +98,10 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
 
 
 def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
-    """Return the shares of all queries that are publishable, doubtful and noise."""
+    """Return the shares of all answers that are publishable, doubtful and noise.
+
+    The records are assumed to be spread uniformly.
+    """
     counts = np.array([group.count for group in plan.workload.groups], dtype=float)
     shares = np.array(
         [_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
@@ -103,7 +111,7 @@ def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
 
 
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
-    """Return sentences with the shares of publishable, doubtful and noisy answers of a plan."""
+    """Return sentences with the share of each quality class and the smallest publishable count."""
     publishable, doubtful, noise = quality_shares(plan, scale)
     smallest_count = (
         number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
@@ -117,7 +125,10 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
 
 
 def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
-    """Return a sentence with the smallest publishable count under each mechanism, best first."""
+    """Return a sentence with the smallest publishable count of each mechanism, best first.
+
+    The standard error of every count is taken to be the RMSE of the mechanism.
+    """
     words = [
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
         for _, row in comparison.frame[comparison.frame["rmse"] < math.inf].iterrows()
@@ -128,25 +139,28 @@ def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
 def publishable_by_group(
     comparison: Comparison, workload: Workload, scale: NoiseScale
 ) -> pd.DataFrame:
-    """Return one row per group with the share of publishable answers under each mechanism.
+    """Return a table of the shares of publishable answers, with a row per group.
 
-    Columns are sorted by mechanism, best first, and rows by the share under the best mechanism,
-    ascending.  Every query is assumed to have the RMSE of its group under the mechanism, and the
-    records to be spread uniformly.
+    The first column, "attributes", names the group; every further column is a mechanism, the most
+    accurate one first.  Rows are in ascending order of the shares of this mechanism.  The standard
+    error of a query is taken to be the RMSE of its group, and the records are assumed to be spread
+    uniformly.
     """
     import pandas as pd
 
-    named = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
-    table = pd.DataFrame({"attributes": named})
+    names = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
+    table = pd.DataFrame({"attributes": names})
     counts = [
         scale.records * _even_shares(group, chosen_queries(workload, g))
         for g, group in enumerate(workload.groups)
     ]
     titles = []
-    for label in (label for label in comparison.frame["mechanism"] if label in comparison.groups):
-        pairs = zip(counts, comparison.groups[label], strict=True)
+    for label in comparison.frame["mechanism"]:
+        if label not in comparison.groups:
+            continue
         table[title_of(label)] = [
-            float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs
+            float(np.mean(rmse <= scale.publishable * expected_counts))
+            for expected_counts, rmse in zip(counts, comparison.groups[label], strict=True)
         ]
         titles.append(title_of(label))
     return table.sort_values(titles, kind="stable", ignore_index=True)
@@ -155,14 +169,18 @@ def publishable_by_group(
 def quality_counts_text(answers: pd.DataFrame) -> str:
     """Return a sentence with the number of answers in each quality class.
 
+    ``answers`` is the result of `with_quality`.
+
     >>> import pandas as pd
     >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
     'Of these 3 answers 2 are publishable, 0 doubtful, 1 noise.'
     """
-    counted = answers["quality"].value_counts()
-    publishable, doubtful, noise = (int(counted.get(word, 0)) for word in QUALITIES)
-    parts = f"{publishable:,} are publishable, {doubtful:,} doubtful, {noise:,} noise"
-    return f"Of these {number(len(answers))} answers {parts}."
+    class_sizes = answers["quality"].value_counts()
+    publishable, doubtful, noise = (int(class_sizes.get(name, 0)) for name in QUALITIES)
+    return (
+        f"Of these {number(len(answers))} answers {publishable:,} are publishable, {doubtful:,}"
+        f" doubtful, {noise:,} noise."
+    )
 
 
 def budget_for_quality(
@@ -170,19 +188,26 @@ def budget_for_quality(
 ) -> Budget:
     """Return the smallest budget at which a share of all answers is publishable.
 
-    ``share`` is above 0 and at most 1.  With ``nearly`` variances are taken as proportional to
-    1 / pcost, which is faster, see `budget_for_error`.
+    The records are assumed to be spread uniformly.
+
+    Parameters
+    ----------
+    share : required share of publishable answers, above 0 and at most 1.
+    nearly : whether variances are assumed to be proportional to 1 / pcost, see `budget_for_error`.
 
     Raises
     ------
-    PlanError : ``share`` is invalid, or too many queries have an expected answer of 0, such as
-        differences of cells, or are not answerable; or as for `smallest_budget`.
+    PlanError : ``share`` is invalid; or it cannot be reached, because too many queries cannot be
+        answered or have an expected answer of 0, such as differences of cells; or `smallest_budget`
+        raises it.
     """
     if not 0.0 < share <= 1.0:
-        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
+        raise PlanError(
+            f"The share was {share!r}. Give a number above 0 and at most 1, such as 0.9."
+        )
 
     def ratio(candidate: Plan) -> float:
-        """Return a quantile of the coefficients of variation, divided by the limit for it."""
+        """Return the quantile at ``share`` of the coefficients of variation, over its limit."""
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
         weights = np.concatenate(
@@ -198,19 +223,24 @@ def budget_for_quality(
         if math.isfinite(largest_variation):
             return largest_variation / scale.publishable
         raise PlanError(
-            f"No budget makes {share:.0%} of the answers publishable: some queries have an expected"
-            " answer of 0, such as differences of cells, or are not answerable. Choose a smaller"
-            " share."
+            f"No budget makes {share:.0%} of the answers publishable: too many queries cannot be"
+            " answered or have an expected answer of 0, such as differences of cells. Choose a"
+            " smaller share."
         )
 
     return smallest_budget(plan, ratio, nearly=nearly)
 
 
 def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:
-    """Add the coefficient of variation and the quality class to a table of answers.
+    """Return a table of answers with two more columns: relative error and quality (its class).
 
-    Answers of 0 or below have no relative error (NaN) and are noise, unless their standard error is
-    0.  ``hide`` replaces the values of answers classified as noise by NaN.
+    The relative error is the coefficient of variation.  It is 0 if the standard error is 0;
+    otherwise answers of 0 or below have the relative error NaN and the class noise.
+
+    Parameters
+    ----------
+    answers : table with the columns answer and std (standard error), in counts.
+    hide : whether answer, interval and relative error are replaced by NaN in the class noise.
     """
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -227,14 +257,17 @@ def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False
 
 @lru_cache(maxsize=8)
 def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
-    """Return the coefficients of variation of every group, for all its queries or for a sample."""
+    """Return one array per group with the coefficients of variation of its queries.
+
+    Large groups are sampled.  The records are assumed to be spread uniformly.
+    """
     return tuple(
         _variation_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups)
     )
 
 
 def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
-    """Return the coefficients of variation of a group if the records are spread uniformly."""
+    """Return the coefficients of variation of one group, as in `_variations`."""
     sample = chosen_queries(plan.workload, number)
     errors = np.sqrt(variances_of(plan, number, sample))
     shares = _even_shares(group, sample)
@@ -243,7 +276,10 @@ def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -
 
 
 def _even_shares(group: Group, sample: Sequence[Index] | None) -> Array:
-    """Return the share of uniformly spread records in each query, or each sampled query."""
+    """Return the share of all records that each query counts if they are spread uniformly.
+
+    ``sample`` is the result of `chosen_queries`; None stands for all queries of the group.
+    """
     shares = np.ones(1)
     for k, part in enumerate(group.parts):
         part_shares = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
@@ -256,7 +292,7 @@ def _even_shares(group: Group, sample: Sequence[Index] | None) -> Array:
 
 
 def _quality_shares(variations: Array, scale: NoiseScale) -> tuple[float, float, float]:
-    """Return the shares of coefficients of variation in each quality class, as in `QUALITIES`."""
+    """Return the shares of publishable, doubtful and noisy answers, given their variations."""
     publishable = float(np.mean(variations <= scale.publishable))
     usable = float(np.mean(variations <= scale.doubtful))
     return publishable, usable - publishable, 1.0 - usable

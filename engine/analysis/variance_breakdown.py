@@ -1,8 +1,9 @@
 """Decomposition of variances into the contributions of residual spaces.
 
-The variance of a query is a sum over the residual spaces of the subsets of its attributes.  The
-space with the largest share limits the accuracy.  Its noise decreases if its groups get larger
-weights, or if the workload has coarser cells or fewer attribute sets.
+A residual space is the part of a table that no smaller attribute set contains.  The variance of a
+query is a sum over the residual spaces of all subsets of its attributes.  To lower the largest
+summand, raise the weights of the groups on this attribute set, or use coarser cells or fewer
+attribute sets.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-EQUAL_ERROR_TOLERANCE = 1e-6  # bounds the relative effect of rounding noise to its grid
+EQUAL_ERROR_TOLERANCE = 1e-6  # relative; more than the effect of rounding noise to its grid
 MAX_QUERIES_SEARCHED = 2_000_000  # largest group that `worst_query` searches
 
 
 def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
-    """Decompose the variance of a query, or the mean variance of a group; the largest share first.
+    """Decompose the variance of a query, or the mean variance of a group, by residual space.
 
     Parameters
     ----------
     group : number of the group in the workload.
-    query : number of the query in the group; by default the mean over all its queries.
+    query : number of the query in the group; by default the mean over all queries of the group.
 
     Returns
     -------
-    DataFrame with one row per residual space; for an explicit strategy, one row for the component
-    that answers the group.  Columns: attributes (names); variance in counts^2; share of the
-    variance; noise, the standard deviation in counts of the measurements in that space.  The
-    variances sum to the variance of the query or to the mean of the group.
+    DataFrame with one row per residual space, the largest share first.  For a plan with an explicit
+    strategy, it has one row for the component of the strategy that answers the group.  Columns:
+
+    - attributes: attribute names of the space.
+    - variance: its contribution to the variance, in counts^2.
+    - share: its share of the variance.
+    - noise: standard deviation of the noise of its measurements, in counts.
 
     Raises
     ------
@@ -65,19 +69,19 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
 def _summands(
     plan: Plan, group: int, query: int | None
 ) -> list[tuple[tuple[str, ...], float, float, float]]:
-    """Return the rows of `breakdown`, not sorted."""
+    """Return the rows of `breakdown` in the order of the residual spaces of the plan."""
     group_variance = plan.group_variance(group)
     queries = plan.workload.groups[group]
     if query is not None and not 0 <= query < queries.count:
         raise PlanError(
-            f"There is no query {query!r} in group {group}; it has queries 0 to"
+            f"There is no query {query!r} in group {group}. Give a number from 0 to"
             f" {queries.count - 1:,}."
         )
     total = _variance(group_variance, query)
     if not math.isfinite(total):
         raise NotAnswerable(
-            f"Queries of group {group} cannot be answered from what this plan measures, so their"
-            " error is unbounded. Give the group a weight above 0."
+            f"The measurements of this plan do not determine all queries of group {group}, so their"
+            " variance is infinite. Give the group a weight above 0."
         )
     rows = []
     for summand, block in zip(group_variance.summands, plan.sources(group), strict=True):
@@ -95,30 +99,33 @@ def errors_by_group(plan: Plan) -> pd.DataFrame:
 
 
 def worst_group(plan: Plan) -> int:
-    """Return the number of the group that holds the query with the largest variance."""
+    """Return the number of the group that contains the query with the largest variance."""
     return int(np.argmax(errors_by_group(plan)["max_std"].to_numpy()))
 
 
 @cached_on_value
 def worst_query(plan: Plan, group: int) -> int | None:
-    """Return the number of the query with the largest variance; None if the group is too large."""
+    """Return the number of the query with the largest variance in a group.
+
+    None is returned for a group of more than `MAX_QUERIES_SEARCHED` queries.
+    """
     if plan.workload.groups[group].count > MAX_QUERIES_SEARCHED:
         return None
     return int(np.argmax(plan.variances(group)))
 
 
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
-    """Return a sentence with the residual spaces that contribute most to the variance.
+    """Return a sentence with the residual spaces that contribute most to a variance.
 
-    The variance is of a query, or the mean over a group.  The sentence names at most three spaces,
-    each with a share of at least 0.5%.
+    It is the variance of a query, or the mean variance of a group if ``query`` is None.  The
+    sentence names at most three spaces, each with a share of at least 0.5%.
     """
     table = breakdown(plan, group, query)
     if plan.full_tables:
         return f"All error comes from one measured table, {_name(table['attributes'][0])}."
     contributions: list[str] = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
-        # smaller shares would be shown as 0%
+        # A smaller share would be shown as 0%.
         if share >= 0.005:
             source = names[0] if names else "the total"
             if len(names) > 1:
@@ -128,12 +135,12 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
 
 
 def _name(names: tuple[str, ...]) -> str:
-    """Return the text of an attribute set in `breakdown_text`."""
+    """Return the text of an attribute set."""
     return " × ".join(names) or "no attribute"
 
 
 def _variance(variance: GroupVariance, query: int | None) -> float:
-    """Return the variance of a query, or the mean variance of the group."""
+    """Return the variance of a query, or the mean variance of the group if ``query`` is None."""
     if query is None:
         return variance.total() / math.prod(variance.counts)
     if not variance.counts:
@@ -145,7 +152,11 @@ def _variance(variance: GroupVariance, query: int | None) -> float:
 
 @cached_on_value
 def group_table(plan: Plan) -> pd.DataFrame:
-    """Return `Plan.by_group` for display: group number, attributes as text, errors in counts."""
+    """Return a table of the groups of a plan for display.
+
+    Columns: group (its number), attributes and family as text, queries (their number), RMSE and
+    largest standard error in counts, weight.
+    """
     errors = errors_by_group(plan)
     names = [" × ".join(names) or "(total)" for names in errors["attributes"]]
     weights = [g.weight for g in plan.workload.groups]
@@ -157,9 +168,12 @@ def group_table(plan: Plan) -> pd.DataFrame:
 
 
 def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.DataFrame:
-    """Return `group_table` sorted by the largest standard error, then by RMSE, both descending.
+    """Return `group_table` in descending order of the largest standard error, then of the RMSE.
 
-    ``ways`` selects groups by their number of attributes, ``words`` by `find_groups`.
+    Parameters
+    ----------
+    ways : number of attributes of the groups to return; by default any.
+    words : search text for `find_groups`, which selects the groups to return; by default all.
     """
     order = ["largest standard error", "RMSE"]
     table = group_table(plan).sort_values(order, ascending=False, kind="stable", ignore_index=True)
@@ -171,12 +185,12 @@ def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.D
 
 @cached_on_value
 def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
-    """Return the groups with the largest typical errors, the largest first.
+    """Return a table of the ``count`` groups with the largest RMSE, the largest first.
 
-    Columns: attributes, as text, and typical error, in counts.
+    Columns: attributes (as text) and typical error (the RMSE, in counts).
     """
     errors = errors_by_group(plan)["rmse"].to_numpy()
-    # a partition first, because a workload can have 100,000 groups
+    # A workload can have 100,000 groups, so only the largest errors are sorted.
     last = min(count, len(errors))
     candidates = np.argpartition(-errors, last - 1)[:last]
     numbers = candidates[np.argsort(-errors[candidates], kind="stable")]
@@ -185,7 +199,7 @@ def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
 
 
 def even_error(plan: Plan, group: int) -> float | None:
-    """Return the common standard error, in counts, of all queries of a group; None if they differ.
+    """Return the standard error, in counts, of every query of a group; None if they differ.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("a", 4)]))

@@ -1,10 +1,13 @@
-"""Changes of a planning request: `CHANGES` reduce an error, `REMEDIES` the planning time.
+"""Changes of a planning request: `CHANGES` lower an error, `REMEDIES` shorten the planning time.
 
 Every change is a pure function from a request to a changed request.
 
-Planning a product group takes little time, because every attribute is optimized separately.  A
-joint family such as 'affine' takes little time on its own, but much if another group has different
-queries on the same attributes, because all their cells are then optimized jointly.
+Notes
+-----
+A product group combines one query family per attribute.  It takes little time to plan, because
+every attribute is optimized separately.  A joint family such as 'affine' compares two attributes.
+It takes little time alone, but much time if another group has different queries on the same
+attributes, because then all cells of their table are optimized together.
 """
 
 from __future__ import annotations
@@ -55,12 +58,12 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChangedRequest:
-    """Result of a change that was applied to one group of a request.
+    """Result of a `Change` that was applied to one group of a request.
 
     Attributes
     ----------
-    request : changed request.
-    group : number of the group in the changed request; None if the change removed it.
+    request : request after the change.
+    group : number of this group in the changed request; None if the change removed the group.
     text : sentence that describes the change.
     """
 
@@ -71,14 +74,15 @@ class ChangedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One kind of change.
+    """One way to change a request, which the user can choose for a group.
 
     Attributes
     ----------
     name : identifier.
-    label : function from the request to the text of a button.
-    apply : function (request, group, attribute) -> ChangedRequest.  Raises NotApplicable or
-        WorkloadError if the change is not possible.  Only `merge_bins` uses the attribute.
+    label : function from the request to the text of the button.
+    apply : function that applies the change, called as ``apply(request, group, attribute)`` with
+        the number of the group.  Only `merge_bins` uses the attribute.  It raises NotApplicable or
+        WorkloadError if the change is not possible.
     """
 
     name: str
@@ -89,17 +93,18 @@ class Change:
 def raise_weight(
     request: Request, group: int, attribute: str = "", factor: float = 4.0
 ) -> ChangedRequest:
-    """Multiply the weight of a group."""
+    """Multiply the weight of a group by a factor."""
     groups = request.workload.groups
     queries = groups[group]
     if queries.weight == 0.0:
         raise NotApplicable(
-            "The group has weight 0, which cannot be multiplied. Set its weight on the page"
+            "The group has weight 0, which no factor can raise. Set its weight on the page"
             " Workload."
         )
     if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
         raise NotApplicable(
-            "No other group has a positive weight, so a larger weight has no effect."
+            "No other group has a positive weight, so a larger weight has no effect. Spend a larger"
+            " budget to lower the error."
         )
     if queries.weight * factor > 1.0 / SMALLEST_WEIGHT:
         raise NotApplicable(
@@ -115,7 +120,7 @@ def raise_weight(
 
 
 def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) -> ChangedRequest:
-    """Merge adjacent cells of a numeric attribute."""
+    """Merge every ``factor`` adjacent cells of a numeric attribute into one cell."""
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
@@ -124,11 +129,14 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
 
 
 def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Remove the groups on the largest number of attributes."""
+    """Remove all groups that have the largest number of attributes in the workload."""
     groups, dimension = request.workload.groups, _max_dimension(request)
     retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
     if not any(groups[i].weight > 0.0 for i in retained):
-        raise NotApplicable(f"Without its {dimension}-way tables the workload would be empty.")
+        raise NotApplicable(
+            f"Without its {dimension}-way tables the workload would be empty. Add groups on fewer"
+            " attributes first."
+        )
     workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
     text = (
         f"Without the {dimension}-way tables:"
@@ -159,11 +167,11 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRe
             " QuerySmasher."
         )
     if request.options.get("centers") == "tuned":
-        raise NotApplicable("The centers are tuned already.")
+        raise NotApplicable("The centers are tuned already. Choose another change.")
     options = dict(request.options) | {"centers": "tuned"}
     # Raises an error if the other options are incompatible.
     mechanism(**options)
-    text = "Split tuned to this workload (tuned centers)."
+    text = "Centers tuned to this workload."
     return ChangedRequest(request=replace(request, options=options), group=group, text=text)
 
 
@@ -191,7 +199,7 @@ CHANGES: tuple[Change, ...] = (
 
 
 def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
-    """Return why the cells of an attribute cannot be merged in runs of ``factor``, or "".
+    """Return the reason why ``factor`` adjacent cells of an attribute cannot be merged; "" if they can.
 
     >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))  # doctest: +NORMALIZE_WHITESPACE
     'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema,
@@ -215,8 +223,8 @@ def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
         )
     if attribute.size < 2 * factor:
         return (
-            f"{attribute.name} has {pluralize(attribute.size, 'cell')}, too few to merge {factor}"
-            f" by {factor}."
+            f"{attribute.name} has {pluralize(attribute.size, 'cell')}, too few to merge every"
+            f" {factor} of them. Choose an attribute with at least {2 * factor} cells."
         )
     return ""
 
@@ -224,8 +232,12 @@ def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
 def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """Return a numeric attribute with every ``factor`` adjacent cells merged into one.
 
-    The last cell also takes the remainder.  Integer codes become bins, so the codes in the records
-    do not change.  Raises NotApplicable if `merge_obstacle` returns an obstacle.
+    If the number of cells is not a multiple of ``factor``, the last cell is larger.  An attribute
+    of integer codes becomes one with bins, so records with these codes remain valid.
+
+    Raises
+    ------
+    NotApplicable : the cells cannot be merged, see `merge_obstacle`.
 
     >>> coarser_attribute(Attribute.of_size("code", 7)).edges
     (0.0, 2.0, 4.0, 6.0)
@@ -234,8 +246,8 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """
     if obstacle := merge_obstacle(attribute, factor):
         raise NotApplicable(obstacle)
-    # Integer codes become bins that start at the codes.  The last bin is closed, so its end is the
-    # last code itself.
+    # The bin of an integer code starts at this code.  The last bin includes its end, so it ends at
+    # the last code itself.
     fine = attribute.edges
     if fine is None:
         fine = (*range(attribute.size), attribute.size - 1)
@@ -254,14 +266,16 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
 
 
 def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
-    """Return the workload with adjacent cells of an attribute merged and the same query families.
+    """Return a workload with the same query families, on merged cells of a numeric attribute.
+
+    Every ``factor`` adjacent cells are merged.
 
     Raises
     ------
-    NotApplicable : the cells of the attribute cannot be merged, or a group, a rule or an exact
-        table of the schema has no equivalent on the merged cells.
+    NotApplicable : the cells of the attribute cannot be merged, or a group of the workload, or a
+        rule or exact total of the schema, cannot be expressed by the merged cells.
     """
-    # Raises an error that lists the attribute names if there is no such attribute.
+    # If the attribute does not exist, this access raises an error that lists the names.
     workload.schema[attribute]
     attributes = tuple(
         coarser_attribute(a, factor) if a.name == attribute else a
@@ -271,8 +285,8 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
         schema = replace(workload.schema, attributes=attributes)
     except SchemaError as error:
         raise NotApplicable(
-            f"The schema has rules or exact totals that do not fit coarser cells of {attribute}:"
-            f" {error}."
+            f"The schema has rules or exact totals that the merged cells of {attribute} cannot"
+            f" express: {error}."
         ) from None
     groups = [
         _coarsened_group(schema, i, g, attribute, factor) for i, g in enumerate(workload.groups)
@@ -283,16 +297,24 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
 def _coarsened_group(
     schema: Schema, number: int, group: Group, attribute: str, factor: int
 ) -> Group:
-    """Return a group with the same query family on merged cells; raise NotApplicable if impossible.
+    """Return a group with the same query family on merged cells of an attribute.
 
-    ``schema`` has the merged cells; ``number`` is the group's number, for the message.
+    Parameters
+    ----------
+    schema : schema with the merged cells.
+    number : number of the group, for the message of the error.
+
+    Raises
+    ------
+    NotApplicable : the queries of the group cannot be expressed by the merged cells.
     """
     if attribute not in group.attributes:
         return group
     subject = f"Group {number} on {' × '.join(group.attributes)}"
     if group.query_weights is not None and group.part_weights is None:
         raise NotApplicable(
-            f"{subject} has a weight for each of its queries, which do not fit coarser cells."
+            f"{subject} has one weight per query, and merged cells have fewer queries. Remove the"
+            " weights of the queries."
         )
     windows: dict[str, Family] = {}
     for part in group.parts:
@@ -301,8 +323,8 @@ def _coarsened_group(
         if isinstance(part.family, Width):
             if part.family.width % factor:
                 raise NotApplicable(
-                    f"{subject} has windows of {part.family.width} cells, not a multiple of"
-                    f" {factor}."
+                    f"{subject} has windows of {part.family.width} cells, which is not a multiple"
+                    f" of {factor}. Change the width of the windows."
                 )
             windows[names[0]] = Width(part.family.width // factor)
         elif (
@@ -310,8 +332,8 @@ def _coarsened_group(
             and getattr(part.family, "predicates", None) is None
         ):
             raise NotApplicable(
-                f"{subject} has '{part.family.name}' queries, which are not defined on coarser"
-                " cells."
+                f"{subject} has '{part.family.name}' queries, which are not defined on merged"
+                " cells. Choose another family for it."
             )
     spec = group.family
     if windows:
@@ -321,13 +343,14 @@ def _coarsened_group(
     try:
         return make_group(schema, group.attributes, spec, group.weight)
     except WorkloadError as error:
-        raise NotApplicable(f"{subject} does not fit coarser cells: {error}") from None
+        raise NotApplicable(f"{subject} cannot be expressed by merged cells: {error}") from None
 
 
 def cumulative_workload(workload: Workload) -> Workload | None:
-    """Return a workload of plain tables with cumulative counts of numeric attributes.
+    """Return a workload of marginals with prefixes in place of the cells of numeric attributes.
 
-    The result is None if the workload has other queries than plain counts, or no numeric attribute.
+    The weights remain.  Returns None if a group is not a marginal, or if no group has a numeric
+    attribute.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
@@ -352,12 +375,18 @@ def cumulative_workload(workload: Workload) -> Workload | None:
 
 
 def error_table(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
-    """Return a table of typical and largest errors before and after a change, in counts.
+    """Return a table of errors before and after a change of one group.
 
     Parameters
     ----------
-    group, group_after : number of the changed group in each plan; ``group_after`` is None if the
-        change removed the group.
+    before, after : plans before and after the change.
+    group, group_after : numbers of the group in these plans; ``group_after`` is None if the change
+        removed the group.
+
+    Returns
+    -------
+    DataFrame with one row per kind of error.  Columns: errors in counts (name of the error),
+    before, after, and change (relative, as text).
     """
     import pandas as pd
 
@@ -379,7 +408,7 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
 
 
 def query_count_text(before: Plan, after: Plan) -> str:
-    """Return a sentence with the number of queries of two plans."""
+    """Return a sentence that compares the numbers of queries of the plans before and after a change."""
     queries_before, queries_after = before.workload.queries, after.workload.queries
     return (
         f"Both answer {pluralize(queries_before, 'query', 'queries')}."
@@ -389,12 +418,13 @@ def query_count_text(before: Plan, after: Plan) -> str:
 
 
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
-    """Return a sentence with the errors of added groups, and their effect on the other groups.
+    """Return sentences with the errors of added groups, and the change of all other errors.
 
     Parameters
     ----------
-    after : plan with the added groups, which are the last ``new`` ones.
-    before : plan without them; by default the effect on the other groups is left out.
+    after : plan with the added groups.
+    new : number of added groups, which are the last groups of the workload.
+    before : plan without the added groups; by default the change of all other errors is left out.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -424,14 +454,14 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:
-    """Return the RMSE over the queries of several groups, given as rows of `Plan.by_group`."""
+    """Return the RMSE over all queries of several groups; ``errors`` are rows of `Plan.by_group`."""
     return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
 def _change_text(before: float, after: float) -> str:
     """Return the relative change of an error as text.
 
-    ``after`` is NaN if the change removed the group.
+    The text is "removed" if ``after`` is NaN, and empty if ``before`` is 0 or an error is infinite.
     """
     if math.isnan(after):
         return "removed"
@@ -441,14 +471,14 @@ def _change_text(before: float, after: float) -> str:
 
 
 MAX_COSTLY_GROUPS = 5
-# Families whose answers determine every query on their attribute.
+# The answers to the queries of such a family determine the count of every cell of the attribute.
 COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 
 
 def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
-    """Return the planning forecast of new groups and of the groups that share attributes with them.
+    """Return the planning forecast for new groups and all groups that share attributes with them.
 
-    The new groups do not change the residual spaces of the other groups.
+    The planning time of all other groups does not change.
     """
     names = {name for group in groups for name in group.attributes}
     overlapping = (g for g in request.workload.groups if names.intersection(g.attributes))
@@ -460,16 +490,15 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return the numbers of groups without which planning is within its limits, at most five.
+    """Return the numbers of the groups to remove so that planning is within limits, at most five.
 
-    If more groups would have to be removed, the first five are returned.
-
-    Joint groups are removed before the product groups on the same attributes, because product
-    groups also serve other queries.
+    Groups with a joint family are removed before product groups on the same attributes, because the
+    measurements of product groups also answer other queries.
 
     Parameters
     ----------
-    seconds, memory : limits on the planning time in seconds and the memory in bytes.
+    seconds : limit of the predicted planning time.
+    memory : limit of the predicted memory, in bytes.
 
     >>> from engine import Attribute, Budget, Schema
     >>> schema = Schema([Attribute.of_size("age", 34), Attribute.of_size("hours", 30)])
@@ -493,13 +522,13 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # If all groups fit without tuning, tuning exceeds the limits, so the forecasts include it.
-    # Otherwise the forecasts are without it, because tuning some groups can cost more than all.
+    # If all groups are within the limits without tuning, tuning exceeds them, so it is included in
+    # the forecasts.  Otherwise it is left out: a forecast with tuning is not monotone in the groups.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # The forecast is monotone in the groups, so bisection finds the first infeasible group.
+        # Bisection for the first group with which the groups before it exceed the limits.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):
@@ -515,7 +544,7 @@ def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     groups = request.workload.groups
     if len(groups) == 1:
         raise NotApplicable(
-            "It is the only group, and a workload needs at least one. Add another group first."
+            "The workload has no other group, and it needs at least one. Add another group first."
         )
     workload = Workload(request.workload.schema, (*groups[:group], *groups[group + 1 :]))
     text = f"Without the group on {_name(groups[group])}."
@@ -523,11 +552,15 @@ def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
 
 
 def set_weight_zero(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Set the weight of the group to 0, so that other measurements answer it."""
+    """Set the weight of the group to 0, so that measurements for other groups answer its queries.
+
+    If no other group determines its queries, the marginal on its attributes is added.
+    """
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
         raise NotApplicable(
-            "The group has weight 0, so it is answered from other measurements already."
+            "The group has weight 0 already, so it is answered from other measurements. Choose"
+            " another change."
         )
     changed = (*groups[:group], replace(target, weight=0.0), *groups[group + 1 :])
     text = f"{_name(target)} is answered from what is measured for other groups (weight 0)"
@@ -539,10 +572,10 @@ def set_weight_zero(request: Request, group: int, attribute: str = "") -> Change
 
 
 def replace_by_marginal(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Replace the group by the marginal on its attributes, from which all its queries follow."""
+    """Replace the group by the marginal on its attributes, which determines all its queries."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if all(isinstance(part.family, Marginal) for part in target.parts):
-        raise NotApplicable("The group is a marginal table already.")
+        raise NotApplicable("The group is a marginal table already. Choose another change.")
     marginal = make_group(request.workload.schema, target.attributes, "marginal", target.weight)
     workload = Workload(request.workload.schema, (*groups[:group], marginal, *groups[group + 1 :]))
     text = f"The marginal table of {_name(target)} instead of its '{target.family_text}' queries."
@@ -559,7 +592,10 @@ REMEDIES: tuple[Change, ...] = (
 
 
 def _covers(other: Group, group: Group) -> bool:
-    """Return whether measuring one group determines every query on another group's attributes."""
+    """Return whether the measurements for one group determine all queries on another group's attributes.
+
+    True is a guarantee; False is returned if the group's families are not known to determine them.
+    """
     is_complete = all(
         len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts
     )

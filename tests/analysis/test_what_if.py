@@ -102,7 +102,11 @@ def test_coarser_halves_window_cells() -> None:
         (WORKLOAD.add(("age", "code"), Random(count=3)), "age", "'random'"),
         (WORKLOAD.add("code", Custom(matrix=np.eye(7))), "code", "'custom'"),
         (WORKLOAD.add("code", Custom(predicates=["code >= 3"])), "code", "cuts through the bin"),
-        (WORKLOAD.add("code", "marginal", query_weights=np.ones(7)), "code", "a weight for each"),
+        (
+            WORKLOAD.add("code", "marginal", query_weights=np.ones(7)),
+            "code",
+            "one weight per query",
+        ),
         (Workload(Schema([Attribute.of_size("x", 3)])).add("x", "prefix"), "x", "too few"),
         (EXACT, "code", "invariant on code"),
         (RULED, "code", "cuts through the bin"),

@@ -148,9 +148,7 @@ def test_plan_diff_reports_request_and_groups() -> None:
 def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     base = Workload(SCHEMA).add(("age",), "range")
     heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
-    assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == (
-        "1 table with another weight.",
-    )
+    assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == ("1 table has another weight.",)
     coarse = Schema([Attribute.of_size("age", 3), *SCHEMA.attributes[1:]])
     other = plan(
         Workload(coarse).add(("age",), "range"), Budget.pure(1.0), "hierarchical", max_records=1000

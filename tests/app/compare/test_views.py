@@ -152,7 +152,7 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
     )
     small.set(diff_first="current plan", diff_second_True="uploaded file")
     assert "The budget differs: pcost 1 and pcost 4." in small.text()
-    assert "1 table only the first plan has." in small.text()
+    assert "1 table is only in the first plan." in small.text()
     assert 'Path("plan.json")' in small.app.code[-1].value
     small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
     assert "not a plan file" in small.errors()
