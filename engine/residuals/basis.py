@@ -42,8 +42,8 @@ from engine.residuals.operators import CosineMatrix, ScaledIdentity, is_wide
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
-# number of a class of attributes with equal sizes and equal queries, see
-# `engine.residuals.tuning.center_objective.roles_of`
+# index of an equivalence class of attributes (equal sizes, equal queries); the classes are computed
+# by `engine.residuals.tuning.center_objective.roles_of`
 Role = int
 
 
@@ -53,21 +53,22 @@ def digest(vector: Array | None) -> bytes | None:
 
 
 def swap_pair(values: Array, m: int, k: int) -> Array:
-    """Return values with residual coordinates of the pair (a, b) in the order of the pair (b, a).
+    """Reorder the first axis of ``values`` from the attribute pair (a, b) to the pair (b, a).
 
-    Attribute a has m residual coordinates, b has k.  The first axis of ``values`` has length m * k
-    and lists the coordinates of the pair with the index of b running fastest.
+    The first axis has one entry per pair (coordinate of a, coordinate of b), m * k in all, for m
+    coordinates of a and k of b.  Before the call the coordinate of b varies fastest, in the result
+    that of a.
     """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Split of the queries on a pair of attributes (i, j) that is not a product of centers.
+    """Matrices that pass queries on an attribute pair (i, j) on to i, to j and to the total.
 
-    A query with coefficients c on the residual space of the pair gets the additional coefficients
-    c D_i and c D_j on the spaces of the single attributes, and c D_0 on the total; see
-    `engine.residuals.tuning.complements`.
+    A query with the coefficients c on the residual space of the pair gets additional coefficients:
+    c D_i on the residual space of i, c D_j on that of j, and c D_0 on the total.  The matrices are
+    tuned by `engine.residuals.tuning.complements` and replace the product of two centers.
 
     Attributes
     ----------
@@ -86,7 +87,7 @@ class Complement:
         ).digest()
 
     def reversed_pair(self) -> Complement:
-        """Return the complement of the pair in reverse order."""
+        """Return the same complement for the pair (j, i) in place of (i, j)."""
         m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
         first, second, total = (swap_pair(D, m, k) for D in (*self.by_axis, self.by_total))
         return Complement(by_axis=(second, first), by_total=total)
@@ -98,14 +99,14 @@ class Split:
 
     Attributes
     ----------
-    centers : mapping from attributes to their centers, vectors with sum 1; the centers of other
-        attributes are uniform.
-    complements : mapping from pairs of attributes, in schema order, to tuned complements; other
-        pairs are split by the product of their centers.
+    centers : mapping from an attribute to its center, a vector with sum 1.  Attributes without an
+        entry have the uniform center.
+    complements : mapping from a pair of attributes, in schema order, to its tuned complement.  Pairs
+        without an entry are split by the product of their centers.
     unions : mapping from the attributes of a table to the residual spaces that one strategy on this
         table measures jointly.
     stopped : names of the limits ("memory", "time", "work") that ended or prevented the search for
-        the split, see `Allowance`.
+        the split.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).centers_of(("b", "a"))
     [None, array([1., 0.])]
@@ -117,9 +118,10 @@ class Split:
     stopped: frozenset[str] = frozenset()
 
     def towards_uniform(self, share: float) -> Split:
-        """Return the split with interpolated centers and complements.
+        """Return a split between the uniform one and this one.
 
-        ``share`` is 0 for uniform centers without complements and 1 for this split.
+        Centers and complements are interpolated linearly: ``share`` 0 gives uniform centers and
+        complements of zeros, ``share`` 1 gives this split.
 
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
@@ -139,19 +141,19 @@ class Split:
         )
 
     def centers_of(self, names: Sequence[str]) -> list[Array | None]:
-        """Return the centers of some attributes, shape (n_i,) each, None for uniform ones."""
+        """Return one center per attribute of ``names``: shape (n_i,), or None if it is uniform."""
         return [self.centers.get(name) for name in names]
 
     def complement(self, names: Space) -> Complement | None:
-        """Return the complement of a pair in the order of ``names``, or None."""
+        """Return the complement of the pair ``names``, stored in either order; None without one."""
         if names in self.complements or names[::-1] not in self.complements:
             return self.complements.get(names)
         return self.complements[names[::-1]].reversed_pair()
 
     def inside(self, names: Space) -> dict[Axes, Complement]:
-        """Return a mapping from the pairs within some attributes to their complements.
+        """Return the complements of all pairs of attributes in ``names``, a list in schema order.
 
-        ``names`` are in schema order; a key holds the two positions of a pair in them.
+        A key of the result holds the two positions of a pair in ``names``.
         """
         position = {name: i for i, name in enumerate(names)}
         return {
@@ -181,20 +183,21 @@ def basis(n: int) -> Array:
 
 
 def center(n: int, weights: Array | None) -> Array:
-    """Return a center as a vector, shape (n,): ``weights``, or the uniform one if they are None."""
+    """Return ``weights``, shape (n,), or the uniform center 1/n if ``weights`` is None."""
     return np.full(n, 1.0 / n) if weights is None else weights
 
 
-# smallest number of entries of a tensor that is multiplied slab by slab, to save memory; number of
-# entries of a slab
-MIN_SLAB_TENSOR, SLAB_ENTRIES = 1 << 18, 1 << 16
+# tensors with at least this number of entries are multiplied slab by slab, to save memory
+MIN_SLAB_TENSOR = 1 << 18
+# number of entries of a slab
+SLAB_ENTRIES = 1 << 16
 
 
 def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
-    """Multiply each axis of a tensor, from axis ``first`` on, by a matrix of its own.
+    """Multiply axis ``first + i`` of a tensor by ``matrices[i]``, for every i.
 
-    A matrix has shape (n_i, m_i) and replaces an axis of length n_i by one of length m_i; a vector
-    of shape (n_i,) removes the axis by a weighted sum; None leaves the axis unchanged.
+    A matrix of shape (n_i, m_i) turns an axis of length n_i into one of length m_i.  A vector of
+    shape (n_i,) sums the axis with these weights and so removes it.  None leaves the axis unchanged.
 
     >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
     (2, 5, 4)
@@ -208,24 +211,25 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
         tensor = _contract_later_axes(tensor, matrices[1:], first)
         matrices = [matrices[0], *[None] * (tensor.ndim - first - 1)]
     for matrix in reversed(matrices):
-        # every step contracts the last axis and moves the result to the front, so that the axes are
-        # in their original order in the end; the last axis is contiguous, so that the first product
-        # needs no copy
+        # Every step multiplies the last axis and moves the result to axis ``first``, so that the
+        # axes are in their original order after the last step.  The last axis is contiguous, so
+        # that the first product needs no copy.
         if matrix is not None:
-            # np.tensordot takes five times as long for small tensors
+            # a matrix product, because np.tensordot takes five times as long for small tensors
             *before, n = tensor.shape
-            # assigned before the product, so that the original is released if reshaping copies it
+            # the variable is overwritten before the product: if reshape makes a copy, the original
+            # tensor is freed
             tensor = tensor.reshape((math.prod(before), n))
             tensor = (tensor @ matrix).reshape((*before, *matrix.shape[1:]))
         if matrix is None or matrix.ndim == 2:
             last = tensor.ndim - 1
             tensor = tensor.transpose((*range(first), last, *range(first, last)))
-    # a fixed memory layout, so that sums over the result have the same last digit for all callers
+    # sums over an array depend on its memory layout in their last digit, so the layout is fixed
     return np.asarray(tensor, order="C")
 
 
 def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first: int) -> Array:
-    """Return `contract` of the axes after ``first``, computed in slabs along axis ``first``."""
+    """Multiply the axes after ``first`` by ``matrices``, one slab along axis ``first`` at a time."""
     length = tensor.shape[first]
     step = max(1, SLAB_ENTRIES * length // tensor.size)
     out: Array | None = None
@@ -253,10 +257,10 @@ def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
 
 
 def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
-    """Merge the axes of a tensor from axis ``first`` on, so that one axis per set remains.
+    """Merge axes of a tensor: the axes of every set in ``sets`` become one axis.
 
-    ``sets`` is a partition of these axes, numbered from 0 at ``first``.  The length of a merged
-    axis is the product of the lengths of the axes in its set.
+    ``sets`` is a partition of the axes from ``first`` on; axis ``first`` has number 0 in it.  The
+    length of a merged axis is the product of the lengths of its axes.  Axes before ``first`` stay.
 
     >>> group_axes(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
     (8, 3)
@@ -293,19 +297,20 @@ def _flat(tensor: Array) -> Array:
 
 
 def part_of(count: int, space: Axes) -> tuple[Any, ...]:
-    """Return the index of one residual space in an array of coefficients on all spaces.
+    """Return the index that selects the coefficients of one residual space.
 
-    The array has shape (k, n_1, ..., n_count), see the module; ``space`` holds the positions of the
-    space's attributes.
+    The indexed array has shape (k, n_1, ..., n_count) and holds coefficients on all residual
+    spaces.  Along an axis, entry 0 belongs to spaces without this attribute, and all other entries
+    to spaces with it.  ``space`` lists the axes of the selected space's attributes.
     """
     return (slice(None), *(slice(1, None) if axis in space else 0 for axis in range(count)))
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return the positions of residual coordinates of some spaces in a flat array of all spaces.
+    """Return where the coefficients of some residual spaces are in the flattened array of all.
 
-    ``spaces`` holds the positions of each space's attributes.  The result lists all coordinates of
-    the first space, then those of the second, and so on.
+    ``spaces`` lists the axes of the attributes of every space.  The result has the positions of the
+    first space's coefficients, then those of the second space, and so on.
 
     >>> positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
@@ -315,11 +320,12 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply coefficients of queries from the right by U (sign 1) or its inverse (sign -1).
+    """Move coefficients of queries from attribute pairs to single attributes and the total.
 
-    U, see the module, adds to the coefficients of single attributes and of the total what the
-    complements move there from those of pairs.  ``tensor`` holds the coefficients of k queries on
-    all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
+    For every pair with a complement, the pair's coefficients times the matrices of the complement
+    are added to the coefficients of its two attributes and of the total (sign 1), or subtracted
+    from them (sign -1), which is the inverse map.  ``tensor`` holds the coefficients of k queries
+    on all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
     """
     for pair, complement in complements.items():
         pair_coefficients = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
@@ -329,9 +335,11 @@ def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: floa
 
 
 def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply k tables in residual coordinates from the left by U (sign 1) or U^-1 (sign -1).
+    """Apply the transpose of `_pass_down` to k tables in residual coordinates, in place.
 
-    This is the transpose of `_pass_down`, in place.
+    For every pair with a complement, the coordinates of its two attributes and of the total, times
+    the transposed matrices of the complement, are added to the coordinates of the pair (sign 1) or
+    subtracted from them (sign -1).  ``tensor`` has shape (k, n_1, ..., n_d).
     """
     for pair, complement in complements.items():
         change = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
@@ -342,9 +350,10 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
 
 
 def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
-    """Return the matrix T_i = [pi_i, N_i] of every attribute, shape (n_i, n_i) each.
+    """Return for every attribute its center and cosine basis as one matrix [pi_i, N_i].
 
-    For a wide attribute with the uniform center it is an operator, which is not stored.
+    Shape (n_i, n_i) each.  A wide attribute with the uniform center gets an operator that
+    multiplies by this matrix without storing it.
     """
     matrices = []
     for n, pi in zip(sizes, centers, strict=True):
@@ -362,12 +371,18 @@ def pieces(
     complements: Mapping[Axes, Complement],
     overwrite: bool = False,
 ) -> Array:
-    """Return the coefficients of k queries on all residual spaces inside their attributes.
+    """Split k queries into their coefficients on the residual spaces of all attribute subsets.
 
-    Queries ``rows`` and coefficients have shape (k, cells); the module describes the order of the
-    coefficients.  ``centers`` are None for uniform ones, and ``complements`` maps the positions of
-    a pair's attributes to its complement.  With ``overwrite`` the array of queries may be
-    overwritten.
+    ``rows`` holds the queries, shape (k, cells).  A row of the result, shape (k, cells), is a
+    flattened array of the shape ``sizes``: index 0 along an axis belongs to residual spaces without
+    this attribute, other indices to spaces with it.
+
+    Parameters
+    ----------
+    sizes : domain sizes of the attributes.
+    centers : one center of shape (n_i,) per attribute, None for a uniform one.
+    complements : mapping from the positions of a pair's attributes to its complement.
+    overwrite : whether the array ``rows`` may be overwritten.
 
     >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
     array([[0.5  , 0.707]])
@@ -388,11 +403,15 @@ def tables(
     complements: Mapping[Axes, Complement],
     overwrite: bool = False,
 ) -> Array:
-    """Return the k tables with these residual coordinates on all residual spaces.
+    """Return k tables, shape (k, cells), from their coordinates on all residual spaces.
 
-    Coordinates and tables have shape (k, cells).  ``centers`` are None for uniform ones, and
-    ``complements`` maps the positions of a pair's attributes to its complement.  With ``overwrite``
-    the array of coordinates may be overwritten.
+    Parameters
+    ----------
+    coordinates : shape (k, cells), in the order of the result of `pieces`.
+    sizes : domain sizes of the attributes.
+    centers : one center of shape (n_i,) per attribute, None for a uniform one.
+    complements : mapping from the positions of a pair's attributes to its complement.
+    overwrite : whether the array ``coordinates`` may be overwritten.
 
     >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})
     array([[5., 5.]])
@@ -425,7 +444,7 @@ def residual_rows(
     sizes : domain sizes of the queries' attributes.
     inside : positions of the residual space's attributes; None for all attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform center.
-    complement : tuned complement of the pair if the queries have two attributes; None without one.
+    complement : tuned complement, for queries on two attributes; None without one.
 
     >>> residual_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],
@@ -433,7 +452,7 @@ def residual_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    # a complement does not change the coefficients on the pair itself
+    # a complement changes the coefficients on single attributes and the total, not those on the pair
     if complement is not None and len(axes_inside) < 2:
         return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, positions(sizes, [tuple(axes_inside)])
@@ -450,17 +469,18 @@ def residual_rows(
 
 
 class Lift:
-    """Linear map L from the cells of a table to the residual coordinates of one residual space.
+    """Linear map L from the cells of a table to the coordinates of its residual space.
 
-    L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T) is applied attribute by attribute.
-    ``centers`` contains the pi_i; None is the uniform center, where L_i = N_i^T.
+    L is the Kronecker product of the L_i = N_i^T (I - pi_i 1^T), one per attribute, with the cosine
+    basis N_i and the center pi_i.  ``centers`` lists the pi_i; None stands for a uniform center,
+    for which L_i = N_i^T.
 
     >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
     """
 
-    # whether the coordinates are those of one space, so that reversals and swaps of attributes are
-    # signed permutations of them
+    # True if the coordinates belong to one residual space.  Then reversing an attribute, or swapping
+    # two attributes of equal size, permutes the coordinates and changes signs, and does no more.
     one_space = True
 
     def __init__(
@@ -470,8 +490,8 @@ class Lift:
         self.dimension = math.prod(n - 1 for n in sizes)
         centers_or_uniform = centers if centers is not None else [None] * len(sizes)
         self.matrices = [
-            # N^T pi is 0 for a uniform center; its rounding errors would break the symmetry under
-            # reversal
+            # N^T pi is exactly 0 for a uniform center; computing it would add rounding errors,
+            # after which reversing the cells would no longer be an exact symmetry
             basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
             for n, pi in zip(sizes, centers_or_uniform, strict=True)
         ]
@@ -500,11 +520,16 @@ class Lift:
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Return minus the derivative by N^T pi of one attribute, from the derivative by L.
+        """Return the negative derivative by N^T pi of one attribute, given the derivative by L.
 
-        ``by_lift`` has one axis per attribute of length n_i - 1, then one per attribute of length
-        n_i; the result has shape (n_axis - 1,).  A change of N^T pi is subtracted from every column
-        of L_axis, so the derivative by L_axis is summed over its columns.
+        Shape (n_axis - 1,).  A change of N^T pi is subtracted from every column of L_axis, so the
+        derivative by L_axis is summed over its columns.
+
+        Parameters
+        ----------
+        by_lift : derivative by the entries of L.  Its first axes have length n_i - 1, one per
+            attribute; its last axes have length n_i, one per attribute.
+        axis : position of the attribute.
         """
         count = len(self.sizes)
         # derivative of a Kronecker product by one factor: inner products with all other factors
@@ -514,11 +539,16 @@ class Lift:
 
 
 class SplitLift(Lift):
-    """Lift of several residual spaces that one strategy measures, on the table of all attributes.
+    """Linear map from the cells of a table to the coordinates of several residual spaces in it.
 
-    ``spaces`` holds the positions of each space's attributes; ``complements`` maps the positions of
-    a pair to its tuned complement.  With a single space on all attributes it is the lift of that
-    space with complements.
+    One strategy measures these spaces jointly.
+
+    Parameters
+    ----------
+    sizes : domain sizes of the table's attributes.
+    centers : one center of shape (n_i,) per attribute, None for a uniform one.
+    spaces : the positions of the attributes of every space.
+    complements : mapping from the positions of a pair's attributes to its tuned complement.
 
     >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
     (4, 6)
@@ -540,7 +570,7 @@ class SplitLift(Lift):
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        # those of the residual space on all attributes
+        # SplitLift.matrices also have a row for the total, which is no residual coordinate
         return tuple(n - 1 for n in self.sizes)
 
     def rows(self, residual_rows: Array) -> Array:
@@ -557,9 +587,10 @@ class SplitLift(Lift):
 
 
 class FullTable(Lift):
-    """Orthogonal map from all cells of a table to cosine coefficients, constant cosines included.
+    """Orthonormal cosine transform of a table along all attributes, constant cosines included.
 
-    Reversing an attribute, or swapping two of equal size, is a signed permutation of coefficients.
+    Reversing an attribute, or swapping two attributes of equal size, permutes the coefficients and
+    changes signs of some.
 
     >>> FullTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)

@@ -42,13 +42,14 @@ SUFFIX = ".weights"
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-# below this square of the number of residual coordinates, a search is faster than a file access
+# a search is not stored in a file if the square of its number of residual coordinates is below this
+# value, because the search then takes less time than reading the file
 MIN_CACHED_COORDINATES_SQUARED = 2_000
 # largest number of initial weights stored for searches of one shape (equal sizes, centers, method)
 MAX_HINTS_PER_SHAPE = 8
 # text in the status of a search that a time limit ended
 TIME_LIMIT_STATUS = "time limit"
-# shape of a search -> (fingerprint of its Gram, dual weights) of earlier searches of that shape
+# `Search.shape` -> pairs (fingerprint of the Gram, dual weights) of earlier searches of that shape
 Hints = Mapping[str, tuple[tuple[Array, Array], ...]]
 _Value = TypeVar("_Value")
 
@@ -130,9 +131,9 @@ class SolveCache:
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the dual weights of a search with the same key from a file, or None.
+        """Return the dual weights that a file holds for this search, shape (orbits,), or None.
 
-        They should have shape (orbits,), but are not validated.
+        The file may be wrong: neither the shape nor the values are checked here.
         """
         return self._read(search.key) if _worth_a_file(search) else None
 
@@ -152,10 +153,10 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return the numbers stored under a key, and whether this process stored them.
+        """Return the array that `keep_numbers` stored under a key, and whether it was in memory.
 
-        `keep_numbers` stores them; without any, the result is (None, False).  Numbers from a file
-        are not validated.
+        An array that was read from a file has the flag False and is not validated.  The result is
+        (None, False) if nothing is stored.
         """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)
@@ -166,7 +167,7 @@ class SolveCache:
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return the initial weights stored by `suggest`, for `most_similar`."""
+        """Return the dual weights of all searches passed to `suggest`, grouped by shape."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:
@@ -179,13 +180,14 @@ class SolveCache:
 
     def suggest(self, search: Search, solution: Solution) -> None:
         """Store the dual weights of a search as initial values for later searches of its shape."""
-        others = [
-            h
-            for h in self._hints.get(search.shape) or ()
-            if not np.array_equal(h[0], search.fingerprint)
+        older_hints = [
+            hint
+            for hint in self._hints.get(search.shape) or ()
+            if not np.array_equal(hint[0], search.fingerprint)
         ]
-        hints = ((search.fingerprint, solution.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
-        self._hints.put(search.shape, hints, sum(a.nbytes + b.nbytes for a, b in hints))
+        hints = ((search.fingerprint, solution.dual), *older_hints[: MAX_HINTS_PER_SHAPE - 1])
+        size = sum(fingerprint.nbytes + weights.nbytes for fingerprint, weights in hints)
+        self._hints.put(search.shape, hints, size)
 
     def _save(self, key: str, values: Array) -> None:
         if self.folder is not None:
@@ -238,9 +240,10 @@ def most_similar(hints: Hints, search: Search) -> Array | None:
 
 
 def default_folder() -> Path | None:
-    """Return the folder that DP_WORKBENCH_CACHE names, by default one in the user's cache folder.
+    """Return the folder of the cache files, or None if DP_WORKBENCH_CACHE is "off".
 
-    None if the value is "off".
+    It is the folder that DP_WORKBENCH_CACHE names; if the variable is empty, a folder inside the
+    user's cache folder.
     """
     setting = os.environ.get(VARIABLE, "").strip()
     if setting.lower() == "off":
@@ -261,7 +264,7 @@ def default_cache() -> SolveCache:
 
 
 def _head(key: str, body: bytes) -> dict[str, str | int]:
-    """Return the first line of an entry's file, for numbers in the bytes ``body``."""
+    """Return the first line of an entry's file as a mapping; ``body`` is the rest of the file."""
     checksum = hashlib.sha256(key.encode() + body).hexdigest()
     return {"format": FORMAT, "key": key, "weights": len(body) // 8, "sha256": checksum}
 

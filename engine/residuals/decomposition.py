@@ -61,17 +61,17 @@ from engine.workload.families import Areas, Intervals
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupContribution:
-    """Decomposition of groups that are equal up to attribute names into Grams on residual spaces.
+    """Groups of queries that are equal up to attribute names, with their shared decomposition.
 
     Attributes
     ----------
     numbers : positions of the groups in the workload, ascending, shape (groups,).
-    places : positions of their attributes in the schema, in schema order, shape (groups,
+    places : positions of the attributes of every group in the schema, ascending, shape (groups,
         attributes).
     weights : weights of the groups, shape (groups,).
-    pattern : the decomposition of one group, without its weight: an entry for every residual space
-        and every term of the Gram on it, with the positions of the space's attributes in the group,
-        the number of the term's Kronecker product, and the term's coefficient.
+    pattern : what one group with weight 1 adds to the Gram of every residual space inside its
+        attributes.  An entry is one term of such a Gram: the positions of the space's attributes in
+        the group, the index of the term's Kronecker product, and the term's coefficient.
     """
 
     numbers: Index
@@ -82,17 +82,20 @@ class GroupContribution:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueriedSpaces:
-    """Residual spaces with the same number of attributes, ordered by their first group.
+    """All residual spaces that have the same number of attributes, in equivalence classes.
+
+    Spaces are ordered by the first group with queries on them.  Spaces of a class have the same
+    Gram, on attributes of the same classes.
 
     Attributes
     ----------
-    places : positions of the spaces' attributes in the schema, shape (spaces, attributes).
-    kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
-        Gram, on attributes of equal ``attribute_classes``.
-    coefficients : the Gram of every class: number of a Kronecker product -> its coefficient, a
-        weighted sum over groups.
-    reached : sort key of every class, shape (classes,), by the first group with queries on it; also
-        comparable with classes of other numbers of attributes.
+    places : positions of the attributes of every space in the schema, shape (spaces, attributes).
+    kinds : index of the equivalence class of every space, shape (spaces,).
+    coefficients : for every class, its Gram as a mapping from the index of a Kronecker product to
+        its coefficient, a weighted sum over groups.
+    reached : sort key of every class, shape (classes,): the position of the first group with
+        queries on it, refined by the order of spaces within the group.  Classes of spaces with
+        different numbers of attributes can be compared by it.
     """
 
     places: Index
@@ -106,15 +109,16 @@ def queried_spaces(
     attribute_classes: Index,
     exact: Sequence[Sequence[int]] = (),
 ) -> list[QueriedSpaces]:
-    """Return the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
+    """Return the residual spaces with queries, one `QueriedSpaces` per number of attributes.
 
     Coefficients are added up in the order of groups, so that sums have reproducible last digits.
 
     Parameters
     ----------
-    contributions : the decompositions of the groups.
-    attribute_classes : equivalence class of every attribute, numbered from 0, shape (attributes,).
-    exact : positions of the attributes of every exact (public) table, whose spaces are left out.
+    contributions : the decompositions of all groups.
+    attribute_classes : index of the equivalence class of every attribute, shape (attributes,).
+    exact : for every table that is public, the positions of its attributes in the schema; residual
+        spaces inside such a table are left out.
 
     >>> one = GroupContribution(
     ...     numbers=np.array([0, 1]),
@@ -126,8 +130,9 @@ def queried_spaces(
     >>> total.coefficients, single.places.tolist(), single.kinds.tolist(), single.coefficients
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
-    longest = max((len(groups.pattern) for groups in contributions), default=1)
-    # entries of groups with equally many attributes and spaces at the same positions form one array
+    longest_pattern = max((len(groups.pattern) for groups in contributions), default=1)
+    # Entries are collected by (number of attributes of the group, positions of the space in it),
+    # because the entries of one key have index arrays of equal shape, which can be concatenated.
     by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
     for groups in contributions:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
@@ -138,10 +143,9 @@ def queried_spaces(
     for (_, positions), entries in by_positions.items():
         members, ranks, terms, coefficients = zip(*entries, strict=True)
         counts = [len(groups.numbers) for groups in members]
-        # sorts entries by group, and within a group by their rank in its pattern
-        order = np.concatenate([groups.numbers for groups in members]) * longest + np.repeat(
-            ranks, counts
-        )
+        # sort key of every entry: by group, and within a group by the rank in its pattern
+        order = np.concatenate([groups.numbers for groups in members]) * longest_pattern
+        order = order + np.repeat(ranks, counts)
         places = np.concatenate([groups.places for groups in members])[:, list(positions)]
         weights = np.concatenate([groups.weights for groups in members]) * np.repeat(
             coefficients, counts
@@ -159,11 +163,11 @@ def queried_spaces(
 def _classify_spaces(
     chunks: Sequence[tuple[Index, Index, Index, Array]], attribute_classes: Index
 ) -> QueriedSpaces:
-    """Return the distinct residual spaces, in equivalence classes with their coefficients.
+    """Merge entries of equal residual spaces, and sort the spaces into equivalence classes.
 
     An entry is one Kronecker product that one group adds to the Gram of one space.  A chunk holds
-    arrays with a row per entry: its sort key, the positions of the space's attributes, the number
-    of the product, and its coefficient.
+    four arrays with one row per entry: the sort key, the positions of the space's attributes, the
+    index of the product, and the coefficient of the product.
     """
     keys, places, products, coefficients = (
         np.concatenate(columns) for columns in zip(*chunks, strict=True)
@@ -181,7 +185,8 @@ def _classify_spaces(
     _, term_class = unique_rows(np.column_stack([products[pair_entries], value]))
     counts = np.bincount(space[pair_entries], minlength=len(first_entries))
     starts = np.cumsum(counts) - counts
-    # two spaces are equivalent if their attributes are and, for every r, their r-th terms
+    # Two spaces are equivalent if their attributes are equivalent and, for every r, their terms
+    # number r are equal.  Every round splits the classes by one more term.
     _, kind = unique_rows(attribute_classes[places[first_entries]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
@@ -207,18 +212,20 @@ def _classify_spaces(
     )
 
 
-# the sum of squares of a part's queries applied to the centers counts as zero below this share of
-# the trace of its Gram: only rounding errors remain
+# The scalar of a part of a query group is the sum of the squared answers of its queries to the
+# centers.  Below this share of the trace of the part's Gram it consists of rounding errors and
+# counts as zero.
 ROUNDING = 1e-28
-# smallest number of cells of an attribute whose residual Grams are computed at their first access
+# residual Grams of an attribute with at least this number of cells are computed at the first access
 MIN_DEFERRED_CELLS = 100
-# relative difference of quadratic forms above which Grams are not proportional
+# two Grams count as not proportional if their quadratic forms differ by more than this relative error
 PROPORTIONAL_TOLERANCE = 1e-6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
 
 
-# Kronecker product of residual Grams, (axes in the space, number of the residual Gram) each
+# Kronecker product of residual Grams: for every factor, its axes in the space and its index in
+# `Decomposition.factors`
 Factors = tuple[tuple[Axes, int], ...]
 
 
@@ -226,8 +233,11 @@ Factors = tuple[tuple[Axes, int], ...]
 class Factor:
     """Residual Gram: Gram matrix of queries in the residual coordinates of some attributes.
 
-    ``matrix`` is the Gram or, if ``low_rank``, a matrix R of fewer rows with R^T R = Gram.
-    ``sizes`` are the domain sizes of the attributes.
+    Attributes
+    ----------
+    sizes : domain sizes of the attributes.
+    matrix : the Gram; if ``low_rank``, rows R with R^T R = Gram, fewer than there are coordinates.
+    low_rank : whether ``matrix`` holds rows in place of the Gram.
     """
 
     sizes: tuple[int, ...]
@@ -245,7 +255,7 @@ class Factor:
 
     @property
     def table(self) -> Array:
-        """Rows of ``matrix`` with one axis per attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
+        """``matrix`` with its columns as a table: shape (rows, n_1 - 1, ..., n_k - 1)."""
         return self.matrix.reshape(-1, *(n - 1 for n in self.sizes))
 
     @property
@@ -264,15 +274,15 @@ class Factor:
         return 0.0
 
     def quadratic_forms(self, vectors: Array) -> Array:
-        """Return v^T Gram v for every column v of an array of shape (dimension, k), shape (k,)."""
+        """Return v^T Gram v, shape (k,), for the k columns v of ``vectors``, (dimension, k)."""
         products = self.matrix @ vectors
         return np.asarray(np.sum((products if self.low_rank else vectors) * products, axis=0))
 
 
 class DeferredFactor(Factor):
-    """Residual Gram of interval queries on one attribute, computed at the first access.
+    """Residual Gram of interval queries on one attribute; its matrix is computed when first read.
 
-    Forecasts need only its dimension and should not wait until a large matrix is computed.
+    Forecasts of the planning time read only its dimension, and need not wait for a large matrix.
     """
 
     def __init__(self, part: Part, weights: Array | None) -> None:
@@ -303,7 +313,7 @@ class DeferredFactor(Factor):
 
     @property
     def interval_gram(self) -> IntervalGram | None:
-        """The Gram as weights of marginal, prefix, suffix and range queries, see `interval_gram`."""
+        """The Gram as weights of marginal, prefix, suffix and range queries; None for other queries."""
         return interval_gram(self.part, self.weights)
 
     def quadratic_forms(self, vectors: Array) -> Array:
@@ -314,11 +324,14 @@ class DeferredFactor(Factor):
         return weighted_sum(self.part.family.dot(self.sizes, tables.T) ** 2, self.weights)
 
     def is_zero(self) -> bool:
-        """Return whether all rows are constant, up to rounding errors."""
+        """Return whether every query has equal coefficients on all cells, up to rounding errors.
+
+        Such queries are multiples of the total and have the residual Gram 0.
+        """
         if self.interval_gram is not None or (
             self.weights is None and isinstance(self.part.family, Circular)
         ):
-            return False  # single cells are among the queries, or prefixes
+            return False  # some queries contain one cell or a prefix, so they are not constant
         family, sizes, ones = self.part.family, self.sizes, np.ones(self.sizes[0])
         squares = float(weighted_sum(family.squared_norms(sizes), self.weights))
         means = float(weighted_sum(family.dot(sizes, ones) ** 2, self.weights)) / sizes[0]
@@ -326,7 +339,7 @@ class DeferredFactor(Factor):
 
 
 def weighted_sum(values: Array, weights: Array | None) -> Array:
-    """Return the sum over the first axis with ``weights``, shape (n,); None if all are 1."""
+    """Return the sum of ``values`` over the first axis; ``weights``, shape (n,), are 1 if None."""
     return np.asarray(values.sum(axis=0) if weights is None else weights @ values)
 
 
@@ -334,7 +347,7 @@ def weighted_sum(values: Array, weights: Array | None) -> Array:
 class IntervalFactor(Factor):
     """Residual Gram of marginal, prefix, suffix or range queries on one wide attribute.
 
-    The n x n matrix is not formed.
+    It is stored as the weights of these queries, without a matrix of order n - 1.
     """
 
     matrix: IntervalMatrix  # type: ignore[assignment]
@@ -359,7 +372,10 @@ def interval_factor(gram: IntervalGram) -> IntervalFactor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelFactor(Factor):
-    """Residual Gram of the areas of nested levels on one wide attribute, without its matrix."""
+    """Residual Gram of counts of areas of nested levels on one wide attribute.
+
+    It is stored as the weights of the areas, without a matrix of order n - 1.
+    """
 
     matrix: LevelMatrix  # type: ignore[assignment]
 
@@ -385,7 +401,8 @@ def level_factor(gram: LevelGram) -> LevelFactor:
 class Term:
     """Summand of a Gram: a coefficient times a Kronecker product of residual Grams.
 
-    ``factors`` lists the disjoint sets of axes of the product and the number of the Gram on each.
+    ``factors`` lists for every factor of the product its axes and the index of its Gram.  The sets
+    of axes are disjoint.
     """
 
     coefficient: float
@@ -394,18 +411,20 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subworkload:
-    """Gram of the queries on a residual space, scaled so that its largest coefficient is 1.
+    """Gram of the queries on one residual space, scaled so that its largest coefficient is 1.
+
+    A subworkload also describes a union: several residual spaces that one strategy measures.
 
     Attributes
     ----------
     sizes : domain sizes of the attributes.
     terms : summands of the Gram.
-    centers : center of every attribute, None for uniform.
-    labels : one label per attribute; spaces whose attributes differ in their labels have different
-        subworkloads, so that a mechanism can give them different strategies.
+    centers : center of every attribute, None for a uniform one.
+    labels : one label per attribute.  Residual spaces with equal Grams share a subworkload only if
+        the labels of their attributes are equal, so that a mechanism can treat labels differently.
     complements : mapping from the positions of a pair's attributes to its tuned complement.
-    spaces : for several residual spaces that one strategy measures, the positions of the attributes
-        of each; empty for a single residual space.
+    spaces : for a union, the positions of the attributes of each of its residual spaces; empty for
+        a single residual space.
     """
 
     sizes: tuple[int, ...]
@@ -422,7 +441,10 @@ class Subworkload:
 
     @property
     def mixed(self) -> bool:
-        """Whether the Gram is a sum, or a product with a factor on several attributes."""
+        """Whether the Gram is no Kronecker product with one factor per attribute.
+
+        It then has several terms, or a factor on several attributes.
+        """
         return len(self.terms) > 1 or any(
             len(axes) > 1 for term in self.terms for axes, _ in term.factors
         )
@@ -434,10 +456,11 @@ class Decomposition:
 
     Attributes
     ----------
-    factors : distinct residual Grams, to which the terms of the subworkloads refer by number.
-    subworkloads : distinct subworkloads.
-    spaces : mapping from residual spaces to (number of a subworkload, scale): the Gram of the space
-        is scale times that of the subworkload.  Spaces without weighted queries are absent.
+    factors : distinct residual Grams; the terms of the subworkloads refer to them by index.
+    subworkloads : distinct Grams of residual spaces, up to scale.
+    spaces : mapping from a residual space to the pair (index of its subworkload, scale).  The Gram
+        of the space is scale times that of the subworkload.  Spaces without queries of positive
+        weight are absent.
     """
 
     factors: tuple[Factor, ...]
@@ -450,9 +473,10 @@ class Decomposition:
 
 
 class Registry:
-    """Store of the residual Grams of a workload, in which proportional Grams are stored once.
+    """Store of the residual Grams of a workload without duplicates.
 
-    Grams of intervals on a wide attribute are stored once if they are equal.
+    Of proportional Grams one is stored, together with the scale of each use.  Grams of interval
+    queries on a wide attribute share an entry only if they are equal.
     """
 
     def __init__(self, split: Split) -> None:
@@ -464,16 +488,19 @@ class Registry:
     def look_up(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
-        """Return the residual Gram of a part on every subset of its axes.
-
-        An entry is (axes, (number of a stored Gram, scale)); the number is -1 and the scale 0 if
-        the Gram is zero.  For the empty set of axes it is ((), scalar), the scalar being the
-        weighted sum of squares of the queries applied to the centers.
+        """Return the residual Gram of a part of a query group on every subset of its axes.
 
         Parameters
         ----------
+        part : the queries.
         names : names of the part's attributes.
         weights : weights of single queries, shape (queries,); None if all are 1.
+
+        Returns
+        -------
+        One pair per subset of the axes.  For a nonempty subset it is (axes, (index of a stored Gram,
+        scale)), with index -1 and scale 0 if the Gram is zero.  For the empty subset it is
+        ((), scalar) with the weighted sum of the squared answers of the queries to the centers.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
@@ -505,9 +532,11 @@ class Registry:
         weights: Array | None,
         complement: Complement | None,
     ) -> tuple[int, float] | float:
-        """Return (number of a stored Gram, scale), or a scalar for no axes, see `look_up`.
+        """Return the residual Gram of a part on the axes ``inside`` as (index, scale).
 
-        A Gram that counts as zero has number -1 and scale 0.
+        ``index`` is that of a stored Gram.  A Gram that counts as zero has index -1 and scale 0.
+        If ``inside`` is empty, the result is a number: the weighted sum of the squared answers of
+        the queries to the centers.
         """
         sizes = tuple(part.sizes[i] for i in inside)
         query_trace: float
@@ -530,15 +559,16 @@ class Registry:
                 gram = part.family.gram(part.sizes, weights)
                 query_trace = float(np.trace(gram))
             if not inside:
-                # not pi^T G pi: if the terms of an answer cancel, its square has an error of 1e-32
-                # times their squares, and pi^T G pi would have one of 1e-16 times their squares
+                # The answers are squared one by one.  If the summands of an answer cancel, its
+                # square has a rounding error of 1e-32 times the squared summands; in pi^T G pi the
+                # error would be 1e-16 times the squared summands.
                 answers = part.family.dot(part.sizes, pi)
                 return _zero_if_rounding(
                     float(np.sum(answers**2 if weights is None else weights * answers**2)),
                     query_trace,
                 )
-            # the family has a closed-form Gram; its rows may be many, such as 500,500 ranges on
-            # 1,000 cells
+            # from the closed-form Gram of the family, because its queries may be many, such as
+            # 500,500 ranges on 1,000 cells
             N = basis(part.sizes[0])
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
@@ -547,7 +577,7 @@ class Registry:
             )
         if not inside:
             return _zero_if_rounding(factor.trace, query_trace)
-        # the residual rows of constant query rows are rounding errors of zero
+        # queries with equal coefficients on all cells have residual rows of rounding errors only
         if factor.trace <= MIN_TRACE_SHARE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
         return self._store(factor)
@@ -561,7 +591,10 @@ class Registry:
         sizes: tuple[int, ...],
         complement: Complement | None,
     ) -> tuple[Factor, float]:
-        """Return the residual Gram of a part on several attributes, and the trace of its Gram."""
+        """Return the residual Gram of a part on several attributes, and the trace of the Gram on cells.
+
+        The trace is the weighted sum of the squared entries of all query rows.
+        """
         query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
         # fewer rows than coordinates take less memory than their Gram and are better conditioned
         few_rows = part.count < dimension
@@ -579,9 +612,10 @@ class Registry:
         return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
 
     def _store(self, factor: Factor) -> tuple[int, float]:
-        """Return (number, scale): the factor is ``scale`` times the stored Gram with this number.
+        """Return (index, scale) with factor = scale * stored Gram number ``index``.
 
-        It is stored itself if no proportional Gram is; for intervals, if no equal one is.
+        If no stored Gram is proportional to the factor, the factor is stored with scale 1.  Grams
+        of interval queries on a wide attribute are compared for equality only.
         """
         for number, other in enumerate(self.factors):
             if _layout(other) != _layout(factor):
@@ -615,7 +649,7 @@ class Registry:
 
 
 def _layout(factor: Factor) -> tuple[Any, ...]:
-    """Return what proportional Grams have in common: sizes and form of the stored matrix."""
+    """Return a key that proportional Grams share: class, sizes and shape of the stored matrix."""
     forms = (IntervalFactor, LevelFactor)
     form = next((c for c in forms if isinstance(factor, c)), Factor)
     rows = factor.dimension if isinstance(factor, DeferredFactor) else factor.matrix.shape[0]
@@ -623,7 +657,7 @@ def _layout(factor: Factor) -> tuple[Any, ...]:
 
 
 def _intervals_trace(part: Part, weights: Array | None) -> float:
-    """Return the trace of the Gram of intervals: the weighted sum of their numbers of cells."""
+    """Return the trace of the Gram of interval queries: the weighted sum of their cell counts."""
     if (gram := interval_gram(part, weights)) is None:
         return float(weighted_sum(part.family.squared_norms(part.sizes), weights))
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
@@ -632,39 +666,42 @@ def _intervals_trace(part: Part, weights: Array | None) -> float:
 
 
 def _may_be_proportional(one: Factor, other: Factor) -> bool:
-    """Return whether two Grams of equal order have proportional forms at two fixed vectors."""
+    """Return False if quadratic forms prove that two Grams of equal order are not proportional.
+
+    The quadratic forms are computed at two fixed random vectors.
+    """
     vectors = np.random.default_rng(0).standard_normal((one.dimension, 2))
     a, b = one.quadratic_forms(vectors), other.quadratic_forms(vectors)
     return bool(abs(a[0] * b[1] - a[1] * b[0]) <= PROPORTIONAL_TOLERANCE * a[0] * b[1])
 
 
 def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return `interval_gram` of a part on a wide attribute; None for narrow attributes."""
+    """Return the result of `interval_gram` if the attribute is wide, None if it is narrow."""
     return interval_gram(part, weights) if is_wide(part.sizes[0]) else None
 
 
 def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
-    """Return the Gram of a part with interval queries on one attribute, without a matrix.
+    """Return the Gram of marginal, prefix, suffix or range queries as weights of these four kinds.
 
-    None for other families and parts with weights of single queries.
+    None if the part has other queries, several attributes, or weights of single queries.
     """
     if len(part.sizes) > 1 or weights is not None:
         return None
     kinds = {"marginal": "marginal", "prefix": "prefix", "suffix": "suffix", "range": "ranges"}
-    # a family with weighted rows has the usual name, but a key of its own
+    # the name alone is not enough: a family with weighted rows has the same name but another key
     kind = kinds[part.family.name] if part.family.key in [(name,) for name in kinds] else None
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 
 def is_wide_areas(part: Part) -> bool:
-    """Return whether the queries of a part are the areas of levels on one wide attribute."""
+    """Return whether the queries count areas of hierarchy levels on one wide attribute."""
     return len(part.sizes) == 1 and is_wide(part.sizes[0]) and isinstance(part.family, Areas)
 
 
 def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | None:
-    """Return the Gram of a part with the areas of levels on one wide attribute, without a matrix.
+    """Return the Gram of counts of areas on one wide attribute, as weights of the areas.
 
-    None for other families and attributes that are not wide.  ``weights`` are those of single
+    None if the part has other queries or its attribute is narrow.  ``weights`` are those of single
     queries, shape (queries,); None if all are 1.
     """
     if not is_wide_areas(part):
@@ -673,17 +710,18 @@ def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | Non
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:
-    """Return the Gram with every suffix replaced by a prefix; it is equal on residual spaces.
+    """Return an equivalent Gram without suffixes: their weight is added to that of the prefixes.
 
-    A suffix is the total minus a prefix, and the total has no component in a residual space.
+    Both Grams are equal on residual spaces, because a suffix is the total minus a prefix, and the
+    total has no component in a residual space.
     """
     return replace(gram, prefix=gram.prefix + gram.suffix, suffix=0.0)
 
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
-    """Return whether a part's Gram is the identity: the marginal of one wide attribute, unweighted.
+    """Return whether a part is the marginal of one wide attribute with all query weights 1.
 
-    ``weights`` are those of single queries, None if all are 1.
+    Its Gram then is the identity.  ``weights`` are those of single queries, None if all are 1.
     """
     gram = wide_interval_gram(part, weights)
     return gram is not None and gram.is_marginal
@@ -700,14 +738,15 @@ def decompose(
 ) -> Decomposition:
     """Return the Gram of the workload's weighted queries on every residual space.
 
-    Spaces whose Gram is zero, or whose table is public, are left out.  Proportional Grams on
-    attributes of equal sizes, centers and labels are one subworkload.  The unions of the split are
-    not applied; `engine.residuals.tuning.unions.unite` does so.
+    Spaces with a zero Gram, and spaces inside a public table, are left out.  Spaces with
+    proportional Grams share one subworkload if their attributes have equal sizes, centers and
+    labels.  Unions of the split are ignored here; `engine.residuals.tuning.unions.unite` forms them.
 
     Parameters
     ----------
+    workload : the queries and their weights.
     split : centers and complements of the attributes.
-    labels : attribute name -> label; attributes with different labels have different subworkloads.
+    labels : mapping from attribute names to labels; see `Subworkload.labels`.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -730,7 +769,7 @@ def decompose(
                 for i in group_class.numbers.tolist()
             ]
             complements = _class_numbers([c and c.key for c in keys]).tolist()
-        # the groups of a class also need equal centers and complements to share one pattern
+        # groups of a class share one decomposition only if their centers and complements are equal
         firsts, split_class = unique_rows(
             np.column_stack([center_classes[group_class.places], complements])
         )
@@ -757,7 +796,7 @@ def decompose(
 
 
 def _class_numbers(keys: Sequence[Hashable]) -> Index:
-    """Return a number for every key: distinct keys are numbered from 0 by first appearance."""
+    """Return an index for every key; equal keys share one, counted from 0 by first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -767,8 +806,9 @@ def _pattern(
 ) -> list[tuple[Axes, float, Factors]]:
     """Return the decomposition of a group: one entry per residual space and term of its Gram.
 
-    An entry has the positions of the space's attributes among those of the group in schema order,
-    the coefficient, and the factors.  ``ranks`` lists the axes of the group in schema order.
+    An entry is (positions, coefficient, factors).  ``positions`` are those of the space's attributes
+    among the attributes of the group in schema order.  ``ranks`` lists the axes of the group in
+    schema order.
     """
     parts, weights = group.parts, group.query_weights
     part_weights = [weights] if len(parts) == 1 else group.part_weights or [None] * len(parts)
@@ -776,8 +816,8 @@ def _pattern(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # these per-query weights and complements are not products over the parts, so all parts are
-        # replaced by one part on all attributes
+        # query weights that are no product over the parts, and complements, couple the parts; so one
+        # part on all attributes replaces them
         parts, part_weights = (joint_part(group),), [weights]
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
     choices = []  # for every part, its Gram on every subset of its attributes
@@ -787,9 +827,9 @@ def _pattern(
             [(tuple(position[part.axes[i]] for i in inside), gram) for inside, gram in entries]
         )
     pattern = []
-    # equation 3: a space contains some attributes of every part; its Gram is the product of the
-    # scalars of parts without attributes in the space, and the Kronecker product of the Grams of
-    # the other parts
+    # Equation 3: a combination picks a subset of the attributes of every part; together they are
+    # the attributes of a space.  Its Gram is the Kronecker product of the Grams of the parts, times
+    # the scalars of the parts with an empty subset.
     for combination in itertools.product(*choices):
         coefficient = 1.0 if group.parts or weights is None else float(weights[0])
         grams: list[tuple[Axes, int]] = []
@@ -819,7 +859,7 @@ def _distinct_subworkloads(
 ) -> Decomposition:
     """Return the decomposition with one subworkload per distinct Gram up to scale.
 
-    ``contributions`` refer to the Kronecker products in ``products`` by number.
+    ``contributions`` refer to the Kronecker products in ``products`` by index.
     """
     schema, split = workload.schema, registry.split
     attribute_classes = _class_numbers(
@@ -879,9 +919,9 @@ def _distinct_subworkloads(
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the factors of the terms of `merge_terms`, without adding up Grams.
+    """Return the factors of every term that `merge_terms` would return, without adding up Grams.
 
-    Of terms that are merged, the factors of the first are returned.
+    For a merged term, these are the factors of the first of its terms.
     """
     merged: list[Factors] = []
     for term in sub.terms:
@@ -896,17 +936,16 @@ def merge_shape(sub: Subworkload) -> list[Factors]:
     return merged
 
 
-# coefficient of a Kronecker product, and its (axes, residual Gram) pairs
+# one term of a Gram: the coefficient of a Kronecker product, and the axes and Gram of every factor
 MergedTerm = tuple[float, tuple[tuple[Axes, Factor], ...]]
 # terms of a Gram, after terms that differ on one set of axes are added up
 Merged = list[MergedTerm]
 
 
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload's Gram, merged so that few remain.
+    """Return the terms of a subworkload's Gram after merging terms that differ in one factor only.
 
-    Two terms that differ on one set of axes only are added up: the weighted sum of their Grams on
-    this set takes their place.
+    The merged term has the weighted sum of the two different factors, which are on the same axes.
     """
     terms: Merged = [
         (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
@@ -928,7 +967,7 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 
 
 def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
-    """Return the sum of two terms that differ on one set of axes only; None for other terms."""
+    """Return the sum of two terms that differ in one factor; None if the sum is no Kronecker product."""
     if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
         return None
     differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
@@ -943,9 +982,10 @@ def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
 def axis_partition(
     terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
 ) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 with every factor's axes in one set.
+    """Return the finest partition of the axes 0..count-1 that separates no axes of one factor.
 
-    ``terms`` are coefficients with (axes, factor) pairs; only the axes are read.
+    ``terms`` are pairs (coefficient, factors); a factor is a pair (axes, Gram), of which only the
+    axes are read.
     """
     label = list(range(count))
     for _, factors in terms:
@@ -957,7 +997,7 @@ def axis_partition(
 
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return the sum of all terms as one Gram, without the factors on other axes than ``axes``."""
+    """Return one Gram on ``axes``: the sum of all terms, each without its factors on other axes."""
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
@@ -971,10 +1011,11 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the sum of (weight, residual Gram) pairs on the same axes, as one residual Gram.
+    """Return the weighted sum of residual Grams on the same axes; ``parts`` are (weight, Gram) pairs.
 
-    It is stored as rows if all Grams are and the rows are fewer than the coordinates.  Sums of
-    intervals, and of areas and marginals, on a wide attribute need no matrix.
+    The sum has no matrix if all Grams are of interval queries on a wide attribute, or all of areas
+    of one hierarchy and of the marginal.  It is stored as rows if all Grams are stored as rows and
+    these are together fewer than the coordinates.  Otherwise it is a dense matrix.
     """
     if (
         all(f.low_rank for _, f in parts)
@@ -994,7 +1035,10 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
 
 
 def _sum_of_levels(parts: Sequence[tuple[float, Factor]]) -> LevelGram | None:
-    """Return the sum of areas of one hierarchy and marginals; None if there are other queries."""
+    """Return the weighted sum of Grams of areas of one hierarchy and of the marginal.
+
+    None if a Gram has other queries, if none has areas, or if the hierarchies differ.
+    """
     levels = [c * f.gram for c, f in parts if isinstance(f, LevelFactor)]
     marginals = [
         c * f.gram.marginal
@@ -1028,10 +1072,10 @@ MAX_CHUNK_ENTRIES = 1 << 22
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries, shape (rows, cells).
+    """Return rows with the same Gram as the queries of a part, shape (rows, cells).
 
-    There are at most as many rows as cells, and at most as many as queries.  ``weights`` of single
-    queries have shape (queries,); None if all are 1.
+    The rows are no more than the cells and no more than the queries.  ``weights`` are those of
+    single queries, shape (queries,); None if all are 1.
 
     >>> from engine import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
@@ -1072,7 +1116,7 @@ def reduce_rows(rows: Array) -> Array:
 
 
 def rows_bytes(part: Part) -> int:
-    """Return an upper bound on the memory that `part_rows` takes for a part, in bytes."""
+    """Return an upper bound on the memory in bytes that `part_rows` needs for this part."""
     cells = part.cells
     if len(part.sizes) == 1:
         return 8 * 4 * cells * cells
