@@ -1,9 +1,9 @@
 """Balance of each dataset: total, spent and remaining budget, computed from the ledger's rows.
 
-The cost in a row is a decimal number in the unit of the dataset's total. It is added as a fraction,
-so no sum is rounded.
+The cost in a row is a decimal number in the unit of the dataset's total. Costs are added as
+fractions, so that no sum is rounded.
 
-Units of totals, and the charge of a release in each unit:
+Units of totals, and what a release is charged in each unit:
 
     kind   unit                 release with Gaussian noise        release with Laplace noise, epsilon-DP
     zcdp   pcost = 2 rho        its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
@@ -11,8 +11,8 @@ Units of totals, and the charge of a release in each unit:
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
 A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise,
-which also holds for discrete noise (`engine.privacy.budget`). On that curve epsilon-DP costs more
-than epsilon^2 if delta is large, so a release with Laplace noise has a higher charge.
+which also holds for discrete Gaussian noise (`engine.privacy.budget`). On that curve, epsilon-DP
+can have a larger mu^2 than epsilon^2. This is why kind gdp charges the maximum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 
 TOTAL_KINDS = ("zcdp", "gdp", "pure")
 _PURE_EPSILON_PREFIX = "epsilon "
-RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)  # smaller than the upward rounding of costs
+# two costs that differ relatively by at most this count as equal; the upward rounding of costs is
+# larger
+RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +46,9 @@ class TotalDefinition:
     Attributes
     ----------
     kind : unit, "zcdp", "gdp" or "pure"; see the table in the docstring of the module.
-    rows_per_person : number of rows of one person that are protected jointly.
-    neighbours : neighbouring relation of the guarantee.
-    delta : the delta at which the total states epsilon; changes of the total keep it.
+    rows_per_person : largest number of rows of one person; all of them are protected jointly.
+    neighbours : neighbouring relation of the guarantee, "add_remove" or "replace_one".
+    delta : delta at which epsilon is reported; the same after a change of the total.
     """
 
     kind: str = "zcdp"
@@ -93,15 +95,19 @@ class TotalDefinition:
         return f"{how} a person of at most {pluralize(self.rows_per_person, 'row')}"
 
     def unit(self, budget: Budget) -> Budget:
-        """Return ``budget`` with the neighbours of this total and at least its rows per person."""
+        """Return ``budget`` with the neighbouring relation of this total.
+
+        The rows per person of the result are the larger number of ``budget`` and this total.
+        """
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
     def check_unit(self, budget: Budget) -> None:
         """Raise LedgerError unless a release within ``budget`` has the guarantee of this total.
 
-        It has this guarantee if its budget has the same neighbours, because costs for different
-        neighbours are not comparable, and at least as many rows per person as the total.
+        The release has this guarantee if two conditions hold: ``budget`` has the neighbouring
+        relation of the total, because costs under different relations are not comparable; and
+        ``budget`` protects at least as many rows per person as the total.
         """
         if self.unit(budget) != budget:
             requested = replace(
@@ -110,14 +116,14 @@ class TotalDefinition:
             raise LedgerError(
                 f"The total privacy budget of this dataset is {self.describe()}; the plan is for"
                 f" {requested.whom}."
-                f" Nothing was spent. Plan with a budget for rows_per_person={self.rows_per_person}"
-                f" and neighbours={self.neighbours!r}."
+                f" Nothing was spent. Plan with rows_per_person={self.rows_per_person} and"
+                f" neighbours={self.neighbours!r} in the budget."
             )
 
     def total(self, budget: Budget) -> str:
-        """Return a budget, as the amount of a total of this kind, as text such as "epsilon 1.0".
+        """Return ``budget`` as an amount in the unit of this total, such as "0.5" or "epsilon 1.0".
 
-        Raises LedgerError if only one of the budget and this total is pure epsilon.
+        Raises LedgerError if ``budget`` is pure epsilon and this total is not, or the reverse.
         """
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
             allowed = (
@@ -125,12 +131,12 @@ class TotalDefinition:
             )
             raise LedgerError(
                 f"The total of this dataset is counted in {self.counts}, and the budget is of"
-                f" another kind. Give it in {allowed}."
+                f" another kind. Give the budget in {allowed}."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
 
     def charge(self, pcost: float, pure_epsilon: float | None = None) -> str:
-        """Return what a release is charged, as decimal text in the unit of this total.
+        """Return the charge of a release, as decimal text in the unit of this total.
 
         Parameters
         ----------
@@ -159,18 +165,19 @@ class TotalDefinition:
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
-            # rounded up, because a rounding error of mu must not allow an overspend
+            # mu^2 is rounded up, so that a rounding error of mu cannot allow an overspend
             cost = (
                 max(cost, implied.mu**2 * (1 + 1e-12))
                 if self.kind == "gdp"
                 else max(cost, implied.pcost)
             )
-        # the shortest text that parses to this double, so that the charge is the number people read
+        # `repr` gives the shortest decimal number for this double; exactly this number is charged
         return repr(cost)
 
     def to_text(self) -> str:
         """Return the definition as JSON text, the form in which the ledger stores it."""
-        # the default delta is left out, because ledgers of earlier versions have no delta
+        # the default delta is left out, so that the text equals the text of earlier versions, which
+        # stored no delta
         stored = {
             name: value
             for name, value in vars(self).items()
@@ -185,7 +192,7 @@ class TotalDefinition:
         Raises
         ------
         LedgerError
-            The definition is from a later version of the program.
+            The text is not a definition that this version of the program supports.
         """
         try:
             return cls(**parse_json(text))
@@ -198,7 +205,7 @@ class TotalDefinition:
 
 @lru_cache(maxsize=4096)
 def exact(text: str) -> Fraction:
-    """Return the cost in a row, a decimal text, as a fraction.
+    """Return the cost in a row, which is decimal text, as an exact fraction.
 
     >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
     (Fraction(1, 1), Fraction(1, 2))
@@ -207,9 +214,9 @@ def exact(text: str) -> Fraction:
 
 
 def same_charge(one: str, other: str) -> bool:
-    """Return whether two costs have the same unit and agree up to rounding errors.
+    """Return whether two costs have the same unit and are equal up to rounding errors.
 
-    Two machines may compute the cost of one release with different rounding errors.
+    The cost of one release may have different rounding errors on two machines.
 
     >>> same_charge("0.3", "0.30000000000000004"), same_charge("0.3", "0.301"), same_charge("0.3", "epsilon 0.3")
     (True, False, False)
@@ -220,17 +227,18 @@ def same_charge(one: str, other: str) -> bool:
 
 
 def is_epsilon(text: str) -> bool:
-    """Return whether the cost in a row is in epsilon, not in pcost."""
+    """Return whether the unit of a cost is epsilon; otherwise its unit is pcost."""
     return text.startswith(_PURE_EPSILON_PREFIX)
 
 
 def as_pcost(text: str) -> float:
-    """Return the cost in a row as a pcost; a cost in epsilon has the pcost epsilon^2."""
+    """Return a cost as a pcost; a cost in epsilon is converted to epsilon^2."""
     number = float(text.removeprefix(_PURE_EPSILON_PREFIX))
     return Budget.pure(number).pcost if is_epsilon(text) else number
 
 
-INVARIANTS_NOTE_KIND = "note:exact"  # kind of the rows that store the invariants of a release
+# kind of the rows that name the invariants (exact public tables) of a release
+INVARIANTS_NOTE_KIND = "note:exact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,12 +247,12 @@ class DatasetStatus:
 
     Attributes
     ----------
-    total, spent, left : amounts in the unit of `definition`; the ledger computes with fractions, of
-        which `spent` is rounded up and `left` is rounded down.
+    total, spent, left : amounts in the unit of `definition`. The ledger computes with exact
+        fractions; here `spent` is rounded up and `left` is rounded down.
     note : text that was stored with the dataset.
     definition : unit and guarantee of the total.
-    exact : texts that name the invariants (exact public tables) of the releases; what these tables
-        reveal is not protected.
+    exact : names of the invariants (exact public tables) of all releases; what these tables reveal
+        is not protected.
     """
 
     dataset: str
@@ -272,7 +280,12 @@ class DatasetStatus:
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """Return what a release would be charged, in the unit of this total.
+        """Return the charge of a release, in the unit of this total.
+
+        Parameters
+        ----------
+        pcost : privacy cost of the release.
+        pure_epsilon : epsilon of a release with Laplace noise; None for Gaussian noise.
 
         Raises
         ------
@@ -284,11 +297,11 @@ class DatasetStatus:
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
     def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
-        """Return the number of releases of this cost that the remaining budget allows.
+        """Return how many releases of this cost the remaining budget allows.
 
         The parameters and errors are those of `takes`.
         """
-        # the decimal number that `repr` shows is at most the remaining budget
+        # `left` is rounded down, so its decimal number is at most the exact remaining budget
         return int(exact(repr(self.left)) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 
@@ -298,11 +311,13 @@ class Receipt:
 
     Attributes
     ----------
+    key : key of the release.
+    pcost : charge as a pcost; a charge in epsilon is converted to epsilon^2.
     seq, utc : number of the row, and its time in ISO 8601.
-    hash : hash of this row and all rows before it. Stored outside the ledger, for example in a
-        release, it reveals that an old copy of the ledger was restored.
+    hash : hash of this row and all rows before it. A copy of this hash outside the ledger, for
+        example in a release, reveals whether an old copy of the ledger was restored.
     fresh : True for exactly one call per key; only that caller may draw noise and save the result.
-    digest : keyed digest of the measured tables, or ""; never part of a release.
+    digest : keyed digest of the measured tables, or "" if none was stored; never part of a release.
     """
 
     dataset: str
@@ -336,21 +351,22 @@ class Fingerprint:
 
     Attributes
     ----------
-    tables : digest of the measured tables.
-    columns : name of a column together with its domain -> digest of the counts of its values.
+    tables : keyed digest of the measured tables.
+    columns : digest of a column's name and public domain -> keyed digest of the counts of the
+        values.
     """
 
     tables: str
     columns: Mapping[str, str]
 
     def same_columns(self, other: Fingerprint) -> bool:
-        """Return whether the fingerprints share columns and agree on all of them."""
+        """Return whether at least one column is in both fingerprints and all such columns agree."""
         shared = self.columns.keys() & other.columns.keys()
-        # without a shared column the records cannot be compared
+        # without a shared column the records cannot be compared, so they do not count as the same
         return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
 
     def to_text(self) -> str:
-        """Return the fingerprint as one line, as stored in a row."""
+        """Return the fingerprint as one line of text, the form in which the ledger stores it."""
         return " ".join(
             [self.tables, *(f"{name}={digest}" for name, digest in self.columns.items())]
         )
@@ -366,15 +382,16 @@ class Fingerprint:
 
 @dataclass(kw_only=True)
 class Balance:
-    """Budgets of all datasets, and the spends, results and notes in some rows of the ledger.
+    """Budgets, spends, results and notes of all datasets after some rows of the ledger.
 
     Attributes
     ----------
-    totals : dataset -> row that added it, with the latest total of the dataset.
-    spent : dataset -> exact sum of the spends.
-    spends, saved : key of a release -> row of its spend, and row of its saved result.
-    notes : (kind, key) -> rows of notes.
-    exact : dataset -> texts that name the invariants of its releases.
+    totals : dataset -> row that added the dataset; its pcost is the latest total.
+    spent : dataset -> exact sum of the spends, in the unit of the total.
+    spends : key of a release -> row of its spend.
+    saved : key of a release -> row of its saved result.
+    notes : (kind of note, key of a release) -> rows of the notes.
+    exact : dataset -> names of the invariants of its releases.
     """
 
     totals: dict[str, Row] = field(default_factory=dict)
@@ -385,7 +402,7 @@ class Balance:
     exact: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def copied(self) -> Balance:
-        """Return a copy with copied dictionaries, to which rows can be added."""
+        """Return a copy; adding entries to its dictionaries leaves this balance unchanged."""
         return Balance(**{name: dict(entries) for name, entries in vars(self).items()})
 
     def left(self, dataset: str) -> Fraction:
@@ -399,7 +416,7 @@ class Balance:
     def status(self, dataset: str) -> DatasetStatus:
         """Return total, spent and remaining budget of one dataset as doubles.
 
-        Guarantee: a spend of `left` never exceeds the total.
+        Guarantee: spending the amount `left` of the result never exceeds the total.
 
         Raises
         ------
@@ -412,21 +429,18 @@ class Balance:
                 f"Dataset {dataset!r} is not in the ledger; its datasets are: {names}. Give one of"
                 " them, or add the dataset with its total first."
             )
-        total, spent, left = (
-            float(exact(self.totals[dataset].pcost)),
-            self.spent[dataset],
-            self.left(dataset),
-        )
-        up, down = float(spent), float(left)
-        while exact(repr(up)) < spent:
-            up = math.nextafter(up, math.inf)
-        while exact(repr(down)) > left:
-            down = math.nextafter(down, 0.0)
+        spent, left = self.spent[dataset], self.left(dataset)
+        # round the fractions to doubles whose decimal numbers overstate no remaining budget
+        rounded_spent, rounded_left = float(spent), float(left)
+        while exact(repr(rounded_spent)) < spent:
+            rounded_spent = math.nextafter(rounded_spent, math.inf)
+        while exact(repr(rounded_left)) > left:
+            rounded_left = math.nextafter(rounded_left, 0.0)
         return DatasetStatus(
             dataset=dataset,
-            total=total,
-            spent=up,
-            left=down,
+            total=float(exact(self.totals[dataset].pcost)),
+            spent=rounded_spent,
+            left=rounded_left,
             note=self.totals[dataset].note,
             definition=self.definition(dataset),
             exact=self.exact.get(dataset, ()),
@@ -434,12 +448,18 @@ class Balance:
 
 
 def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:
-    """Return the balance after some rows, and a text for every row that violates a budget rule.
+    """Return the balance after some rows, and one message per row that violates a budget rule.
 
     Parameters
     ----------
-    rows : rows in the order of the ledger.
-    start : balance before these rows, which is not changed; None for the first rows.
+    rows : consecutive rows of the ledger.
+    start : balance before ``rows``, which is not changed; None if ``rows`` starts with the first
+        row of the ledger.
+
+    Returns
+    -------
+    state : balance after ``rows``.
+    problems : list of messages, empty if no row violates a rule.
 
     Examples
     --------
@@ -455,14 +475,14 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
             problem = _apply_row(state, row)
         # a damaged row is reported like any other violation, and reading continues
         except (ArithmeticError, TypeError, ValueError, LedgerError):
-            problem = "has a cost that is no number, or a total of an unknown unit"
+            problem = "has a cost that is not a number, or a total of an unknown unit"
         if problem:
             problems.append(f"row {row.seq} ({row.kind}) {problem}")
     return state, problems
 
 
 def _apply_row(state: Balance, row: Row) -> str:
-    """Update the balance by one row; return the rule that it violates as text, or ""."""
+    """Update the balance by one row; return how the row violates a budget rule, or ""."""
     if row.kind == "dataset":
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:
@@ -489,10 +509,10 @@ def _apply_row(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:
             return "spends a key twice, or has a cost that is not positive"
-        # epsilon and pcost have different units and cannot be added
+        # costs in epsilon and costs in pcost cannot be added
         if is_epsilon(row.pcost) != is_epsilon(state.totals[row.dataset].pcost):
             return "has a cost in another unit than the total"
-        # recorded before the check of the total, because an overspend still counts for later rows
+        # an overspend is reported below, but it also reduces the budget for later rows
         state.spends[row.key] = row
         state.spent[row.dataset] += cost
         return "" if state.left(row.dataset) >= 0 else "spends more than the remaining budget"

@@ -2,11 +2,12 @@
 
 This module stores rows; `ledger` and `balance` define their meaning.
 
-SQLite uses its rollback journal, never WAL, whose second file could be missing in a copy of the
-ledger. With ``synchronous=EXTRA`` a row is on the disk when its commit returns. Every transaction
-opens and closes a connection, so threads and processes share none, and a file that was deleted or
-replaced in between is detected. A program that uses a ledger must not `open()` the file itself: on
-POSIX, closing it would release the locks of SQLite.
+SQLite uses its rollback journal. It does not use a write-ahead log, because a user who copies the
+ledger could forget the second file of the log. With ``synchronous=EXTRA`` a row is on the disk when
+its commit returns. Every transaction opens and closes its own connection: threads and processes
+share no connection, and a file that was deleted or replaced between transactions is detected. A
+program that uses a ledger must not `open()` the file itself: on POSIX, closing the file would
+release the locks of SQLite.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from uuid import uuid4
 from engine.errors import LedgerError
 
 APPLICATION_ID, FORMAT = 0x44504C47, 1  # "DPLG", in the file header
-# one row in the order of its columns; a damaged file may contain values of any type
+# values of one row in the order of `_COLUMNS`; a damaged file may contain values of any type
 RowCells = tuple[Any, ...]
 _NO_HASH = "0" * 64
 _COLUMNS = (
@@ -43,8 +44,8 @@ _COLUMNS = (
     "note",
     "hash",
 )
-# SQL statements that create the table and make its rows append-only; INSERT OR REPLACE deletes rows
-# without firing delete triggers, so a third trigger refuses it
+# SQL statements that create the table and make its rows append-only. INSERT OR REPLACE deletes rows
+# without firing delete triggers, so the trigger never_replace refuses it.
 _TRIGGERS = (
     """CREATE TABLE rows(
         seq INTEGER PRIMARY KEY AUTOINCREMENT, utc TEXT NOT NULL, kind TEXT NOT NULL, dataset TEXT NOT NULL,
@@ -72,12 +73,16 @@ class Row:
     seq : number of the row, from 1.
     utc : time in ISO 8601.
     kind : "ledger" (first row), "dataset", "total", "spend", "saved", "clock" or "note:" + a word.
+    dataset : name of the dataset.
     key : key of a release; in rows of kind "dataset" the name of the dataset.
-    pcost : cost or total as decimal text, with the prefix "epsilon " for pure epsilon.
-    plan_hash : hash of the plan of a spend; in rows of kind "dataset" and "total" the definition of
-        the total.
-    sha256 : digest of a saved result; in rows of kind "spend" the fingerprint of the records.
-    size : bytes of a saved result.
+    pcost : cost of a spend, or amount of a total, as decimal text; the text has the prefix
+        "epsilon " if its unit is pure epsilon.
+    plan_hash : hash of the plan in rows of kind "spend"; definition of the total in rows of kind
+        "dataset" and "total".
+    sha256 : SHA-256 of the result in rows of kind "saved"; fingerprint of the records in rows of
+        kind "spend".
+    size : bytes of the result in rows of kind "saved".
+    note : one line of text.
     hash : hash of this row and of all rows before it.
     """
 
@@ -101,14 +106,14 @@ class Row:
 
 
 def utc_now() -> str:
-    """Return the time of this machine in UTC as ISO 8601; rows are ordered by `seq`, not by time."""
+    """Return the time of this machine in UTC, in ISO 8601 with microseconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def create_file(path: Path) -> None:
-    """Create a ledger file with its table, triggers and first row; raise LedgerError if it exists."""
+    """Create a ledger file with table, triggers and first row; raise LedgerError if it exists."""
     try:
-        # O_EXCL: only one of two concurrent creations succeeds, and no file is ever truncated
+        # with O_EXCL only one of two concurrent creations succeeds, and no existing file is emptied
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise LedgerError(
@@ -140,12 +145,13 @@ def transaction(
     ----------
     write : whether the transaction takes the write lock before it reads.
     wait : seconds to wait for the lock.
-    new : whether the file is empty, so that it has no format yet.
+    new : whether the file is still empty; its format is then not checked.
 
     Raises
     ------
     LedgerError
-        SQLite or the file system reports an error, or the file is no ledger.
+        SQLite or the file system reports an error, the file is not a ledger, or it was replaced
+        during a writing transaction.
     """
     before = _file_identity(path)
     if before is None:
@@ -160,7 +166,7 @@ def transaction(
         with closing(
             sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)
         ) as connection:
-            # no text of a damaged or forged file may take more than 1 MiB of memory
+            # a text of a damaged or forged file takes at most 1 MiB of memory
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 20)
             # EXTRA also syncs the folder, so that a committed row survives a power cut
             for setting in (
@@ -175,8 +181,8 @@ def transaction(
                     f"The ledger {path} has another journal mode than DELETE, and it cannot be"
                     " changed now. Close all programs that use the file, then try again."
                 )
-            # the write lock precedes reading, so that two programs cannot both spend the same
-            # budget
+            # BEGIN IMMEDIATE takes the write lock before reading, so that two programs cannot both
+            # read the same remaining budget and spend it
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             if not new:
                 _check_format(connection, path)
@@ -184,22 +190,28 @@ def transaction(
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise LedgerError(f"{_error_text(path, error)} This call spent nothing.") from error
-    # if the file was replaced during the transaction, the row is in a file that nobody can open
+    # if the file was replaced during the transaction, the new row is in a file without a name
     if write and _file_identity(path) != before:
         raise LedgerError(
-            f"The ledger {path} was deleted or replaced while a row was written. No noise may be"
-            " drawn for this row. Restore the ledger."
+            f"The ledger {path} was deleted or replaced while a row was written, so this row is"
+            " lost; no noise may be drawn for a lost spend. Restore the ledger, then try again."
         )
 
 
 def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> Row:
-    """Append one row after the row ``head`` and return it; ``head`` is None for the first row.
+    """Append one row to the table and return it.
 
-    If the clock reads earlier than the time of ``head``, a row that says so is appended before it.
+    If the clock reads earlier than the time of the last row, a row of kind "clock" that says so is
+    appended first.
+
+    Parameters
+    ----------
+    head : last row of the table; None if the table is empty.
+    content : fields of the new row, except ``seq``, ``utc`` and ``hash``.
     """
     now = utc_now()
     previous, seq = (head.hash, head.seq + 1) if head else (_NO_HASH, 1)
-    # a clock that was set back is recorded and not refused, because that would stop all releases
+    # a clock that was set back is only recorded: an error here would stop all releases
     if head and now < head.utc and content["kind"] != "clock":
         note = (
             f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by"
@@ -219,7 +231,10 @@ def read_rows(connection: sqlite3.Connection) -> list[Row]:
 
 
 def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list[RowCells]:
-    """Return the cells of all rows, or of rows with a number above ``after``; nothing is verified."""
+    """Return the rows in order as tuples, without verification.
+
+    With ``after``, only rows whose number is larger than ``after`` are returned.
+    """
     where = "" if after is None else f"WHERE seq > {after:d}"
     return connection.execute(
         f"SELECT {', '.join(_COLUMNS)} FROM rows {where} ORDER BY seq"
@@ -227,7 +242,7 @@ def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list
 
 
 def rows_of(cells: Iterable[RowCells]) -> list[Row]:
-    """Return `Row` objects for the cells of rows."""
+    """Convert tuples from `read_cells` to `Row` objects."""
     return [Row(**dict(zip(_COLUMNS, row, strict=True))) for row in cells]
 
 
@@ -243,18 +258,19 @@ def file_problems(connection: sqlite3.Connection) -> list[str]:
 def chain_problems(
     connection: sqlite3.Connection, rows: list[Row], after: Row | None = None
 ) -> list[str]:
-    """Return the problems of the hash chain: edited, inserted, reordered or missing rows.
+    """Return one message per edited, inserted, reordered or missing row of the hash chain.
 
     Parameters
     ----------
-    rows : rows to check.
-    after : last verified row before these; None if they are the first.
+    rows : rows to check, up to the last row of the ledger.
+    after : verified row directly before ``rows``; None if ``rows`` starts with the first row.
 
     Notes
     -----
-    An edit is detected unless all later hashes were recomputed, and a truncated end unless SQLite's
-    counter was also set back. A complete old copy is consistent in itself: only a row hash stored
-    elsewhere (`Receipt.hash`) or a saved result without a row reveals it.
+    An edited row is detected unless all later hashes were recomputed too. Rows removed at the end
+    are detected unless SQLite's row counter was set back too. A complete old copy of the ledger
+    passes this check: only a row hash stored elsewhere (`Receipt.hash`), or a saved result without
+    a row, reveals that later rows are missing.
     """
     problems = []
     first, previous = (after.seq + 1, after.hash) if after else (1, _NO_HASH)
@@ -266,10 +282,10 @@ def chain_problems(
             break
         if row.hash != row.sealed(previous):
             problems.append(f"row {position} was edited, or rows before it were removed")
-        # continue from the stored hash, so that one edit is reported once and not for every later
-        # row
+        # compare the next row with the stored hash, so that one edit is reported only once
         previous = str(row.hash)
-    # SQLite's AUTOINCREMENT counts rows in a separate table, which deleting rows leaves unchanged
+    # SQLite's AUTOINCREMENT counts appended rows in a separate table, and deleting rows does not
+    # change this counter
     counter = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rows'").fetchone()
     n_rows = first - 1 + len(rows)
     if not after and (not rows or rows[0].kind != "ledger"):
@@ -293,7 +309,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file at ``path``, or None if there is none."""
+    """Return device and inode of the file at ``path``, or None if there is no file.
+
+    Raises LedgerError if the path is a folder, a device or another special file.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -328,7 +347,7 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _error_text(path: Path, error: sqlite3.Error) -> str:
-    """Return sentences for an error of SQLite: what is wrong, and what to do."""
+    """Return a message for an error of SQLite: what is wrong, and what to do."""
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     code = extended & 0xFF
     if extended == sqlite3.SQLITE_READONLY_DBMOVED or not path.exists():

@@ -1,36 +1,42 @@
 """Durable ledger of privacy budgets: totals, spends, results and verification.
 
-A budget belongs to a *named* dataset, never to the content of a file. A release first records its
-spend durably (`spend`), then draws the noise, then stores the result (`save_result`), and publishes
-last, so that no crash leaves noise without a spend. Of all calls that spend the same key exactly
-one returns ``fresh=True``, and only that caller may draw; all others read the saved result. A
-missing or damaged ledger refuses every spend; it is never a fresh budget. The ledger holds names,
-costs, hashes and notes, and no private values.
+A budget belongs to a *named* dataset, never to the content of a file. A release runs in this order,
+so that no crash leaves noise without a spend:
 
-**Incremental checks.** Decisions use rows verified in memory, so editing the file cannot grant
-budget. Every transaction verifies the rows after the last verified one. If the timestamps of the
-file differ from those after the last transaction of this program, all rows are compared with the
-copy in memory, which detects edits of earlier rows (about 2 ms per 1,000 rows). Opening the ledger
-and `verify` check everything.
+1. record the spend durably (`spend`),
+2. draw the noise,
+3. store the result (`save_result`),
+4. publish.
 
-The rows that this program wrote must follow the verified rows in its next transaction. An earlier
-copy of the file lacks them and is refused.
+Of all calls of `spend` with the same key exactly one returns ``fresh=True``, and only its caller
+may draw noise; the other callers read the saved result. If the ledger is missing or damaged, every
+spend raises an error; a new budget is never assumed. The ledger contains names, costs, hashes and
+notes, and no private values.
 
-**Changes of a total.** A total is raised or lowered by a new row with author and reason; earlier
-rows never change. A total is never below the amount spent and never changes its unit. Each spend is
-checked against the total at its time, so a later total neither hides an overspend nor makes it
-valid.
+**Incremental checks.** Budget decisions use rows that this program has verified and stores in
+memory, so editing the file cannot grant budget. Every transaction verifies the rows that were added
+since the last verification. If the timestamps of the file have changed since the last transaction
+of this program, all rows are also compared with the rows in memory, which detects edits of earlier
+rows (about 2 ms per 1,000 rows). Opening the ledger and calling `verify` check the complete file.
 
-**Limits.** An open `Ledger` refuses a file that lacks a row it has read or written. It cannot
-detect two copies of a ledger used in parallel, or an old copy restored while no program has the
-ledger open, unless a saved result or an earlier receipt (`verify(receipts=...)`) reveals it. Anyone
-with write access can forge the file: the hashes detect accidents and careless edits, they are not a
-signature.
+If the file lacks rows that this program wrote, it is an earlier copy, and the next transaction
+raises an error.
+
+**Changes of a total.** A new row with author and reason raises or lowers a total; earlier rows
+never change. A total is never below the amount spent, and its unit never changes. Each spend is
+checked against the total that was valid when the spend was written. A later total therefore neither
+hides an overspend nor makes it valid.
+
+**Limits.** An open `Ledger` raises an error if the file lacks a row that this object has read or
+written. Two situations are detected only by a saved result without a spend or by a receipt stored
+elsewhere (`verify(receipts=...)`): two copies of a ledger are used in parallel, or an old copy is
+restored while no program has the ledger open. Anyone with write access can forge the file: the
+hashes detect accidents and careless edits, but they are not a signature.
 
 **Confusable dataset names.** Names that differ only in invisible characters are the same name, and
-names that differ only in confusable letters cause a warning. Invisible characters are those with
-Unicode's property Default_Ignorable_Code_Point, and further ones without a glyph. Confusable
-letters are a selection of Unicode's security data (confusables.txt, UTS #39): letters of the
+names that differ only in confusable letters cause a warning. Invisible characters are characters
+with Unicode's property Default_Ignorable_Code_Point and some others without a glyph. Confusable
+letters are a selection from Unicode's security data (confusables.txt, UTS #39): letters of the
 scripts Latin, Greek, Cyrillic, Armenian, Coptic, Cherokee and Lisu that look like one letter, digit
 or hyphen of ASCII and that NFKC does not change.
 """
@@ -96,7 +102,8 @@ INVISIBLE_CHARACTERS = re.compile(
     # braille blank, null notehead, Khitan filler, blanks of Egyptian hieroglyphs
     "\u2800\U0001d159\U00016fe4\U00013441\U00013442]"
 )
-# ASCII character -> characters that look like it; I and l are separate, because i and l differ
+# ASCII character -> characters that look like it. Capital I is separate from i, because it may also
+# be read as l.
 _CONFUSABLE = {
     "-": "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2796",
     "2": "\u01a7\u03e8\ua644\ua75a",
@@ -143,12 +150,15 @@ _DIGIT_LETTERS = str.maketrans("01|", "oll")
 
 
 def visible_text(name: str) -> str:
-    """Return a name in Unicode normal form NFKC, without its invisible characters."""
+    """Return a name without its invisible characters, in Unicode normal form NFKC."""
     return unicodedata.normalize("NFKC", INVISIBLE_CHARACTERS.sub("", name))
 
 
 def looks_like(name: str, other: str) -> bool:
-    """Return whether a reader may confuse two names: they differ in case or confusable letters.
+    """Return whether a reader may confuse two names.
+
+    This is true if the names differ only in case, spaces, invisible characters or letters that look
+    alike, and if they are equal.
 
     >>> looks_like("\\u0430dult", "adult"), looks_like("wave l", "Wave I"), looks_like("mail", "mall")
     (True, True, False)
@@ -157,9 +167,10 @@ def looks_like(name: str, other: str) -> bool:
 
 
 def _skeletons(name: str) -> set[str]:
-    """Return two forms of a name, in which all letters that look alike are replaced by one letter.
+    """Return two forms of a name in which each group of similar letters is replaced by one letter.
 
-    One form reads a capital I as i, the other as l.  Two names with a common form are confusable.
+    The first form reads a capital I as i, the second as l. Two names are confusable if they have a
+    form in common.
     """
     text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
@@ -167,7 +178,7 @@ def _skeletons(name: str) -> set[str]:
 
 
 _REPLACED_TEXT = "it was replaced by another or an older copy while it was in use"
-_EDITED_TEXT = "rows that were sound before were edited while it was in use"
+_EDITED_TEXT = "rows that were verified before were edited while it was in use"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +187,12 @@ class Checked:
 
     Attributes
     ----------
-    cells : cells of the verified rows.
+    cells : verified rows as tuples of their values.
     head : last verified row.
     book : balance of all datasets after the verified rows.
     file_state : device, inode, size and timestamps of the file.
     schema_version : SQLite's counter of changes to tables, indexes and triggers of the file.
-    written : cells of rows that this program has appended since and that no transaction has read.
+    written : rows that this program appended after the verified rows, as tuples of their values.
     """
 
     cells: list[RowCells]
@@ -193,56 +204,59 @@ class Checked:
 
     @property
     def length(self) -> int:
-        """Number of rows that the file must contain at least."""
+        """Smallest number of rows that the file must contain."""
         return len(self.cells) + len(self.written)
 
     @property
     def last(self) -> tuple[int, str]:
         """Number and hash of the last row that the file must contain."""
-        return (
-            (self.written[-1][0], self.written[-1][-1])
-            if self.written
-            else (self.head.seq, self.head.hash)
-        )
+        if not self.written:
+            return self.head.seq, self.head.hash
+        last_row = self.written[-1]
+        return last_row[0], last_row[-1]
 
     def committed(self, path: Path, written: Iterable[RowCells]) -> Checked:
-        """Return the state after a commit of this program, with its rows and the new timestamps."""
+        """Return this state after a commit that appended the rows ``written`` to the file."""
         return replace(self, file_state=_file_state(path), written=tuple(written))
 
 
 def check(
     connection: sqlite3.Connection, path: Path, verified: Checked | None
 ) -> tuple[Checked | None, list[str]]:
-    """Verify a ledger inside a transaction; return (state, []), or (None, all problems).
+    """Verify a ledger inside a transaction.
 
     Parameters
     ----------
-    verified : state after the last verification by this program. With None the complete file is
-        verified, including the pages of SQLite.
+    verified : state after the last verification by this program; only later rows are verified. With
+        None the complete file is verified, including the pages of SQLite.
+
+    Returns
+    -------
+    state : state after this verification; None if the ledger has a problem.
+    problems : list of messages, empty if the ledger is valid.
     """
-    file_state, (schema_version,) = (
-        _file_state(path),
-        connection.execute("PRAGMA schema_version").fetchone(),
-    )
+    file_state = _file_state(path)
+    (schema_version,) = connection.execute("PRAGMA schema_version").fetchone()
     problems = [] if verified else file_problems(connection)
-    if (
-        verified
-        and file_state
+    is_unchanged = (
+        verified is not None
+        and bool(file_state)
         and (file_state, schema_version) == (verified.file_state, verified.schema_version)
-    ):
-        # equal timestamps do not exclude new rows: another program may have written between the
-        # commit of this program and its reading of the timestamps
+    )
+    if verified and is_unchanged:
+        # rows after the last verified row are read although the timestamps are equal: another
+        # program may have written between this program's commit and its call of `stat`
         cells = verified.cells[:-1] + read_cells(connection, verified.head.seq - 1)
     else:
         cells = read_cells(connection)
-    # an older copy of the file would grant spent budget again
-    if verified and cells[: len(verified.cells)] != verified.cells:
-        lacks_head = (
-            len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
-        )
-        problems, verified = [_REPLACED_TEXT if lacks_head else _EDITED_TEXT], None
-    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:
-        problems, verified = [_REPLACED_TEXT], None
+    if verified:
+        n_verified = len(verified.cells)
+        # an older copy of the file would grant spent budget again
+        if cells[:n_verified] != verified.cells:
+            has_head = len(cells) >= n_verified and cells[n_verified - 1] == verified.cells[-1]
+            problems, verified = [_EDITED_TEXT if has_head else _REPLACED_TEXT], None
+        elif tuple(cells[n_verified : verified.length]) != verified.written:
+            problems, verified = [_REPLACED_TEXT], None
     rows = rows_of(cells[len(verified.cells) :] if verified else cells)
     book, rule_violations = balance(rows, verified.book if verified else None)
     problems += (
@@ -269,7 +283,10 @@ MAX_NAME_CHARS, MAX_KEY_CHARS, MAX_NOTE_CHARS = 200, 500, 2000
 
 
 def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
-    """Return a text in Unicode normal form NFC; raise LedgerError unless it is one printable line.
+    """Check that a text is one printable line, and return it in Unicode normal form NFC.
+
+    Raises LedgerError if the text has a character that is not printable, is too long, or starts or
+    ends with a space.
 
     Parameters
     ----------
@@ -281,7 +298,8 @@ def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> s
     if not isinstance(text, str):
         raise LedgerError(f"The {what} is of type {type(text).__name__}. {allowed}.")
     text = unicodedata.normalize("NFC", text)
-    # Unicode categories C* (control, format, unassigned), Zl and Zp (line and paragraph separators)
+    # Unicode categories starting with C are control, format and unassigned characters; Zl and Zp
+    # are line and paragraph separators
     forbidden = [
         char
         for char in text
@@ -313,7 +331,10 @@ def hash_text(plan_hash: str) -> str:
 
 
 def new_dataset_name(dataset: str) -> str:
-    """Return a dataset name as `dataset_name` does; refuse one with invisible characters."""
+    """Return the name of a new dataset as the ledger stores it.
+
+    Raises LedgerError if `dataset_name` does, and also if the name has invisible characters.
+    """
     name = dataset_name(dataset)
     if invisible := INVISIBLE_CHARACTERS.search(name):
         raise LedgerError(
@@ -326,7 +347,7 @@ def new_dataset_name(dataset: str) -> str:
 def lookalike(name: str) -> str:
     """Return a name in lower case, with single spaces and without invisible characters.
 
-    Names for which this form is equal count as the same name.
+    The ledger refuses a new dataset whose name has the same form as the name of another dataset.
     """
     return " ".join(visible_text(name).casefold().split())
 
@@ -336,9 +357,13 @@ MAX_AUTHOR_CHARS, MAX_REASON_CHARS = 200, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class TotalChange:
-    """Total of a dataset from one time on: the time, the amount in its unit, author and reason.
+    """One total of a dataset, valid from its time until the next change.
 
-    Author and reason are empty for the total with which the dataset was added.
+    Attributes
+    ----------
+    utc : time in ISO 8601.
+    total : amount in the unit of the dataset's total.
+    by, reason : author and reason of the change; empty for the first total.
     """
 
     utc: str
@@ -350,17 +375,21 @@ class TotalChange:
 def changed_total(
     book: Balance, dataset: str, total: Budget, by: str, reason: str
 ) -> dict[str, str]:
-    """Return the content of a ledger row that sets the total of a dataset to ``total``.
+    """Return the fields of a ledger row that changes the total of a dataset to ``total``.
 
-    Raises LedgerError for another unit, for an amount below the amount spent, for no change, and
-    for a missing author or reason.
+    Raises
+    ------
+    LedgerError
+        ``total`` has another unit, is below the amount spent, or equals the present total; or
+        author or reason is missing.
     """
     check_type(
         "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
     )
     status = book.status(dataset)
-    unit, definition = (total.rows_per_person, total.neighbours), status.definition
-    if unit != (definition.rows_per_person, definition.neighbours):
+    definition = status.definition
+    guarantee = (total.rows_per_person, total.neighbours)
+    if guarantee != (definition.rows_per_person, definition.neighbours):
         raise LedgerError(
             f"The total of {dataset!r} is in {definition.describe()}, which cannot change. Give the"
             " new total in the same unit."
@@ -391,16 +420,17 @@ def changed_total(
 
 
 def total_history(rows: Iterable[Row], dataset: str) -> tuple[TotalChange, ...]:
-    """Return the first total of a dataset and all changes of it, oldest first."""
+    """Return the first total of a dataset and all its changes, oldest first."""
     changes = []
     for row in rows:
         if row.dataset == dataset and row.kind in ("dataset", "total"):
-            words = parse_json(row.note) if row.kind == "total" else {}
-            changes.append(TotalChange(utc=row.utc, total=float(exact(row.pcost)), **words))
+            attribution = parse_json(row.note) if row.kind == "total" else {}
+            changes.append(TotalChange(utc=row.utc, total=float(exact(row.pcost)), **attribution))
     return tuple(changes)
 
 
-# additional bytes per result: its ledger row and variation in compressed size
+# Bytes that are reserved in addition to the size of a result: for its ledger row, and because the
+# compressed size of the result is not known exactly before the noise is drawn.
 _SPARE_BYTES = 1 << 16
 REHEARSAL_NOTE_KIND = "note:rehearsed"
 
@@ -416,7 +446,7 @@ class _Add(Protocol):
 
 
 def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
-    """Return the key of a release from dataset, plan and attempt; its noise is drawn only once.
+    """Return the key of a release: dataset, plan hash and attempt. Noise is drawn once per key.
 
     >>> release_key(dataset="adult", plan_hash="1f3a", attempt=1)
     'adult|1f3a|1'
@@ -429,7 +459,7 @@ class Ledger:
     """Ledger file, verified completely on opening and incrementally in every transaction.
 
     Sums are exact: a pcost counts as the decimal number that `repr` prints, so ten spends of 0.1
-    use up a total of 1. Safe for concurrent threads and processes.
+    use up a total of 1. A ledger may be used by several threads and processes at the same time.
 
     Parameters
     ----------
@@ -472,24 +502,24 @@ class Ledger:
 
     @classmethod
     def at(cls, ledger: Ledger | str | os.PathLike[str]) -> Ledger:
-        """Return a ledger unchanged, or open the ledger at a path."""
+        """Return ``ledger`` unchanged if it is a Ledger; if it is a path, open the ledger there."""
         return ledger if isinstance(ledger, Ledger) else cls(ledger)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
         """Create a ledger; raise LedgerError if the file or results of an earlier ledger exist."""
         ledger_file = Path(path).resolve()
-        # results or a journal without a ledger show that the ledger was moved or lost, and a new
-        # one would grant its budget again
-        for trace in (
+        # results, a key file or a journal of SQLite without a ledger show that the ledger was moved
+        # or lost; a new ledger of this name would grant the spent budget again
+        for related_path in (
             results_folder(ledger_file),
             key_file(ledger_file),
             ledger_file.with_name(ledger_file.name + "-journal"),
         ):
-            if trace.exists() and not ledger_file.exists():
+            if related_path.exists() and not ledger_file.exists():
                 raise LedgerError(
-                    f"{trace} belongs to a ledger {ledger_file}, which is missing. Restore that"
-                    " ledger, or give another name for the new one."
+                    f"{related_path} belongs to a ledger {ledger_file}, which is missing. Restore"
+                    " that ledger, or give another name for the new one."
                 )
         create_file(ledger_file)
         return cls(ledger_file, wait=wait)
@@ -501,25 +531,26 @@ class Ledger:
 
         Parameters
         ----------
-        kind : unit of the total, "zcdp", "gdp" or "pure", see `TotalDefinition`. The default is
-            "pure" for a budget of pure epsilon, which then allows no Gaussian noise, and "zcdp" for
-            all others. Use "gdp" for a total in mu, or in epsilon and delta.
+        total : total budget.
+        note : one line of text about the dataset.
+        kind : unit of the total, "zcdp", "gdp" or "pure", see `TotalDefinition`. With None the unit
+            is "pure" if ``total`` is pure epsilon, and "zcdp" otherwise. Releases with Gaussian
+            noise are not possible in the unit "pure". Give "gdp" for a total in mu, or in epsilon
+            and delta.
 
         Warns
         -----
         ConfusableName
-            The name looks like that of another dataset; see `confusable_names`.
+            The name looks like the name of another dataset; see `confusable_names`.
 
         Raises
         ------
         LedgerError
-            The ledger has this name, or one that differs only in case, spaces or invisible
-            characters; or the name has invisible characters.
+            The ledger has a dataset whose name is equal or differs only in case, spaces or
+            invisible characters; or the new name has invisible characters.
         """
-        name, note = (
-            new_dataset_name(dataset),
-            normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True),
-        )
+        name = new_dataset_name(dataset)
+        note = normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True)
         check_type(
             "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
         )
@@ -551,7 +582,10 @@ class Ledger:
             warnings.warn(confusable_text(name, other), ConfusableName, stacklevel=2)
 
     def confusable_names(self, dataset: str) -> list[str]:
-        """Return names of other datasets that look like a name, such as ones with Cyrillic letters."""
+        """Return the names of other datasets in the ledger that a reader may confuse with a name.
+
+        An example is a name in which a Latin letter is replaced by a Cyrillic letter.
+        """
         with self._transaction(write=False) as (book, _):
             return _confusable_names(book, dataset)
 
@@ -573,7 +607,9 @@ class Ledger:
             return [book.status(dataset) for dataset in book.totals]
 
     def status(self, dataset: str) -> DatasetStatus:
-        """Return total, spent and remaining budget of one dataset; a spend of `left` is granted.
+        """Return total, spent and remaining budget of one dataset.
+
+        A release that costs exactly the amount `left` of the result does not exceed the total.
 
         Raises
         ------
@@ -597,23 +633,23 @@ class Ledger:
         ----------
         kind : lower-case word that classifies the note, such as "decision".
         key : key of the release that the note refers to.
-        earlier : expected number of existing notes of this kind and key, so that only one of two
-            concurrent decisions succeeds; None expects nothing.
+        earlier : expected number of existing notes of this kind and key. If two programs call this
+            method with the same number, only the first call succeeds. With None, existing notes do
+            not matter.
 
         Raises
         ------
         LedgerError
-            The number of existing notes differs, or a text is not one printable line.
+            The number of existing notes differs from ``earlier``, the ledger has no such dataset,
+            or a text is not one printable line.
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError(
                 "The kind of a note is not allowed. Give a lower-case word of at most 40 letters,"
                 " such as decision."
             )
-        text, key = (
-            normalize_line("note", text, most=MAX_NOTE_CHARS),
-            normalize_line("key", key, most=MAX_KEY_CHARS, empty=True),
-        )
+        text = normalize_line("note", text, most=MAX_NOTE_CHARS)
+        key = normalize_line("key", key, most=MAX_KEY_CHARS, empty=True)
         with self._transaction(write=True) as (book, add):
             n_existing = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and n_existing != earlier:
@@ -639,13 +675,23 @@ class Ledger:
         return secret(self.path, purpose)
 
     def sign(self, content: bytes) -> tuple[str, str]:
-        """Sign a content with the key of this ledger; return (public key, Ed25519 signature) in hex."""
+        """Sign a content with the key of this ledger.
+
+        Returns
+        -------
+        public_key, signature : Ed25519 public key and signature as hexadecimal text.
+        """
         return sign_with(self.secret("signature"), content)
 
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
-        """Return rows about the same records: spends of other datasets, and notes on rehearsals.
+        """Return the rows of earlier releases and rehearsals of the same records.
 
-        Of several rows of one kind about one dataset, only the last is returned.
+        These are spends of datasets other than ``dataset``, and notes on rehearsals of any dataset.
+        If several rows of one kind are about one dataset, only the last of them is returned.
+
+        Parameters
+        ----------
+        fingerprint : keyed digests of the records.
         """
         with self._transaction(write=False) as (book, _):
             rehearsals = [
@@ -655,10 +701,11 @@ class Ledger:
                 for row in rows
             ]
             spends = list(book.spends.values())
-        # pairs of a row and the stored text of its fingerprint
+        # pairs of a row and the text of its fingerprint, with which notes on rehearsals start
         fingerprints = [(row, row.sha256) for row in spends]
         fingerprints += [(row, row.note.partition(": ")[0]) for row in rehearsals]
-        # columns are compared one by one, because a schema with other attributes may have been used
+        # `same_columns` compares the shared columns, because the earlier run may have used a schema
+        # with other attributes
         matches = {
             (row.kind, row.dataset): row
             for row, text in fingerprints
@@ -671,9 +718,10 @@ class Ledger:
         ]
 
     def afford(self, *, dataset: str, pcost: float, pure_epsilon: float | None = None) -> None:
-        """Raise the error that `spend` would raise if the remaining budget is too small now.
+        """Raise BudgetExceeded if a release costs more than the remaining budget now.
 
-        Callers check this before they read records; the call reserves nothing.
+        Callers check this before they read records. No budget is reserved, so a later `spend` can
+        still raise the error.
 
         Raises
         ------
@@ -700,10 +748,12 @@ class Ledger:
 
         Parameters
         ----------
-        key : key of the release, see `release_key`; charged once, however often it is spent.
-        pure_epsilon : epsilon of a release with Laplace noise, whose charge depends on the unit of
-            the total; None for Gaussian noise.
-        records : keyed digests of the records, which the row stores.
+        key : key of the release, see `release_key`. Only the first call with a key is charged.
+        plan_hash : hash of the plan.
+        note : one line of text, stored in the row.
+        pure_epsilon : epsilon of a release with Laplace noise; None for Gaussian noise. The unit of
+            the total determines the charge, see `TotalDefinition.charge`.
+        records : keyed digests of the records, stored in the row.
 
         Raises
         ------
@@ -711,26 +761,27 @@ class Ledger:
             The remaining budget is smaller.
         LedgerError
             The ledger has no such dataset, the unit of its total does not allow the release, a text
-            is not allowed, or the key was spent for another dataset, plan or cost.
+            is not one printable line, or the key was spent for another dataset, plan or cost.
         BudgetError
             `pcost` is not a finite positive number.
 
         Notes
         -----
-        Guarantee: when this returns, the row is on the disk. The spends of a dataset never exceed
-        its total. Of all calls with one key, from any thread or process, exactly one returns
-        ``fresh=True``, and only that caller may draw. Nothing is written if an error is raised.
+        Guarantee: when this method returns, the row is on the disk. The spends of a dataset never
+        exceed its total. Of all calls with one key, from any thread or process, exactly one returns
+        ``fresh=True``, and only its caller may draw noise. If an error is raised, nothing is
+        written.
         """
         name, key = dataset_name(dataset), normalize_line("key", key, most=MAX_KEY_CHARS)
         plan_hash = hash_text(plan_hash)
         note = normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True)
         with self._transaction(write=True) as (book, add):
-            # looked up under the write lock: of two programs with the same key, the second one
-            # reads the row of the first
+            # the key is looked up under the write lock: of two programs with the same key, the
+            # second one reads the row of the first
             status, earlier = book.status(name), book.spends.get(key)
             cost = status.definition.charge(pcost, pure_epsilon)
             if earlier is not None:
-                # a second spend of a key is free, so it must be for the same release
+                # a second spend of a key is not charged, so it must be for the same release
                 is_same = (earlier.dataset, earlier.plan_hash) == (name, plan_hash)
                 if not is_same or not same_charge(earlier.pcost, cost):
                     raise LedgerError(
@@ -749,7 +800,7 @@ class Ledger:
                 sha256=digest,
                 note=note,
             )
-        # returned after the commit, so that the row of a fresh receipt is on the disk
+        # the receipt is returned after the commit, so its row is on the disk
         return Receipt.of(row, fresh=True)
 
     def find(self, key: str) -> Receipt | None:
@@ -822,7 +873,7 @@ class Ledger:
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spend_row, saved_row = book.spends.get(key), book.saved.get(key)
-            # the hash depends on all earlier rows, so a copy of the ledger with other rows is refused
+            # the hash depends on all earlier rows, so a ledger with other earlier rows is refused
             if spend_row is None or spend_row.hash != receipt.hash:
                 raise LedgerError(
                     f"The receipt of key {key!r} is from another ledger. Save the result in the"
@@ -833,8 +884,8 @@ class Ledger:
                     f"Key {key!r} has another saved result already, and a saved result cannot be"
                     " replaced. Read it with load_result."
                 )
-            # the file before its row: after a crash between the two steps, saving again replaces
-            # the file by an identical one
+            # The file is published before its row is written. After a crash between the two steps,
+            # the next call replaces the file by an identical one.
             result.publish(result_file(self.path, key))
             if not saved_row:
                 add(
@@ -847,7 +898,7 @@ class Ledger:
         return result_file(self.path, key)
 
     def result_path(self, key: str) -> Path:
-        """Verify the SHA-256 of a saved result and return the path of its file.
+        """Verify size and SHA-256 of a saved result, and return the path of its file.
 
         Raises
         ------
@@ -878,10 +929,10 @@ class Ledger:
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:
-        """Return a description of every problem of this ledger; empty if it is valid.
+        """Return one message per problem of this ledger; empty if the ledger is valid.
 
-        In addition to the checks of `verify_ledger`, the file must contain the last row that this
-        object has read or written.
+        The checks are those of `verify_ledger`. Another check is whether the file still contains
+        the last row that this object has read or written.
         """
         hashes = [self._checked.last] if self._checked else []
         return verify_ledger(
@@ -890,7 +941,13 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
-        """Open a transaction; yield the verified balance and a function that appends a row."""
+        """Open a transaction and verify the ledger.
+
+        Yields
+        ------
+        book : verified balance of all datasets.
+        add : function that appends a row with the given fields and returns it.
+        """
         with transaction(self.path, write=write, wait=self.wait) as connection:
             checked, problems = check(connection, self.path, self._checked)
             if checked is None:
@@ -903,9 +960,10 @@ class Ledger:
                 return head
 
             yield checked.book, add
-            # read from the file, because `append` may also write a row about the clock
+            # the new rows are read from the file, because `append` may write a row about the clock
+            # in addition
             written = read_cells(connection, checked.head.seq) if write else []
-        # the next transaction must find these rows in the file
+        # the next transaction checks that the file still contains the new rows
         self._remember(checked.committed(self.path, written) if write else checked)
 
     def _remember(self, checked: Checked) -> None:
@@ -929,18 +987,18 @@ def verify_ledger(
     results: bool = True,
     wait: float = 30.0,
 ) -> tuple[str, ...]:
-    """Return a description of every problem of a ledger, empty if it is valid.
+    """Return one message per problem of a ledger; empty if the ledger is valid.
 
-    Detects a damaged file, altered triggers, rows that were edited, removed, added or reordered, a
-    truncated end, violated budget rules, and results without a spend. It also reads files that
-    `Ledger` refuses to open.
+    Problems are a damaged file, altered triggers, rows that were edited, removed, inserted or
+    reordered, violated budget rules, and results without a spend. The ledger need not be valid
+    enough for `Ledger` to open it.
 
     Parameters
     ----------
-    receipts : receipts stored outside the ledger. If the ledger lacks one, an old copy was
-        restored.
-    hashes : pairs (row number, row hash) from such receipts.
-    results : whether to read every saved file and compare its SHA-256.
+    receipts : receipts stored outside the ledger. If the row of a receipt is not in the ledger, an
+        old copy of the ledger was restored.
+    hashes : pairs (row number, row hash), for example from receipts; checked in the same way.
+    results : whether to read the file of every saved result and compare its SHA-256.
     wait : seconds to wait for other programs.
     """
     ledger_file = Path(path).resolve()
@@ -949,8 +1007,8 @@ def verify_ledger(
             problems = file_problems(connection)
             rows = read_rows(connection)
             book, rule_violations = balance(rows)
-            # no program can spend during this transaction, so a result without a spend does not
-            # belong to a release in progress
+            # no program can write a spend during this transaction, so a result without a spend
+            # cannot belong to a release in progress
             problems += (
                 chain_problems(connection, rows)
                 + rule_violations
@@ -958,7 +1016,7 @@ def verify_ledger(
             )
     except LedgerError as error:
         return (str(error),)
-    # the hashes of an old copy are consistent: only data stored elsewhere reveals that it is old
+    # an old copy of a ledger passes all checks above; only hashes stored elsewhere reveal its age
     stored_hashes = {row.seq: row.hash for row in rows}
     expected = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [
         (seq, row_hash, "") for seq, row_hash in hashes
@@ -996,7 +1054,7 @@ def _check_remaining(
 ) -> None:
     """Raise BudgetExceeded if the charge of a release is larger than the remaining budget."""
     cost = status.definition.charge(pcost, pure_epsilon)
-    # exact decimal numbers, because rounding of doubles could grant a spend beyond the total
+    # compare exact decimal numbers, because rounded doubles could allow a spend above the total
     if exact(cost) > book.left(status.dataset):
         raise BudgetExceeded(
             f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of"

@@ -1,15 +1,17 @@
 """Noise journal: the seed of the random bits of an unfinished release.
 
-After a crash, the journal and the same records reproduce the same noise, so finishing an interrupted
-release is not a second draw. Anyone with both the seed and the result can subtract the noise. The
-journal is therefore readable only by its owner, is stored in the folder of results next to the
-ledger, where the exact counts are accessible anyway, and is deleted when the result is saved. If a
-crash prevents this deletion, the next opening of the ledger deletes it. A copy of the folder made
-in the meantime contains the seed and must not be published.
+After a crash, the journal and the same records reproduce the same noise, so an interrupted release
+can be finished without drawing noise a second time.
 
-A run locks the journal before it spends and until its result is saved, and only the holder of the
-lock uses the seed. A journal without a spend has produced no noise and is deleted. On a system
-without file locks no journal is stored, and an interrupted release cannot be finished.
+Anyone with both the seed and the result can subtract the noise. The journal is therefore stored in
+the folder of results next to the ledger, readable only by its owner, and deleted when the result is
+saved. If a crash prevents this deletion, the next opening of the ledger deletes the journal. A copy
+of the folder made before the deletion contains the seed and must not be published.
+
+A run locks the journal before it spends budget and until its result is saved, and only the run that
+holds the lock uses the seed. A journal without a spend in the ledger has produced no noise and is
+deleted. On a system without file locks no journal is stored, and an interrupted release cannot be
+finished.
 """
 
 from __future__ import annotations
@@ -40,9 +42,13 @@ FORMAT, _ENDING, _SEED_BYTES = "journal/1", ".journal", 32
 
 @dataclass(frozen=True, kw_only=True)
 class Journal:
-    """Seed of the noise of one release, and the digest of the counts for which it was created.
+    """Seed of the noise of one release, and a digest of the exact counts of that release.
 
-    The digest is keyed with the seed; ``path`` is the file of the journal.
+    Attributes
+    ----------
+    seed : 32 random bytes.
+    digest : digest of the exact counts, keyed with the seed.
+    path : file of the journal.
     """
 
     seed: bytes = field(repr=False)
@@ -50,20 +56,25 @@ class Journal:
     path: Path
 
     def check(self, digest: str) -> None:
-        """Raise DataError unless ``digest`` belongs to the counts with which the release started."""
+        """Raise DataError if ``digest`` differs from the digest with which the release started."""
         if not hmac.compare_digest(self.digest, digest):
             raise DataError(
-                "This release was started with other records, and its budget is spent. Nothing was"
-                " drawn or spent now. Give those records, which finishes the release at no further"
-                " cost, or use a new attempt, which spends again."
+                "An interrupted run of this release has spent its budget and counted other records."
+                " This run drew and spent nothing. Give the records of the interrupted run, which"
+                " finishes the release at no further cost, or use a new attempt, which spends"
+                " again."
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
-        """Return a function that returns the next random bytes of a release, given their number.
+        """Return a function of a size that returns the next ``size`` random bytes of this release.
 
-        ``row_hash`` is the hash of the ledger row of the spend. The bytes are SHAKE-256 of the
-        seed, a digest of journal, counts and row, and the number of the call, so no two calls hash
-        the same input.
+        Each call returns SHAKE-256 of three inputs: the seed; a digest of the name of the journal
+        file, the digest of the counts, and ``row_hash``; and the running number of the call. No two
+        calls hash the same input.
+
+        Parameters
+        ----------
+        row_hash : hash of the ledger row that records the spend of this release.
 
         >>> journal = Journal(seed=bytes(32), digest="d", path=Path("j"))
         >>> one, again, other = journal.bits("row 1"), journal.bits("row 1"), journal.bits("row 2")
@@ -98,36 +109,40 @@ def journal(
     digest: Callable[[bytes], str],
     spent: Callable[[], object],
 ) -> Iterator[tuple[Journal | None, bool]]:
-    """Lock the journal of a release, or create it; yield (journal, whether budget is spent already).
+    """Lock the journal of a release, if its budget is spent, or else create a new one.
 
     Parameters
     ----------
-    seed : fresh random bytes for a new journal.
-    digest : function that returns the digest of the counts, keyed with a seed.
+    key : key of the release.
+    seed : 32 fresh random bytes for a new journal.
+    digest : function that returns the digest of the exact counts, keyed with a seed.
     spent : function that returns a true value if the ledger has a spend of this release.
 
     Yields
     ------
-    The journal and whether the ledger has a spend. The journal is None if there is a spend and no
-    readable journal; the noise of that release cannot be reproduced.
+    journal : Journal or None
+        None if the ledger has a spend of this release but no readable journal: its noise cannot be
+        reproduced.
+    is_spent : bool
+        Whether the ledger has a spend of this release.
 
     Raises
     ------
     LedgerError
-        Another run has locked the journal, or it cannot be opened or created.
+        Another run has locked the journal, or the file cannot be opened or created.
     """
     path = _journal_path(ledger, key)
     with ExitStack() as locks:
         file = _open_locked(path, locks)
         if spent():
-            # a new journal would be a second draw for the same spend
+            # no new journal: its seed would draw noise a second time for one spend
             yield _read(file, path) if file else None, True
             return
-        # a journal without a spend has produced no noise
+        # an earlier journal without a spend has produced no noise, so it is replaced
         path.unlink(missing_ok=True)
         new = Journal(seed=seed, digest=digest(seed), path=path)
-        # without file locks, the journal of a killed run looks like that of an active run, so none
-        # is stored
+        # Without file locks, the journal of a killed run could not be told from the journal of an
+        # active run. On such a system no journal is stored.
         if HAS_FILE_LOCKS:
             content = json.dumps(
                 {"format": FORMAT, "seed": seed.hex(), "digest": new.digest}
@@ -135,8 +150,8 @@ def journal(
             draft = locks.enter_context(reserve_file(ledger, len(content)))
             draft.write(content)
             try:
-                # link fails if the name exists, so only one of two concurrent runs succeeds; rename
-                # would replace the file of the other
+                # `link` fails if the name exists, so only one of two concurrent runs succeeds.
+                # `rename` would replace the journal of the other run.
                 os.link(draft.path, path)
             except FileExistsError:
                 raise _locked_error(path) from None
@@ -146,20 +161,27 @@ def journal(
 
 
 def is_interrupted(ledger: Path, key: str) -> bool:
-    """Return whether a release has a journal that no active run has locked."""
+    """Return whether a release has a journal and no active run holds its lock.
+
+    The result is also False if the journal cannot be opened.
+    """
     with ExitStack() as locks, suppress(LedgerError):
         return _open_locked(_journal_path(ledger, key), locks) is not None
     return False
 
 
 def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> None:
-    """Delete the journals of releases that have a result or no spend, unless a run has locked them.
+    """Delete the journals that no active run has locked and that no release needs any more.
 
-    ``unfinished`` returns the keys of all other releases: those with a spend and no result.
+    Parameters
+    ----------
+    unfinished : function that returns the keys of the releases with a spend and without a saved
+        result. The journals of these releases are kept.
     """
     for path in results_folder(ledger).glob(f"*{_ENDING}"):
         with ExitStack() as locks, suppress(OSError, LedgerError):
-            # evaluated under the lock, because a run spends only while it holds the lock
+            # `unfinished` is called under the lock: no run can spend under this key meanwhile,
+            # because a run spends only while it holds the lock
             if _open_locked(path, locks) and path not in {
                 _journal_path(ledger, key) for key in unfinished()
             }:
@@ -172,7 +194,7 @@ def _journal_path(ledger: Path, key: str) -> Path:
 
 
 def _open_locked(path: Path, locks: ExitStack) -> BinaryIO | None:
-    """Open a file and lock it until ``locks`` is closed; return None if it does not exist.
+    """Open a journal file and lock it until ``locks`` is closed; return None if it does not exist.
 
     Raises LedgerError if the file cannot be opened or another run holds the lock.
     """
@@ -189,14 +211,15 @@ def _open_locked(path: Path, locks: ExitStack) -> BinaryIO | None:
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
             raise _locked_error(path)
-        # the run that had the lock before may have deleted the file after it was opened here
+        # The run that held the lock before may have deleted the file after `os.open` above. In that
+        # case the name belongs to no file or to a new one, and the loop opens it again.
         with suppress(FileNotFoundError):
             if os.fstat(file.fileno()).st_ino == os.stat(path).st_ino:
                 return file
 
 
 def _read(file: BinaryIO, path: Path) -> Journal | None:
-    """Read a journal; return None if it is damaged."""
+    """Return the journal in an open file, or None if its content is damaged."""
     try:
         data = parse_json(file.read())
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED_BYTES:

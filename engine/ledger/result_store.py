@@ -1,9 +1,9 @@
 """Durable store of release results.
 
-The folder `<ledger>.results` contains one file per key. A temporary file reserves disk space before
-budget is spent. The result is then written to it and synced, the file is renamed, and its SHA-256
-and size are recorded in the ledger. Temporary files of killed runs are removed when the ledger is
-next opened.
+The folder `<ledger>.results` contains one file per release key. Before budget is spent, a temporary
+file reserves disk space. After the spend, the result is written to the temporary file and synced,
+the file is renamed, and its SHA-256 and size are recorded in the ledger. Temporary files of killed
+runs are removed when the ledger is opened the next time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _PART, _CHUNK = ".part", 1 << 20
 class Draft:
     """Temporary file with reserved disk space for a result, locked by the run that writes it.
 
-    ``sha256`` and ``size`` are set when the content has been written.
+    Attributes
+    ----------
+    sha256, size : digest and number of bytes of the content; set by `write`.
     """
 
     path: Path
@@ -52,7 +54,8 @@ class Draft:
         else:
             self.file.write(content)
         self.file.truncate(self.file.end)
-        # synced before the file is renamed, so that after a power cut a result is complete or absent
+        # the file is synced before it is renamed, so that after a power cut the result is either
+        # complete or absent
         self.file.flush()
         os.fsync(self.file.fileno())
         self.sha256, self.size = _digest(self.path), os.path.getsize(self.path)
@@ -73,13 +76,16 @@ def results_folder(ledger: Path) -> Path:
 
 
 def result_file(ledger: Path, key: str) -> Path:
-    """Return the file of one key, named by a hash because keys may contain slashes and dots."""
+    """Return the path of the result of a release key.
+
+    The file name is a hash of the key, because keys may contain slashes and dots.
+    """
     return results_folder(ledger) / f"{hashlib.sha256(key.encode()).hexdigest()}.result"
 
 
 @contextmanager
 def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
-    """Yield a temporary file with `size` bytes of disk space; it is removed unless it is published.
+    """Yield a temporary file with ``size`` reserved bytes; remove it unless it was renamed.
 
     Raises
     ------
@@ -89,10 +95,10 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
     folder = results_folder(ledger)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        # a folder that was restored from a copy may be readable by other users
+        # a folder that was restored from a backup may be readable by other users
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
-        # sync the parent, because a power cut loses the entry of a new folder that was not synced
+        # sync the parent folder, because otherwise a power cut could lose the new folder
         sync_folder(folder.parent)
         path, file = _locked_temporary_file(folder)
         with file:
@@ -118,7 +124,10 @@ def remove_stale(ledger: Path) -> None:
 
 
 class _File(io.BufferedRandom):
-    """File that records where its content ends; the disk space reserved for it may be larger."""
+    """File that records the end of the written content in ``end``.
+
+    The size of the file may be larger, because disk space is reserved in advance.
+    """
 
     end = 0
 
@@ -129,7 +138,7 @@ class _File(io.BufferedRandom):
 
 
 class _SizeCounter(io.RawIOBase):
-    """File that stores nothing and only counts its bytes; reading returns zeros."""
+    """Writable file object that only counts the bytes written to it; reading returns zeros."""
 
     end = position = 0
 
@@ -159,7 +168,7 @@ class _SizeCounter(io.RawIOBase):
 
 
 def size_of(content: Content) -> int:
-    """Return the number of bytes that a content will have in a file."""
+    """Return the number of bytes of a content: of the bytes, or of what its function writes."""
     if not callable(content):
         return len(content)
     counter = _SizeCounter()
@@ -168,27 +177,29 @@ def size_of(content: Content) -> int:
 
 
 def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
-    """Create a temporary file with a unique name, lock it, and return its path and the open file."""
+    """Create and lock a temporary file with a unique name; return its path and the open file."""
     while True:
-        # in the same folder, because renaming is atomic only within one file system
+        # the folder of the final file, because renaming is atomic only within one file system
         handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
         file = _File(io.FileIO(handle, "r+"))
         locked(file)
-        # `remove_stale` of another run may have deleted the file before it was locked
+        # another run's `remove_stale` may have deleted the file before it was locked; then create
+        # another file
         if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
             return Path(name), file
         file.close()
 
 
 def locked(file: BinaryIO) -> bool:
-    """Lock a file for this run; return whether this run holds the lock.
+    """Try to lock a file without waiting; return whether this process now holds the lock.
 
-    The result is False if another run holds the lock, or if the system has no file locks.
+    The result is False if another process holds the lock, or if the system has no file locks.
     """
     if fcntl is None:
         return False
     try:
-        # the system releases the lock when a run ends or is killed, so a lock marks an active run
+        # the system releases the lock when the process ends or is killed, so a locked file belongs
+        # to an active run
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -201,7 +212,7 @@ def _allocate(file: BinaryIO, size: int) -> None:
         # truncate would set the length without reserving space
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
     else:
-        # random bytes also reserve space in a file system that compresses
+        # random bytes cannot be compressed, so they take space in a compressing file system too
         for start in range(0, size, _CHUNK):
             file.write(os.urandom(min(_CHUNK, size - start)))
     file.flush()
@@ -209,10 +220,16 @@ def _allocate(file: BinaryIO, size: int) -> None:
 
 
 def result_problem(ledger: Path, saved: Row) -> str:
-    """Compare a saved result with size and SHA-256 in its row; return the problem as text, or ""."""
+    """Compare the file of a saved result with the size and SHA-256 in its ledger row.
+
+    Returns
+    -------
+    str
+        The problem if the file cannot be read or differs from the row; "" if the file is intact.
+    """
     file = result_file(ledger, saved.key)
     try:
-        # the size is compared first, because a truncated file need not be read
+        # the size is compared first, which saves reading a truncated file
         if file.stat().st_size == saved.size and _digest(file) == saved.sha256:
             return ""
     except OSError:
@@ -221,9 +238,14 @@ def result_problem(ledger: Path, saved: Row) -> str:
 
 
 def stray_results(ledger: Path, keys: Iterable[str]) -> list[str]:
-    """Return a text for every file in the folder of results that belongs to none of the spent keys.
+    """Return one message per result file whose key was not spent in the ledger.
 
-    Such a file shows that rows were lost, or that the folder is from another ledger.
+    A result without a spend shows that ledger rows were lost, or that the folder of results belongs
+    to another ledger.
+
+    Parameters
+    ----------
+    keys : keys of all spends in the ledger.
     """
     expected = {result_file(ledger, key).name for key in keys}
     names = sorted(file.name for file in results_folder(ledger).glob("*.result"))

@@ -1,8 +1,8 @@
 """Secret keys of a ledger: for signatures, and for digests of records.
 
-Digests of exact counts are keyed, because a plain digest would confirm a guess of the counts;
-neither keys nor digests are part of any release. The key file is created at first use. Without it,
-earlier records can no longer be recognised.
+Digests of exact counts are keyed, because anyone could compare a plain digest with the digest of
+guessed counts. Neither keys nor digests are part of a release. The key file is created at first
+use. If it is lost, the program cannot recognise records that it counted before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ def key_file(ledger: Path) -> Path:
 
 
 def secret(ledger: Path, purpose: str) -> bytes:
-    """Return 32 secret bytes of a ledger, different for every purpose.
+    """Return 32 secret bytes, derived from the key file of a ledger and a purpose.
+
+    The key file is created if it does not exist.
+
+    Parameters
+    ----------
+    purpose : text such as "signature"; each purpose has its own key.
 
     Raises
     ------
@@ -48,7 +54,7 @@ def secret(ledger: Path, purpose: str) -> bytes:
             _create(file)
         data = parse_json(file.read_bytes())
         if data["format"] != KEY_FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
-            raise ValueError("another format")
+            raise ValueError("The key file has another format.")
     except OSError as error:
         raise LedgerError(
             f"The key file {file} cannot be read or created: {error.strerror}. Nothing was spent."
@@ -58,18 +64,25 @@ def secret(ledger: Path, purpose: str) -> bytes:
         raise LedgerError(
             f"The key file {file} is damaged. Nothing was spent. Restore it from a copy."
         ) from None
-    # a separate key per purpose, so that digests never help to forge a signature
+    # each purpose has a separate key, so that digests never help to forge a signature
     return hmac.digest(seed, purpose.encode(), hashlib.sha256)
 
 
 def sign_with(seed: bytes, content: bytes) -> tuple[str, str]:
-    """Sign a content with a 32-byte seed; return (public key, Ed25519 signature) in hexadecimal."""
+    """Sign ``content`` with the Ed25519 key of a 32-byte seed.
+
+    Returns
+    -------
+    public_key, signature : hexadecimal text.
+    """
     key = Ed25519PrivateKey.from_private_bytes(seed)
     return key.public_key().public_bytes_raw().hex(), key.sign(content).hex()
 
 
 def good_signature(public_key: str, signature: str, content: bytes) -> bool:
-    """Return whether a signature of a content is valid for a public key, both in hexadecimal.
+    """Return whether ``signature`` is a valid Ed25519 signature of ``content``.
+
+    Public key and signature are hexadecimal text; malformed text gives False.
 
     >>> public, signature = sign_with(bytes(32), b"text")
     >>> good_signature(public, signature, b"text"), good_signature(public, signature, b"another")
@@ -85,10 +98,11 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
 
 
 def _create(file: Path) -> None:
-    """Create the key file with a random seed, readable by its owner only; an existing file stays."""
+    """Create the key file with a random seed, readable by its owner only; keep an existing file."""
     content = json.dumps({"format": KEY_FORMAT, "seed": secrets.token_hex(32)})
-    # of two concurrent creations the second is ignored, so both callers read the first key; the
-    # file is synced before it gets its name, because a truncated key would make every digest wrong
+    # If two programs create the file at the same time, the second one keeps the first one's file,
+    # so both read the same key. `atomic_file` syncs the content before the file gets its name: a
+    # power cut must not leave a truncated key.
     with suppress(FileExistsError), atomic_file(file, overwrite=False) as new:
         new.write(content.encode())
     sync_folder(file.parent)

@@ -1,8 +1,8 @@
 """Ingest records: count the marginals that a plan measures and report to the curator.
 
-The module has three parts: `records_fit` counts how the values of each column fit the schema;
-`fingerprint` computes keyed digests that recognise equal records; `check_records` and `count`
-count the tables that a release measures.  All results are private.
+`records_fit` counts for each column how many values fit the schema. `fingerprint` computes keyed
+digests that recognise equal records. `check_records` and `count` count the tables that a release
+measures. All results are private.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from engine.records.encoding import MAX_VALUES, Hints
 from engine.residuals import Space
 from engine.workload import Attribute, Schema, Workload, subsets
 
-# Limit of values outside the domain that the report lists per column, most frequent first.
+# Largest number of values outside the domain that the report lists per column, most frequent first.
 MAX_SHOWN_VALUES = 5
-# Limit of distinct values outside the domain that are held in memory per column.
+# Largest number of distinct values outside the domain that memory holds per column.
 MAX_UNKNOWN_VALUES = 10_000
-# Limit of characters to which a value in the report is cut.
+# Number of characters to which longer values in the report are cut.
 MAX_SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnFit:
-    """Numbers of rows whose value of one column is in the domain, missing or unknown; private.
+    """Report of how many values of one column are in the domain, missing or unknown; private.
 
     The values of other columns do not matter.
 
@@ -64,12 +64,12 @@ class ColumnFit:
     column : name of the column.
     there : whether the records have the column.
     in_domain : number of rows with a value in the domain of the attribute.
-    missing : number of rows without a value.
+    missing : number of rows without a value in this column.
     unknown : number of rows with a value outside the domain.
-    refused : number of missing and unknown rows that a release drops, because the attribute has no
-        cell for missing, unlisted or out-of-range values.
-    values : mapping from the most frequent unknown values, cut to `MAX_SHOWN_CHARACTERS`, to their
-        numbers of rows; at most `MAX_SHOWN_VALUES`.
+    refused : number of rows that a release drops because of this column: its value is missing,
+        unlisted or out of range, and the attribute has no cell that collects such values.
+    values : unknown value -> number of rows, for the `MAX_SHOWN_VALUES` most frequent unknown
+        values; each value is cut to `MAX_SHOWN_CHARACTERS`.
     """
 
     column: str
@@ -87,11 +87,15 @@ class ColumnFit:
 def records_fit(
     schema: Schema, data: Any, *, progress: Progress | None = None
 ) -> tuple[ColumnFit, ...]:
-    """Return for each attribute how its column of the records fits the domain; spends nothing.
+    """Report for each attribute how many values of its column fit the domain; spends nothing.
 
-    Ibis tables are counted in their database if it can compare the values exactly; all other
-    records are read once.  The report is for the curator only: it contains exact numbers of rows
-    and values of records.
+    An Ibis table is counted in its database if the database can compare the values exactly. All
+    other records are read once. The report is for the curator only: it contains exact numbers of
+    rows and values of records.
+
+    Returns
+    -------
+    One `ColumnFit` per attribute, in the order of the schema.
 
     Raises
     ------
@@ -118,9 +122,9 @@ def records_fit(
 
 
 def _without_collecting_cells(attribute: Attribute) -> Attribute:
-    """Return the attribute without its cells for missing, unlisted and out-of-range values.
+    """Return the attribute without the cells that collect missing, unlisted or out-of-range values.
 
-    Its encoder then gives such values a negative code instead of the cell that collects them.
+    An encoder of the returned attribute gives such values a negative code.
     """
     return replace(
         attribute,
@@ -132,17 +136,17 @@ def _without_collecting_cells(attribute: Attribute) -> Attribute:
 
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
-    """Return how many rows of a column are in the domain, missing, unknown or dropped.
+    """Return the report on the column of one attribute.
 
     Parameters
     ----------
-    rows : mapping from code to number of rows; the code is 0 for every value in the domain, and
-        negative for a missing value or the reason why a value is outside the domain.
-    values : mapping from unknown value to number of rows.
+    rows : code -> number of rows. The code is 0 for all values in the domain. For other values it
+        is negative: `MISSING`, or the reason why the value is outside the domain.
+    values : unknown value -> number of rows.
     """
     missing = rows.get(MISSING, 0)
     unknown = sum(number for code, number in rows.items() if code < MISSING)
-    # missing and unknown values that the attribute assigns to a cell
+    # number of missing and unknown values that a release counts in a cell of the attribute
     counted = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
         counted += rows.get(OUTSIDE, 0)
@@ -161,7 +165,12 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
 def _fit_batches(
     data: Any, names: list[str], encoders: list[Encoder], report_progress: Any
 ) -> list[tuple[Any, Any]]:
-    """Read the records once; return per column the numbers of rows by code and by unknown value."""
+    """Read the records once and count the codes and the unknown values of each column.
+
+    Returns
+    -------
+    One pair per name: the arguments ``rows`` and ``values`` of `_fit`.
+    """
     rows: list[Counter[int]] = [Counter() for _ in names]
     values: list[Counter[Any]] = [Counter() for _ in names]
     read = 0
@@ -171,6 +180,7 @@ def _fit_batches(
         ):
             unknown_values = values[i]
             codes = encoder.encode_column(column, batch.clocks.get(encoder.attribute.name))
+            # all codes in the domain become 0, so position i counts the rows with code -i
             rows_by_code = np.bincount(
                 -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
             )
@@ -180,7 +190,7 @@ def _fit_batches(
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
         report_progress(
-            # without a known number of rows, the reported share approaches 1
+            # if the number of rows is unknown, the reported fraction grows slowly towards 1
             read / (read + 1e6) if batch.fraction is None else batch.fraction,
             "Checking columns and values",
         )
@@ -188,9 +198,16 @@ def _fit_batches(
 
 
 def _count_selected(column: Any, selection: np.ndarray) -> dict[Any, int]:
-    """Return a mapping from the text of each selected value of a column to its number of rows.
+    """Count the values of the selected rows of a column.
 
-    ``selection`` is a mask of rows, shape (rows,).
+    Parameters
+    ----------
+    selection : whether each row is selected, shape (rows,).
+
+    Returns
+    -------
+    dict
+        Text of a value -> number of selected rows.
     """
     if not selection.any():
         return {}
@@ -199,7 +216,7 @@ def _count_selected(column: Any, selection: np.ndarray) -> dict[Any, int]:
     selected = column.filter(pa.array(selection))
     try:
         pairs = selected.value_counts().to_pylist()
-    # nested types have no value counts
+    # pyarrow cannot count values of nested types
     except pa.ArrowNotImplementedError:
         return Counter(map(_text, selected.to_pylist()))
     return {_text(pair["values"]): pair["counts"] for pair in pairs}
@@ -211,15 +228,15 @@ def _text(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 1]}…"
 
 
-# Largest number of columns in a fingerprint, whose text must fit in a line of the ledger, which has
-# at most 2,000 characters.
+# Largest number of columns in a fingerprint: its text must fit in a note of the ledger, and a note
+# has at most 2,000 characters.
 MAX_DIGEST_COLUMNS = 80
 
 
 def fingerprint(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> Fingerprint:
-    """Return the keyed digest of the measured tables, and one digest per counted column.
+    """Return keyed digests of the measured tables and of each counted column.
 
-    The ledger compares it with stored fingerprints, to recognise records released before.
+    The ledger compares this fingerprint with stored ones to recognise records of earlier releases.
     """
     return Fingerprint(
         tables=table_digest(counts, attribute_sets, key), columns=column_digests(counts, key)
@@ -227,10 +244,10 @@ def fingerprint(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: by
 
 
 def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> str:
-    """Return one keyed digest of the exact tables on ``attribute_sets``, in hexadecimal.
+    """Return one keyed digest of the exact tables on ``attribute_sets``, as hexadecimal text.
 
-    Guarantee: equal tables on equal domains have equal digests, whatever the order of the records
-    and their file format.
+    Guarantee: equal tables on equal domains have equal digests. The order and the file format of
+    the records do not matter.
     """
     sets = sorted({tuple(names) for names in attribute_sets})
     tables = count_marginals(counts, counts.schema, sets, memory_limit=10**15)
@@ -241,11 +258,16 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 
 
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
-    """Return the start of a keyed digest of the one-way table of each counted attribute.
+    """Return shortened digests of the one-way table of each counted attribute.
 
-    Attributes with one cell are left out, and so are those after the first `MAX_DIGEST_COLUMNS` by
-    name.  The keys of the mapping are the first 8 hexadecimal digits of the digests of the domains,
-    its values the first 12 of the digests of domain and table.
+    Only the first `MAX_DIGEST_COLUMNS` attributes by name are included, and none with a single
+    cell.
+
+    Returns
+    -------
+    dict
+        First 8 hexadecimal digits of the digest of an attribute's domain -> first 12 hexadecimal
+        digits of the keyed digest of domain and table.
     """
     names = sorted({name for names in counts for name in names if counts.schema[name].size > 1})[
         :MAX_DIGEST_COLUMNS
@@ -262,25 +284,28 @@ def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
 
 
 def _domain_json(schema: Schema, names: Sequence[str]) -> bytes:
-    """Return names and cells of some attributes as JSON; no attributes are an empty list."""
+    """Return names and cells of some attributes as JSON; "[]" for no attributes."""
     return Schema([schema[name] for name in names]).to_json().encode() if names else b"[]"
 
 
 def _table_bytes(schema: Schema, names: Sequence[str], table: np.ndarray) -> bytes:
     """Return domain and counts of a table as bytes: length of the domain, domain, counts.
 
-    The length makes the bytes of different tables different.
+    The length is part of the bytes so that two different tables never have equal bytes.
     """
     domain = _domain_json(schema, names)
     return len(domain).to_bytes(8, "big") + domain + np.ascontiguousarray(table, "<i8").tobytes()
 
 
-# Limit of cells of one table: a release holds a few arrays of this size in memory.
+# Limit of cells of one table. A release has a few arrays of this size in memory.
 MOST_CELLS = 2**27
 
 
 class Measurable(Protocol):
-    """What can be measured: a plan, or the residual of a plan after the look of two stages."""
+    """Strategy that can be measured.
+
+    Examples are a plan, and what remains of a plan after the first stage of a two-stage release.
+    """
 
     @property
     def schema(self) -> Schema: ...
@@ -296,15 +321,16 @@ class Intake:
 
     Attributes
     ----------
-    rows_in, counted, refused : number of rows read, of rows counted, and of rows dropped because
-        they do not fit the schema.
-    reasons : mapping from column to reason of dropping to number of rows; the names of several
-        columns are joined by commas.
+    rows_in : number of rows read.
+    counted : number of rows counted.
+    refused : number of rows dropped because they do not fit the schema.
+    reasons : column -> reason for dropping a row -> number of rows. If several columns together are
+        the reason, their names are joined by commas.
     warnings : sentences for the curator, for example that the same records were released under
         another dataset name.
     people : number of persons; None without a person column.
-    over_cap : number of rows dropped because their person has more rows than are counted.
-    people_over_cap : number of persons with such rows.
+    over_cap : number of rows dropped because their person has more rows than the cap allows.
+    people_over_cap : number of persons with more rows than the cap allows.
     """
 
     rows_in: int
@@ -370,10 +396,14 @@ def check_rows_are_dropped(on_refused: str | None) -> None:
 
 
 def disagreements(counts: Counts, schema: Schema) -> str:
-    """Return a warning that names the exact totals (invariants) which the records contradict.
+    """Compare counted records with the exact totals (invariants) of the schema.
 
-    It is "" if the records agree with all of them.  It names neither cells nor differences, and
-    is for the curator only.
+    Returns
+    -------
+    str
+        Warning that names the attributes of the invariants which the records contradict; "" if the
+        records agree with all invariants. The warning is for the curator only. It names neither
+        cells nor differences.
     """
     public_sets = [invariant.attributes for invariant in schema.invariants]
     differing = [
@@ -402,10 +432,15 @@ def fingerprint_of(
     sets: Iterable[Space],
     intake: Callable[[Intake], object] | None,
 ) -> Fingerprint:
-    """Return the fingerprint of counted records, after `intake` received the curator's report.
+    """Return the fingerprint of counted records, and call ``intake`` with the curator's report.
 
-    The report has a warning for each other dataset name under which the same records were released,
-    and for each under which they were rehearsed.
+    The report contains one warning per other dataset name under which the same records were
+    released, and one per name under which they were rehearsed.
+
+    Parameters
+    ----------
+    sets : attribute sets of the measured tables.
+    intake : function that receives the report; None for no report.
     """
     records = fingerprint(counts, sets, book.secret("records"))
     warnings = [_same_records_warning(row) for row in book.same_records(records, dataset=dataset)]
@@ -425,10 +460,16 @@ def check_repeat(
 ) -> None:
     """Raise OtherRecords if the release with ``receipt`` was measured on other records.
 
-    Records are compared by a keyed digest of the tables on ``sets``, so their order and file format
-    do not matter.  If the digests are equal, `intake` receives the report of the counted rows.
+    The records are compared by a keyed digest of their tables on ``sets``, so the order and the
+    file format of the records do not matter. If the digests are equal, ``intake`` receives the
+    report of the counted rows.
+
+    Parameters
+    ----------
+    remedy : sentence of the error that says what to do.
     """
-    # the stored digest of a second stage has a prefix if its records are not those of the first
+    # the digest of the second stage of a release has a prefix if the records of the two stages
+    # differ
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
@@ -442,10 +483,15 @@ def check_repeat(
 
 
 def _same_records_warning(row: Row) -> str:
-    """Return a warning that the ledger has ``row`` for the same records."""
+    """Return the warning that the same records are in a row of the ledger.
+
+    ``row`` is a spend or a note on a rehearsal.
+    """
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
-            f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
+            "The same records were declared public for a rehearsal, under the name"
+            f" {row.dataset!r} at {row.utc}."
+            " If they are confidential, this declaration was wrong."
         )
     return (
         f"The same records were released under the name {row.dataset!r} at {row.utc}. Each name has"
@@ -462,21 +508,24 @@ def check_records(
     ledger: Ledger | None = None,
     **keywords: Unpack[RecordKeywords],
 ) -> Intake:
-    """Return the numbers of rows that a release of the plan would count and drop; spends nothing.
+    """Report how many rows a release of the plan would count and drop; spends nothing.
 
-    The report depends on single records.  It is for the curator only: do not publish it, and do not
-    publish a decision that depends on it.  With a ledger it contains a warning if the same records
-    were released under another name than ``dataset``, or rehearsed.
+    The report depends on single records. It is for the curator only: do not publish it, and do not
+    publish a decision that depends on it. If ``ledger`` is given, the report contains a warning if
+    the same records were released under another name than ``dataset``, or used in a rehearsal.
 
     Raises
     ------
-    DataError, LimitExceeded
-        As for `count`: the data cannot be read, lack a column, or a table is too large.
+    DataError
+        The data cannot be read, lack a column, or contain more rows per person than the budget
+        protects; see `count`.
+    LimitExceeded
+        A table is too large.
     """
     counts = counts_for(plan, data, **keywords)
     warnings = [text] if (text := disagreements(counts, plan.schema)) else []
-    # a database returned counts and no values, so some values are read to detect, for example, a
-    # date format that the schema does not declare
+    # A database returns only counts. Some values are read in addition, to detect for example dates
+    # in a format that the schema does not declare.
     if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
         for name, values in some_values(
@@ -486,8 +535,8 @@ def check_records(
         warnings += [text for text in hints.texts if text not in counts.doubts]
     if counts.records > plan.max_records:
         warnings.append(
-            f"There are more records than the {plan.max_records:,} of the plan. A release remains"
-            " private, but takes longer; plan again with a larger max_records."
+            f"There are more records than the plan's max_records of {plan.max_records:,}. A release"
+            " remains private, but takes longer. Plan again with a larger max_records."
         )
     if ledger is not None:
         records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
@@ -506,25 +555,29 @@ def declare_public(
     why: str,
     **keywords: Unpack[RecordKeywords],
 ) -> None:
-    """Declare on a ledger that records are public, which allows a rehearsal on them.
+    """Write to a ledger that records are public, which allows a rehearsal with these records.
 
-    A later release of the same records as confidential ones is reported as a warning.
+    A later release of the same records causes a warning.
+
+    Parameters
+    ----------
+    why : reason of the declaration, stored in the ledger.
 
     Raises
     ------
     DataError
-        The ledger has a release of the same records, so they are confidential: a rehearsal, whose
-        seed may be known, would be a release without a charge.
+        The ledger has a release of the same records, so they are confidential. A rehearsal of
+        confidential records would be a release without a charge, because its seed may be known.
     """
-    # rows per person are limited as in a release, so that equal records have equal digests
+    # rows per person are limited as in a release, so that the same records have the same digests
     counts = counts_for(plan, data, **keywords)
     records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(records):
         if row.kind != REHEARSAL_NOTE_KIND:
             raise DataError(
                 f"The same records were released under the name {row.dataset!r} at {row.utc}, so"
-                " they are confidential. Only public records can be declared public. Rehearse on"
-                " simulated records."
+                " they are confidential and cannot be declared public. Rehearse with simulated"
+                " records."
             )
     ledger.note(
         dataset=dataset,
@@ -535,12 +588,13 @@ def declare_public(
 
 
 def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
-    """Count the exact tables that a release of the plan measures, on a part of the records; private.
+    """Return the exact tables that a release of the plan measures; private.
 
-    The sum of the counts of all parts can be passed to `measure` in place of the records.
+    The records may be counted in several parts, for example one per file. The sum of the counts of
+    all parts can be passed to `measure` in place of the records.
 
-    Guarantee: the sum over disjoint parts of the records equals the counts of all records, and has
-    the same digest.  If rows per person are limited, no person may have rows in two parts.
+    Guarantee: the sum over disjoint parts equals the counts of all records and has the same digest.
+    If the plan limits the rows per person, all rows of one person must be in the same part.
 
     Raises the errors of `count` and `count_marginals`.
     """
@@ -548,7 +602,7 @@ def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Cou
 
 
 def count_for(plan: Plan, data: Any, options: RecordOptions) -> Counts:
-    """Return the exact tables that a release of the plan measures, and those of its invariants."""
+    """Return the exact tables that a release of the plan measures, and the tables of invariants."""
     return count(
         plan,
         data,
@@ -569,27 +623,28 @@ def count(
 
     Parameters
     ----------
-    part : the plan that will be measured, or its residual after the first stage.
-    options : how to read the records; at most ``rows_per_person`` rows of each person are counted,
-        one if it is None.
+    part : plan that will be measured, or what remains of it after the first of two stages.
+    options : options for reading the records. At most ``options.rows_per_person`` rows of each
+        person are counted; None means one row.
     checked : attributes without a block; a row with a value outside their domain is dropped too.
     also : further attribute sets whose tables are counted.
 
     Raises
     ------
     DataError
-        The records cannot be read; or the schema allows more rows per person than the budget
-        protects, and the rows of each person are not limited; or ``data`` are counts of more rows
-        per person than the budget protects, or without the person column of the schema.
+        The records cannot be read. Or the schema allows more rows per person than the budget
+        protects, and no person column is given by which the rows could be limited. Or ``data`` are
+        counts that include more rows per person than the budget protects, or that were counted
+        without the person column of the schema.
     LimitExceeded
-        A table is larger than a release can hold.
+        A table has more than `MOST_CELLS` cells.
     """
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
             raise LimitExceeded(
                 f"This plan measures a table of {len(block.attributes)} attributes with"
-                f" {cells:.2e} cells. A table of a release has at most {MOST_CELLS:,} cells. Choose"
-                " a mechanism that measures smaller tables, such as 'querysmasher'."
+                f" {cells:.2e} cells. A release allows at most {MOST_CELLS:,} cells per table."
+                " Choose a mechanism that measures smaller tables, such as 'querysmasher'."
             )
     data, rows_per_person = read_counts(data), options.rows_per_person or 1
     if isinstance(data, Counts):
@@ -623,7 +678,8 @@ def count(
 def one_cell_attributes(*workloads: Workload) -> list[str]:
     """Return the attributes of the workloads that have a single cell.
 
-    No block measures them, but a row with another value is dropped like any row outside the schema.
+    No block measures these attributes. A row with another value of such an attribute is dropped
+    nevertheless, like any row outside the schema.
     """
     sizes = {
         name: w.schema[name].size
@@ -635,9 +691,9 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 
 
 def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the attribute sets of the blocks that are not subsets of another one.
+    """Return the attribute sets of the blocks that no other block's set contains.
 
-    Only their tables are counted; all smaller tables are their margins.
+    Only the tables on these sets are counted. The tables on smaller sets are margins of them.
     """
     spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()

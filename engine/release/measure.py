@@ -1,10 +1,17 @@
 """Measure the strategy of a plan on records: count, spend, draw noise and save, in this order.
 
-A release counts the records (which reveals nothing), writes the seed of its noise to the noise
-journal, spends on the ledger, draws, saves the result under the key of the spend, and deletes the
-journal.  A second call with the same key returns the saved result.  After a crash between spend and
-save, the same call on the same records draws the same noise from the journal and saves it without a
-second spend; this needs an operating system with file locks, see `engine.ledger.noise_journal`.
+A release runs in six steps:
+
+1. count the records, which reveals nothing,
+2. write the seed of its noise to the noise journal,
+3. spend budget on the ledger,
+4. draw the noise,
+5. save the result under the key of the spend,
+6. delete the journal.
+
+A second call with the same key returns the saved result. After a crash between steps 3 and 5, the
+same call with the same records draws the same noise from the journal and saves the result without a
+second spend. This needs an operating system with file locks, see `engine.ledger.noise_journal`.
 """
 
 from __future__ import annotations
@@ -52,7 +59,8 @@ from engine.residuals import Space
 from engine.residuals.marginals import IdentityStrategy
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
-# The longest possible receipt: a result file with it shows how much disk space to reserve.
+# The longest possible receipt. The size of a result file with this receipt is the disk space to
+# reserve before budget is spent.
 _LONGEST_RECEIPT = Receipt(
     dataset="-" * 200,
     key="-" * 500,
@@ -90,52 +98,62 @@ def measure(
     ----------
     plan : the plan to measure.
     data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see
-        `count_marginals`.  With None, the stored result of an earlier release is returned, and no
-        records are compared.
-    dataset : name of the dataset on the ledger whose budget pays.
-    ledger : the ledger, or the path of an existing one.
-    attempt : the same attempt returns the stored result if the counted records are the same, in any
-        order and format; a new number spends and draws again.
-    rehearsal : run the same code on simulated or public data without a ledger.  The result must not
-        be published.
+        `count_marginals`.  None returns the stored result of an earlier release without comparing
+        records.
+    dataset : name of the dataset on the ledger whose budget is charged.
+    ledger : ledger, or path of an existing ledger.
+    attempt : number of the release of this plan, from 1.  If this number was released before, the
+        stored result is returned, provided that the counted records are the same in any order and
+        format.  A new number spends budget and draws noise again.
+    rehearsal : whether to run without a ledger on simulated or public data.  The result must not be
+        published.
     seed : seed of the noise of a rehearsal; the same seed, plan and records give the same result.
         A release has no seed.
-    on_refused : a release drops rows outside the schema ("drop"), each by its values alone;
-        `check_records` reports them first.  A rehearsal refuses the table ("error") by default.
-    person : column of the person of a row, by default the one in the schema.  At most
-        ``plan.budget.rows_per_person`` rows of each person are counted, selected by that person's
-        rows alone.  Without such a column, the curator declares that the data keep to this number.
-    count_column, ignore : columns of numbers that are not in the schema; see `count_marginals`.
-    intake : called before anything is spent, with the numbers of rows and the curator's warnings.
+    on_refused : what happens to rows outside the schema.  A release allows only "drop": each such
+        row is dropped, whatever the other rows are, and `check_records` reports how many.  For a
+        rehearsal the default is "error", which raises DataError.
+    person : column that identifies the person of a row; by default the person column of the schema.
+        At most ``plan.budget.rows_per_person`` rows of each person are counted; which rows, depends
+        only on the rows of that person.  Without a person column, the curator declares that no
+        person has more rows.
+    count_column, ignore : columns that are not in the schema; see `count_marginals`.
+    progress : function that receives a fraction from 0 to 1 and a text.
+    intake : function that receives the curator's report, an `Intake`, before budget is spent.
+    memory_limit : bytes that the exact tables may use.
 
-    Guarantee: the complete procedure, also if it stops early, is ``plan.pcost / 2``-zCDP for the
-    rows of one person, added, removed or replaced as in ``plan.budget``.  The noise is exact and
-    discrete, and the cost includes the rounding of floating-point numbers.  Budget is spent before
-    noise is drawn; no key has noise drawn twice; no number of records makes a release fail.  If
-    the schema has invariants, the release contains the declared totals and not those of the
-    records, and has subspace differential privacy with respect to them.  A release fails if the
-    records contradict an invariant, so success shows that they agree.
+    Guarantee: the complete procedure, even if it stops early, is ``plan.pcost / 2``-zCDP for the
+    rows of one person, who is added, removed or replaced as ``plan.budget`` says.  The noise is
+    discrete and exact, and the cost includes the rounding of floating-point numbers.  Budget is
+    spent before noise is drawn.  For each key, noise is drawn once.  No number of records makes a
+    release fail.
 
-    Memory: the exact tables, and the answers and estimates of one block at a time, which are
-    written to the result file and read from there.  A rehearsal has no file and holds all of them.
+    If the schema has invariants, the release has subspace differential privacy with respect to
+    them, and contains the declared totals instead of the totals of the records.  If the records
+    contradict an invariant, an error is raised; a successful release thus reveals that they agree.
+
+    Memory: a release needs memory for the exact tables and for the answers and estimates of one
+    block at a time, which are written to the result file.  A rehearsal, which has no result file,
+    needs memory for the answers and estimates of all blocks.
 
     Raises
     ------
     OtherRecords
-        This plan was released for the dataset from other records; nothing was spent.
+        This attempt was released with other records.  This call spent nothing.
     DataError
-        The records cannot be read, lack a column, or contradict an invariant; nothing was spent.
-        Or an interrupted release is continued with other records; then no noise is drawn.
+        The records cannot be read, lack a column, or contradict an invariant; or an interrupted run
+        of this release counted other records.  This call spent and drew nothing.
     PlanError
-        An argument is not allowed, or a block of the plan cannot be measured; nothing was spent.
+        An argument is not allowed, or a block of the plan cannot be measured.  Nothing was spent.
     LimitExceeded
-        The tables are too large; nothing was spent.
-    LedgerError, BudgetExceeded
-        The ledger refuses, or another run is working on this release; nothing was spent.
+        The tables are too large.  Nothing was spent.
+    LedgerError
+        The ledger does not allow the release, or another run is working on it.  Nothing was spent.
+    BudgetExceeded
+        The remaining budget is too small.  Nothing was spent.
     ResultLost
-        Budget was spent for this release, but its result was not saved, or its file is missing or
-        was changed; and its noise cannot be drawn again, because the journal is missing or in use
-        by another run.
+        Budget was spent for this release, but its result cannot be returned: it was not saved, or
+        its file is missing or was changed.  The noise cannot be drawn again either, because the
+        journal is missing or another run has locked it.
     """
     check_type(
         "plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError
@@ -157,7 +175,8 @@ def measure(
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError(
-            "A release needs the dataset's name and a ledger. Give both, or use rehearsal=True."
+            "A release needs the name of a dataset and a ledger. Give both, or use rehearsal=True"
+            " with simulated or public records."
         )
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
@@ -169,14 +188,14 @@ def measure(
     sets = maximal_sets(plan)
 
     def check(is_paid: bool) -> None:
-        """Raise an error if the dataset cannot pay for the release."""
+        """Raise an error if the budget of the dataset does not allow the release."""
         book.status(dataset).definition.check_unit(plan.budget)
         if not is_paid:
             book.afford(**cost)
             check_curve(book, dataset, [plan.blocks], plan.pcost)
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
-        """Return the function that writes the spend for the counted records to the ledger."""
+        """Check the counted records; return the function that writes the spend to the ledger."""
         check_invariants(counts, plan.schema)
         records = fingerprint_of(book, dataset, counts, sets, intake)
         return lambda: _spend(book, plan, key=key, records=records, **cost)
@@ -198,21 +217,23 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Functions and data of one release: of a plan, or of one stage of a two-stage release.
+    """Procedure of one release: of a plan, or of one stage of a two-stage release.
 
     Attributes
     ----------
-    part : the plan or residual whose blocks are measured.
-    ledger, key : ledger on which the release spends, and key of its spend and of its result file.
-    sets : attribute sets of the tables in the digest of the records; None if no records are read.
-    remedy : returns what to do if the records are not those of the stored result.
-    check : called before records are read, with whether the release is paid already; raises an
-        error if the release is not allowed.
-    count : counts the records.
-    accept : called with the counts; raises an error if they are not allowed, and returns the
-        function that spends.
-    write : writes the result file; receives the answers block by block.
-    load : returns the stored result.
+    part : plan to measure, or what remains of a plan after the first stage.
+    ledger : ledger whose budget is charged.
+    key : key of the spend and of the result.
+    sets : attribute sets of the tables by which records are compared with the records of a stored
+        result; None if the release reads no records.
+    remedy : function that returns a sentence for the error about other records: what to do.
+    check : function that is called before records are read, with True if the key was spent already.
+        It raises an error if the release is not allowed.
+    count : function that counts the records.
+    accept : function that is called with the counts.  It raises an error if they are not allowed,
+        and otherwise returns the function that spends budget.
+    write : function that writes the result file from the receipt and the answers of each block.
+    load : function that returns the stored result.
     done : text of the last progress report.
     """
 
@@ -235,10 +256,10 @@ class Release:
         *,
         stored_only: bool = False,
     ) -> Measurement:
-        """Count, spend, draw and save the release unless a stored result exists; return the result.
+        """Return the stored result of the release; if there is none, count, spend, draw and save.
 
-        With ``stored_only`` a stored result is returned without reading records; otherwise they are
-        compared with the records of the stored result.
+        If a stored result exists, the records are counted and compared with the records of that
+        result.  With ``stored_only`` the records are not read.
         """
         is_paid = self.ledger.find(self.key) is not None
         is_finished = is_paid and not is_unfinished(self.ledger, self.key)
@@ -261,8 +282,8 @@ class Release:
         if saved:
             status_reporter(options.progress)(1.0, self.done)
         else:
-            # another run has released under this key since the check above, perhaps on other
-            # records
+            # another run released under this key after `is_finished` was computed, and it may have
+            # counted other records
             self._check_repeat(counts, None)
         return self.load()
 
@@ -284,9 +305,15 @@ def rehearse(
 
     Parameters
     ----------
-    part : the plan or residual whose blocks are measured.
+    part : plan to measure, or what remains of a plan after the first stage.
     bits : source of the random bits; None for the operating system.
-    count : counts the records.
+    count : function that counts the records.
+    options : options for reading the records; only the progress function is used.
+    intake : function that receives the curator's report; None for no report.
+
+    Returns
+    -------
+    Mapping from residual space to the noisy answers of its block in grid steps.
     """
     counts = count()
     check_invariants(counts, part.schema)
@@ -300,8 +327,8 @@ def check_intake(intake: object) -> None:
     """Raise PlanError unless ``intake`` is a function or None."""
     if intake is not None and not callable(intake):
         raise PlanError(
-            f"intake has type {type(intake).__name__}. Give a function with one argument, the"
-            " Intake, or leave it out."
+            f"intake has type {type(intake).__name__}. Give a function that takes one argument, an"
+            " Intake, or leave intake out."
         )
 
 
@@ -309,32 +336,37 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
     """Raise PlanError if a rehearsal has a dataset or a ledger."""
     if dataset or ledger is not None:
         raise PlanError(
-            "A rehearsal spends nothing, so it has no dataset and no ledger. Leave them out, or use"
-            " rehearsal=False."
+            "A rehearsal spends nothing, so it takes neither a dataset nor a ledger. Leave both"
+            " out, or use rehearsal=False."
         )
 
 
 def check_curve(
     ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
 ) -> None:
-    """Raise LedgerError if the total is in mu or epsilon and the noise grid is too coarse.
+    """Raise LedgerError if the noise grid is too coarse for a total in mu or (epsilon, delta).
 
-    Such a total limits the privacy curve by that of Gaussian noise.  With a coarse grid, the
-    privacy curve of a release can exceed the Gaussian one of cost ``pcost``.
+    Such a total limits the privacy curve of the releases by the privacy curve of Gaussian noise.
+    If the grid is coarse, the curve of a release can exceed the Gaussian curve of cost ``pcost``.
+
+    Parameters
+    ----------
+    parts : blocks of each plan that is measured.
+    pcost : privacy cost of all these blocks together.
     """
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
             "The total budget of this dataset is in mu or (epsilon, delta), which requires that the"
-            " rounding of the noise is negligible. This plan has too many answers or too large a"
+            " rounding of the answers is negligible. This plan has too many answers or too large a"
             " max_records for its budget. Nothing was spent. Remove queries, lower max_records, or"
             " raise the plan's budget."
         )
 
 
 def _remedy(book: Ledger, plan: Plan, key: str) -> str:
-    """Return what to do if the records are not those of the stored result under ``key``.
+    """Return the advice of the error that the records differ from those of the stored result.
 
-    The sentence contains the first attempt number that has not been spent.
+    The advice contains the next attempt number after that of ``key`` that has not been spent.
     """
     dataset, _, number = key.rsplit("|", 2)
     attempt = int(number)
@@ -352,14 +384,18 @@ def compare_records(
     data: Any,
     **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
-    """Return the stored result of a release if `data` are its records; spends nothing.
+    """Return the stored result of a release if it was measured on the records ``data``.
+
+    Nothing is spent.
 
     Raises
     ------
     OtherRecords
         The release was measured on other records.
-    LedgerError, ResultLost, DataError
-        As for `load_measurement` and `measure`.
+    LedgerError, ResultLost
+        The stored result cannot be returned; see `load_measurement`.
+    DataError
+        The records cannot be read or lack a column.
     """
     book = Ledger.at(ledger)
     measurement = load_measurement(book, key)
@@ -370,9 +406,10 @@ def compare_records(
 
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
-    """Write a note with the exact totals of the schema, then spend; return the receipt.
+    """Spend the cost of a plan and return the receipt.
 
-    In this order a crash cannot leave a spend without its note.
+    If the schema has exact totals, a note that names them is written to the ledger first.  In this
+    order a crash cannot leave a spend without its note.
     """
     kind = INVARIANTS_NOTE_KIND.removeprefix("note:")
     if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):
@@ -393,19 +430,21 @@ def spend_draw_save(
 
     Parameters
     ----------
-    part : the plan or residual whose blocks are measured.
+    part : plan to measure, or what remains of a plan after the first stage.
     counts : exact tables of the records.
-    spend : writes the spend durably to the ledger and returns its receipt.
-    write : writes the result file from the receipt and the answers of the blocks; each block is
-        drawn when it is requested, so that memory holds one of them.
+    spend : function that writes the spend durably to the ledger and returns its receipt.
+    write : function that writes the result file from the receipt and the answers of the blocks.
+        The answers of a block are drawn when `write` requests them, so that memory holds the
+        answers of one block.
 
     Returns
     -------
-    True if this call saved the result; False if an earlier call with the same key spent, and either
-    saved the result or left no journal from which its noise could be drawn again.
+    bool
+        True if this call saved the result.  False if an earlier call spent under the same key, and
+        either its result is saved or no journal is left from which its noise could be drawn again.
 
-    Guarantee: of all calls with one key at most one draws noise; if it crashes, the next one draws
-    the same noise from its journal.  Disk space for the result is reserved before the spend.
+    Guarantee: the noise for one key is drawn once.  If the call that drew it crashes, the next call
+    draws the same noise from its journal.  Disk space for the result is reserved before the spend.
     """
 
     def digest(seed: bytes) -> str:
@@ -429,31 +468,33 @@ def spend_draw_save(
             return False
         if is_continued := has_spend and _unsaved(ledger, key):
             own_journal.check(digest(own_journal.seed))
-        # spend before drawing: a crash between the two loses time, but not privacy
+        # the spend comes before the noise, so that a crash between the two does not harm privacy
         receipt = spend()
         if not receipt.fresh and not is_continued:
             own_journal.remove()
             return False
-        # the journal holder owns the spend and reproduces the same noise from its seed
+        # this run has locked the journal, so it may save the result even if an interrupted run
+        # wrote the spend
         receipt = replace(receipt, fresh=True)
-        # no callback, cancellation or Ctrl-C may interrupt before the result is saved; every call
-        # of ``bits`` starts the same random bits, so every write of the file draws the same noise
-        bits = partial(own_journal.bits, receipt.hash)
-        drawn = partial(draw, part, counts, _silent)
-        ledger.save_result(
-            receipt=receipt,
-            content=lambda file: write(file, receipt, drawn(bits())),
-            draft=reserved_file,
-        )
+        # every call returns the same random bits, so writing the file again gives the same noise
+        start_bits = partial(own_journal.bits, receipt.hash)
+
+        def write_noisy_answers(file: BinaryIO) -> None:
+            # no progress is reported, because a callback could interrupt before the result is saved
+            write(file, receipt, draw(part, counts, _silent, start_bits()))
+
+        ledger.save_result(receipt=receipt, content=write_noisy_answers, draft=reserved_file)
         # the noise could be computed from the seed in the journal, so the journal is deleted
         own_journal.remove()
     return True
 
 
 def is_unfinished(ledger: Ledger, key: str) -> bool:
-    """Return whether the spend under ``key`` has no saved result but a journal that is not locked.
+    """Return whether a release was interrupted after its spend and can be completed.
 
-    A call with the same arguments and records then completes the release without a second spend.
+    This is true if no result is saved under ``key`` and the release has a journal that no active
+    run has locked.  A call of `measure` with the same arguments and records then completes the
+    release without a second spend.
     """
     return is_interrupted(ledger.path, key) and _unsaved(ledger, key)
 
@@ -468,15 +509,16 @@ def _unsaved(ledger: Ledger, key: str) -> bool:
 
 
 def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
-    """Return the receipts of the releases of a dataset, oldest first; `load_measurement` reads them.
+    """Return the receipts of the releases of a dataset, oldest first.
 
-    Two-stage releases are excluded; `engine.common_mechanism.stepwise` lists them.
+    `load_measurement` returns the result for the key of a receipt.  Two-stage releases are not
+    included; `engine.common_mechanism.stepwise` lists them.
     """
     rows = ledger.rows()
     return [
         Receipt.of(row, fresh=False)
         for row in rows
-        # the plan hash of a two-stage step has a prefix with a colon
+        # the plan hash of a stage of a two-stage release contains a colon
         if row.kind == "spend" and row.dataset == dataset and ":" not in row.plan_hash
     ]
 
@@ -490,13 +532,13 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
         Budget was spent under this key, but its result was not saved, or its file is missing or was
         changed.
     LedgerError
-        Nothing was spent under this key, or the stored file is not that of a release of one stage.
+        Nothing was spent under this key, or the stored file is of a two-stage release.
     """
     return _stored(Ledger.at(ledger), key)
 
 
 def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
-    """Return the stored release under ``key``; without ``plan`` the plan is read from its file."""
+    """Return the stored release under ``key``; read its plan from the file if ``plan`` is None."""
     with Archive(path=book.result_path(key)) as archive:
         if plan is None:
             plan = load_plan(archive.text("plan.json"))
@@ -516,7 +558,10 @@ def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
 
 
 def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> None:
-    """Write answers and estimates of a rehearsal, without its plan, for `load_rehearsal`."""
+    """Write the answers and estimates of a rehearsal to a file, which `load_rehearsal` reads.
+
+    The plan is not written.
+    """
     with open(path, "wb") as file:
         answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
         write_archive(
@@ -547,8 +592,9 @@ def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
 
 
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
-    """Write the result file of a release; the estimates are computed from the drawn answers."""
-    # a file with this receipt only reserves disk space, so its estimates need no computation
+    """Write the result file of a release: plan, answers, and the estimates computed from them."""
+    # a file with the longest receipt is only written to measure its size, so its estimates are not
+    # computed
     estimator = _zero_estimate if receipt is _LONGEST_RECEIPT else estimate
     texts = {"plan.json": plan.to_json()}
     estimates = lambda space, answers: estimator(plan.blocks[space], answers)  # noqa: E731
@@ -570,10 +616,11 @@ def measurement_of(
     utc: str,
     rehearsal: bool,
 ) -> Measurement:
-    """Return the measurement with the estimates that follow from released answers of the blocks.
+    """Return the measurement for noisy answers: compute the estimates of all residual spaces.
 
-    ``answers`` maps each residual space to the answers of its block in grid steps, shape
-    (measurements,).
+    Parameters
+    ----------
+    answers : residual space -> noisy answers of its block in grid steps, shape (measurements,).
     """
     by_block = BlockEstimates(blocks=plan.blocks, answers=answers)
     estimates = plan.combine(by_block)
@@ -590,9 +637,13 @@ def measurement_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlockEstimates(Mapping[Space, Array]):
-    """Mapping from residual space to the estimate from its released answers, computed on access.
+    """Mapping from residual space to its estimate, in counts, computed on access.
 
-    An estimate in ``arrays`` is returned from there instead.
+    Attributes
+    ----------
+    blocks : residual space -> block.
+    answers : residual space -> noisy answers of its block in grid steps.
+    arrays : residual space -> estimate that was computed before; returned without computation.
     """
 
     blocks: Mapping[Space, Block]
@@ -600,9 +651,10 @@ class BlockEstimates(Mapping[Space, Array]):
     arrays: Mapping[Space, Array] = field(default_factory=dict)
 
     def stored(self) -> BlockEstimates:
-        """Return the mapping with all estimates stored, except those of wide tables of cells.
+        """Return a mapping in which all estimates are computed, except for identity strategies.
 
-        These are multiples of the answers, so that storing them would only take memory.
+        The estimates of an identity strategy are multiples of its answers, so storing them would
+        only take memory.
         """
         arrays = {
             key: self[key]
@@ -624,7 +676,7 @@ class BlockEstimates(Mapping[Space, Array]):
 
 
 def _silent(fraction: float, text: str) -> None:
-    """Ignore progress: after the spend no callback may interrupt the run."""
+    """Progress function that does nothing."""
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:

@@ -1,6 +1,7 @@
 """Measurements: noisy answers with covariances and confidence intervals.
 
-Every residual space B has an unbiased estimate y_B of its residual coordinates.  The noisy table on
+A residual space (the part of a table that no smaller attribute set contains) is identified by its
+attribute set B, and y_B is an unbiased estimate of its residual coordinates.  The noisy table on
 the attributes A is
 
     sum over B subset of A of (N y_B on the attributes in B) (x) (pi on the attributes in A \\ B),
@@ -10,8 +11,9 @@ attribute.  Every residual space is measured by exactly one block, so tables on 
 attribute sets are consistent.
 
 The second half of the module reads and writes result files.  A result file is a zip archive of a
-JSON header, texts, int64 answers and float64 estimates, with one array per residual space.  It
-stores the estimates as well as the answers, so that later versions of libraries cannot change them.
+JSON header, texts, int64 answers and float64 estimates, with one array per residual space.  The
+estimates could be computed from the answers; they are stored so that later versions of libraries,
+which may round differently, cannot change them.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ from engine.workload.families import Intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# Number of table entries that are processed at once when queries are answered; larger tables are
-# processed in slabs.
+# Number of table entries up to which queries are answered at once; larger tables are processed in
+# slabs, which limits the memory.
 ANSWER_SLAB_ENTRIES = 1 << 18
 
 
@@ -81,11 +83,12 @@ class Measurement(FrozenValue):
         grid steps.
     estimates : mapping from residual space to its estimated residual coordinates, in counts, with
         one axis per attribute in schema order.  Residual spaces that are measured jointly (a
-        union) have one axis with the coordinates of all spaces in sequence.  A strategy on full
-        tables has the cells of its table.
+        union) have one array with a single axis, which contains the coordinates of all these spaces
+        in sequence.  If a strategy measures the cells of a full table, the array contains the
+        estimated cells.
 
-    Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables
-    are consistent.
+    Guarantee: answers are unbiased, and their variances are exactly those that the plan predicts.
+    Tables on overlapping attribute sets agree.
     """
 
     plan: Plan
@@ -99,10 +102,19 @@ class Measurement(FrozenValue):
     def answers(
         self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95
     ) -> pd.DataFrame:
-        """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
+        """Return the noisy answers to queries ``start:stop`` of a group.
 
-        ``low`` and ``high`` bound a confidence interval, see `quantile`.  Negative counts are not
-        set to zero, because that would bias every sum.
+        Parameters
+        ----------
+        group : index of the group in the workload.
+        confidence : probability that the interval from low to high contains the exact answer.
+
+        Returns
+        -------
+        DataFrame
+            One row per query: its text (query), and in counts the answer, its standard error (std)
+            and the bounds of its confidence interval (low, high).  Negative answers are not set to
+            zero, because that would bias every sum.
         """
         import pandas as pd
 
@@ -141,22 +153,24 @@ class Measurement(FrozenValue):
         Raises
         ------
         NotAnswerable
-            The plan measures only some queries of the table.
+            The plan measures too few queries to estimate the complete table.
         """
         return self._space_answers.table(self.plan.schema.named(attributes))
 
     def answer(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95
     ) -> Estimate:
-        """Return the answer to any linear query on ``attributes``, also outside the workload.
+        """Return the answer to a linear query on ``attributes``, which need not be in the workload.
 
-        ``query_tensor`` has one weight per cell of the table on ``attributes``, with the axes in
-        the order of ``attributes``.
+        Parameters
+        ----------
+        query_tensor : weight of each cell of the table on ``attributes``, shape (n_1, ..., n_k)
+            with the axes in the order of ``attributes``.
 
         Raises
         ------
         NotAnswerable
-            The strategy does not measure a component of the query.
+            The query has a component that the strategy does not measure.
         """
         return self.combination([(attributes, query_tensor)], [1.0], confidence)
 
@@ -166,9 +180,14 @@ class Measurement(FrozenValue):
         coefficients: Sequence[float],
         confidence: float = 0.95,
     ) -> Estimate:
-        """Return a linear combination of answers, with the exact error from their covariance.
+        """Return a linear combination of answers, with its exact standard error.
 
-        Each query is a pair of attributes and a tensor of shape (n_1, ..., n_k).
+        The standard error takes the covariances of the answers into account.
+
+        Parameters
+        ----------
+        queries : pairs (attributes, tensor of shape (n_1, ..., n_k)) as in `answer`.
+        coefficients : one number per query.
         """
         check_type(
             "queries",
@@ -198,12 +217,13 @@ class Measurement(FrozenValue):
         return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)
 
     def publish(self, fit: str = "shrunk", **options: Any) -> Any:
-        """Return consistent tables, nonnegative unless ``fit`` is "none"; costs no budget.
+        """Return consistent tables for publication, without spending budget.
 
-        `engine.postprocess.publish` has the options.  The tables are biased, and the intervals of
-        the measurement do not apply to them.  For sums, tests and further analysis use `answers`.
+        The tables have no negative counts, unless ``fit`` is "none".  Tables without negative
+        counts are biased, and the intervals of the measurement do not apply to them; for sums,
+        tests and further analysis use `answers`.  See `engine.postprocess.publish` for the options.
         """
-        # imported here because `postprocess` is a higher layer, which imports this module
+        # imported here because `engine.postprocess` itself imports this module
         from engine.postprocess import publish
 
         return publish(self, fit, **options)
@@ -212,43 +232,45 @@ class Measurement(FrozenValue):
         """Write the measurement and its plan to a file that `load` reads without the ledger.
 
         Guarantee: the file contains released numbers only, and the file of a rehearsal is marked as
-        such.  No existing file is overwritten, and an interrupted call leaves no incomplete file.
+        a rehearsal.  An existing file is not overwritten, and an interrupted call leaves no
+        incomplete file.
 
         Raises
         ------
         PlanError
-            The file cannot be written, or the measurement is the first stage (look) of a two-stage
-            release, which is stored with its ledger only.
+            The file cannot be written.  Or the measurement is the first stage (look) of a two-stage
+            release, which is stored only with its ledger.
         """
         save_measurement(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Measurement:
-        """Return the measurement that `save` wrote, after checking its plan like any plan file.
+        """Return the measurement that `save` wrote to a file.
+
+        The plan in the file is checked as `load_plan` checks plan files.
 
         Raises
         ------
         LedgerError
             The file is missing, damaged, or not a measurement.
         PlanError
-            ``path`` is not a path, or the plan in the file is refused.
+            ``path`` is not a path, or the plan in the file is not valid.
         """
         return cls(**saved_measurement(path))
 
     def headline(self) -> dict[str, str]:
-        """Return dataset, time, accuracy and cost as a mapping from their name to their text."""
+        """Return the main facts as a mapping from name to text: dataset, time, accuracy, cost."""
         plan = self.plan.headline()
         if self.rehearsal:
             return {"REHEARSAL": "not for publication"} | plan
         return {"dataset": repr(self.dataset), "released": self.utc} | plan
 
     def __eq__(self, other: object) -> bool:
-        def names(of: Measurement) -> tuple[Any, ...]:
-            return (of.dataset, of.key, of.utc, of.rehearsal)
-
-        return self is other or (
+        if self is other:
+            return True
+        return (
             isinstance(other, Measurement)
-            and names(self) == names(other)
+            and all(getattr(self, name) == getattr(other, name) for name in NAMES)
             and _same(self.answers_on_grid, other.answers_on_grid)
             and _same(self.estimates, other.estimates)
             and self.plan == other.plan
@@ -276,15 +298,21 @@ def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArr
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
     """Return the least-squares estimate from the noisy answers of a block, in counts.
 
-    It consists of residual coordinates, or of cells for a strategy on full tables; its shape is
-    ``block.coordinates``.  ``answers_on_grid`` has shape (measurements,), in grid steps.
+    Parameters
+    ----------
+    answers_on_grid : noisy answers in grid steps, shape (measurements,).
+
+    Returns
+    -------
+    Array of shape ``block.coordinates``: residual coordinates, or cells if the strategy measures
+    the cells of a full table.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors])
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-        out = undo_factors(block, answers).astype(float, copy=False)
+        estimates = undo_factors(block, answers).astype(float, copy=False)
     # the grid is a power of two, so this product is exact
-    out *= block.grid
-    return out
+    estimates *= block.grid
+    return estimates
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
@@ -292,7 +320,7 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
 
     Shape (rows_1, ..., rows_k), one axis per Kronecker factor of the strategy B.
     """
-    # the first product converts the integers to floats
+    # multiplying by a strategy converts the integers to floats; without a factor `astype` does
     exact: Array = apply_factors(block, table, lambda s: s.rows).astype(float, copy=False)
     return exact if block.weights is None else exact * block.weights
 
@@ -300,26 +328,37 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
 def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     """Return the answers of a table to the queries ``start:stop`` of a group, in counts.
 
-    The axes of the table are the group's attributes.  Shape (stop - start,).
+    Parameters
+    ----------
+    table : counts with one axis per attribute of the group, in the order of the group.
+
+    Returns
+    -------
+    Array of shape (stop - start,).
     """
     if not group.parts:
         return np.full(stop - start, float(table))
-    # the families of the parts are applied one after the other, in slabs that limit the memory
-    order = [a for part in group.parts for a in part.axes]
-    remaining = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
+    # one axis per part of the group, with the cells of all attributes of the part
+    order = [axis for part in group.parts for axis in part.axes]
+    cells = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
     if all(_is_answered_by_cells(part, table) for part in group.parts):
-        answers = remaining.reshape(-1)[start:stop]
+        answers = cells.reshape(-1)[start:stop]
+        # a copy of few answers, so that they do not keep the complete table in memory
         return answers if 2 * answers.size > table.size else answers.copy()
-    leading = _part_answers(group.parts[0], remaining)
+    # The first part is answered for the complete table.  The other parts are answered for several
+    # queries of the first part at a time (a slab), which limits the memory.
+    leading = _part_answers(group.parts[0], cells)
+    # number of queries of the group per query of the first part
     width = math.prod(part.count for part in group.parts[1:])
     step = max(1, ANSWER_SLAB_ENTRIES // width)
     answers = np.empty(stop - start)
-    # rows of ``leading`` with at least one of the queries
+    # rows of ``leading`` that the queries ``start:stop`` need
     first_row, stop_row = start // width, -(-stop // width)
     for row in range(first_row, stop_row if stop > start else first_row, step):
         slab = leading[row : min(row + step, stop_row)]
         for axis, part in enumerate(group.parts[1:], start=1):
             slab = np.moveaxis(_part_answers(part, np.moveaxis(slab, axis, 0)), 0, axis)
+        # the slab contains the queries from ``offset`` on; copy those in ``start:stop``
         offset = row * width
         low, high = max(start, offset), min(stop, offset + slab.size)
         answers[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
@@ -327,20 +366,27 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
 
 
 def _is_answered_by_cells(part: Part, table: Array) -> bool:
-    """Return whether a table is large, and its cells are the answers to the queries of a part."""
+    """Return whether a table is large and its cells already are the answers to a part's queries."""
     return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
 
 
 def _part_answers(part: Part, table: Array) -> Array:
-    """Return the answers to the queries of a part, whose cells are the first axis of ``table``.
+    """Return the answers to the queries of one part of a group, in counts.
 
-    ``table`` has shape (cells, ...), the result (queries, ...).
+    Parameters
+    ----------
+    table : counts of shape (cells of the part, ...).
+
+    Returns
+    -------
+    Array of shape (queries of the part, ...).
     """
     if _is_answered_by_cells(part, table):
         return table
     if table.size < ANSWER_SLAB_ENTRIES or not isinstance(part.family, Intervals):
         return part.family.dot(part.sizes, table)
-    # sums of intervals take several times the memory of the table, so they are taken in slabs
+    # sums over intervals need several times the memory of their table, so they are computed for
+    # some of its columns at a time
     columns = table.reshape(len(table), -1)
     answers = np.empty((part.count, columns.shape[1]))
     step = max(1, ANSWER_SLAB_ENTRIES // len(table))
@@ -351,27 +397,33 @@ def _part_answers(part: Part, table: Array) -> Array:
 
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
-    """Return the texts of queries ``start:stop`` of a group, as in `Workload.describe`."""
+    """Return the texts of queries ``start:stop`` of a group of the plan's workload.
+
+    The texts are those of `Workload.describe`; ``group`` is the index of the group.
+    """
     return group_texts(plan.schema, plan.workload.groups[group], start, stop)
 
 
 def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa.Array:
-    """Return the texts of queries ``start:stop`` of any group on a schema; see `query_texts`."""
+    """Return the texts of queries ``start:stop`` of a group; see `query_texts`."""
     import pyarrow.compute as pc
 
     if not query_group.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())
+    # one array of texts per part of the group
     columns: list[pa.Array] = []
     index, has_empty_text = np.arange(start, stop), False
+    # the query of the last part changes fastest
     for part in reversed(query_group.parts):
-        index, row = np.divmod(index, part.count)
-        attributes = tuple(schema[query_group.attributes[a]] for a in part.axes)
-        texts, some_empty = _part_texts(part.family, attributes, part.count)
-        columns.insert(0, texts.take(pa.array(row)))
-        has_empty_text |= some_empty
-    # one join is several times faster than the loop below, which omits empty texts
+        index, query = np.divmod(index, part.count)
+        attributes = tuple(schema[query_group.attributes[axis]] for axis in part.axes)
+        texts, part_has_empty_text = _part_texts(part.family, attributes, part.count)
+        columns.insert(0, texts.take(pa.array(query)))
+        has_empty_text |= part_has_empty_text
+    # without empty texts, one join is several times faster than the loop below
     if not has_empty_text:
         return pc.binary_join_element_wise(*columns, " and ")
+    # join two non-empty texts with "and", and leave out empty texts
     joined = columns.pop()
     while columns:
         column = columns.pop()
@@ -384,9 +436,12 @@ def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa
 
 @lru_cache(maxsize=64)
 def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[pa.Array, bool]:
-    """Return the texts of the queries of one family, and whether one is empty.
+    """Return the texts of all ``count`` queries of a family on some attributes.
 
-    The text of a query that counts all records is empty.
+    Returns
+    -------
+    texts : array of one text per query; the text is empty if the query counts all records.
+    has_empty_text : whether a text is empty.
     """
     texts = [family.text(attributes, i) for i in range(count)]
     return pa.array(texts, pa.string()), "" in texts
@@ -395,8 +450,9 @@ def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[p
 def quantile(confidence: float, law: str = "gaussian") -> float:
     """Return the half width of a two-sided confidence interval, in standard errors.
 
-    With ``law`` "laplace" it is the larger of the normal and the Laplace quantile: the error of one
-    answer has a Laplace distribution, that of a sum of many answers is nearly normal.
+    If ``law`` is "gaussian", the errors are normal.  If ``law`` is "laplace", the result is the
+    larger of the normal and the Laplace quantile: the error of one answer has a Laplace
+    distribution, but the error of a sum of many answers is nearly normal.
 
     >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
     (1.96, 2.1183)
@@ -406,12 +462,13 @@ def quantile(confidence: float, law: str = "gaussian") -> float:
     return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))
 
 
-# Bytes that are read for the NumPy header of a stored array.
+# Number of bytes that are read to find the NumPy header of a stored array.
 MAX_ARRAY_HEADER_BYTES = 4096
+# fields of the header of a result file that are texts
 HEAD_TEXTS = ("format", "key", "dataset", "utc")
 Shapes = Mapping[Space, tuple[int, ...]]
-# Pairs of a residual space and the noisy answers of its block in grid steps; the answers of a block
-# are drawn when the pair is requested.
+# Pairs of a residual space and the noisy answers of its block in grid steps.  The answers of a
+# block are drawn when the iteration reaches the pair.
 Drawn = Iterable[tuple[Space, npt.NDArray[np.int64]]]
 
 
@@ -428,12 +485,14 @@ def write_archive(
 
     Parameters
     ----------
+    file : file to write, opened for reading and writing.
     head : fields of the JSON header.
     receipt : receipt whose key, dataset, time and cost are added to the header; None adds nothing.
     texts : mapping from file name in the archive to text.
-    estimates : pairs of residual space and array, or a function that returns the array for a space
-        and its answers.  For a function, the answers are read back from the file one space at a
-        time, so that memory holds those of one space.
+    answers : pairs of residual space and noisy answers.
+    estimates : pairs of residual space and array; or a function that computes the array from a
+        residual space and its answers.  Before each call of this function the answers are read back
+        from the file, so that memory holds the answers of only one space.
     """
     receipt_fields = (
         {}
@@ -444,6 +503,7 @@ def write_archive(
         archive.writestr("release.json", json.dumps({**head, **receipt_fields}))
         for name, text in texts.items():
             archive.writestr(name, text)
+        # residual space -> position and number of bytes of its answers in the file
         positions: dict[Space, tuple[int, int]] = {}
 
         def write(folder: str, space: Space, array: npt.NDArray[Any]) -> None:
@@ -452,9 +512,10 @@ def write_archive(
                 positions.setdefault(space, (file.tell() - array.nbytes, array.nbytes))
 
         def read(space: Space) -> npt.NDArray[np.int64]:
-            # moving the position is harmless: the archive returns to its end before it writes
-            file.seek(positions[space][0])
-            return np.frombuffer(file.read(positions[space][1]), np.int64)
+            # `seek` is safe here: the archive moves to its end before it writes again
+            position, size = positions[space]
+            file.seek(position)
+            return np.frombuffer(file.read(size), np.int64)
 
         for space, drawn in answers:
             write("answers", space, drawn)
@@ -471,9 +532,9 @@ def write_archive(
 class Archive:
     """Context manager that reads a result file; raises LedgerError if the file is damaged.
 
-    An array of another type or shape than requested counts as damage.  Arrays are read-only views
-    of the memory-mapped file: their data are read on access, and the file stays open until the last
-    view is deleted.
+    If an array in the file has another type or shape than requested, the file is damaged.  Returned
+    arrays are read-only views of the memory-mapped file: their data are read on access, and the
+    file stays open until the last view is deleted.
     """
 
     path: Path
@@ -501,8 +562,8 @@ class Archive:
         trace: TracebackType | None,
     ) -> None:
         self._opened.__exit__(None, None, None)
-        # a damaged file raises errors of many types; LedgerError and PlanError already explain what
-        # is wrong
+        # A damaged file causes errors of many types, which are replaced by one message.  Errors of
+        # the engine are passed on, because their messages explain what is wrong.
         if isinstance(error, Exception) and (
             not isinstance(error, EngineError)
             or (isinstance(error, ValueError) and not isinstance(error, PlanError))
@@ -515,10 +576,14 @@ class Archive:
     def head(self, **expected: str) -> dict[str, Any]:
         """Return the fields of the header.
 
+        Parameters
+        ----------
+        expected : field -> value that the header must have.
+
         Raises
         ------
         LedgerError
-            A field named in ``expected`` has another value, so this is the file of another step.
+            A field in ``expected`` has another value: the file belongs to another kind of release.
         """
         header = parse_json(self.text("release.json"))
         if not isinstance(header, dict) or not all(
@@ -528,14 +593,14 @@ class Archive:
         if any(header.get(name) != value for name, value in expected.items()):
             raise LedgerError(
                 f"The result file {self.path.name} belongs to another kind of release. To continue"
-                " a two-stage release, give the key of its look. Otherwise restore the file from a"
-                " copy."
+                " a two-stage release, give the key of its first stage (the look). Otherwise"
+                " restore the file from a copy."
             )
         return header
 
     def text(self, name: str) -> bytes:
         """Return the text stored under ``name``, as bytes."""
-        # without compression no text is larger than the file, which gives the limit of a read
+        # texts are stored without compression, so none is larger than the file
         return read_member(self._zip, name, self.path.stat().st_size)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
@@ -552,7 +617,10 @@ class Archive:
         }
 
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
-        """Return all arrays of the folder "answers" or "estimates", with their stored shapes."""
+        """Return all arrays in a folder of the archive, as a mapping from residual space to array.
+
+        ``folder`` is "answers" or "estimates".  The shapes are not checked.
+        """
         names = [name for name in self._zip.namelist() if name.startswith(f"{folder}/")]
         spaces = {name: parse_json(name[len(folder) + 1 : -len(".npy")]) for name in names}
         if not all(
@@ -576,6 +644,8 @@ class Archive:
         member = self._zip.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
+        # a zip archive stores before the data of each file a header of 30 bytes, a name and an
+        # extra field, and the lengths of the two latter in the last 4 bytes of the header
         lengths = self._content[member.header_offset + 26 : member.header_offset + 30].view("<u2")
         start = member.header_offset + 30 + int(lengths.sum())
         stored = self._content[start : start + member.file_size]
@@ -597,13 +667,14 @@ def _member(folder: str, space: Space) -> str:
 
 
 FORMAT = "saved/1"
+# fields of a measurement that are stored in the header of its file
 NAMES = ("dataset", "key", "utc", "rehearsal")
 
 
 def save_measurement(measurement: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
-    # raises for the look of a two-stage release: its mechanism is not in the registry, so `load`
-    # could not read its plan
+    # This call raises PlanError for the first stage of a two-stage release: its mechanism is not in
+    # the registry, so `load` could not read its plan.
     mechanism_class(measurement.plan.mechanism)
     head = {"format": FORMAT} | {name: getattr(measurement, name) for name in NAMES}
     answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()

@@ -1,36 +1,40 @@
 """Samplers of exact discrete Gaussian and discrete Laplace noise.
 
-The samplers draw k with probability proportional to f(|k|), f(m) = exp(-gamma(m)), with gamma(m)
-rational: m^2 / (2 variance) or m / scale.  They reject proposals from a histogram above f, with one
-64-bit random word per proposal.  The table of the histogram has 2^14 entries; bin j has the
-integers m from j w to (j + 1) w - 1, w = 2^b, and c_j of the entries.  From the lowest bit, a word
-has
+The samplers draw an integer k with probability proportional to f(|k|), where f(m) = exp(-gamma(m))
+and gamma(m) is the rational number m^2 / (2 variance) or m / scale.  They use rejection sampling:
+proposals come from a histogram that lies above f, with one 64-bit random word per proposal.
 
-    14 bits   the number of a table entry, which selects the bin
-     1 bit    the sign; minus zero is rejected, because zero would otherwise occur twice
-     b bits   the position in the bin, which determines m
-     r bits   the leading bits of a uniform u in [0, 1): the proposal is accepted if
+The histogram has bins of w = 2^b integers: bin j contains the integers m from j w to (j + 1) w - 1.
+A table of 2^14 entries selects the bin; c_j of its entries select bin j.  From the lowest bit, a
+random word consists of
+
+    14 bits   index of a table entry, which selects the bin
+     1 bit    sign; minus zero is rejected, because zero would otherwise be proposed twice
+     b bits   position in the bin, which determines m
+     r bits   leading bits of a uniform number u in [0, 1); the proposal is accepted if
               u < height f(m) / c_j
 
 The output distribution is exact:
-    * c_j >= height f(j w), the maximum of the bin.  So the right side is a probability, and
-      P(propose m and accept it) = 2^-14 (height / w) f(m) for every bin.  Any c_j with this
-      inequality gives the exact distribution, so they may be computed in floating point.
-    * The last entry of the table represents all integers after the bins: with probability 1/2 the
-      first 16 w of them, with probability 1/4 the next 16 w, and so on without end.  There f falls
-      by more than half over 16 w, so the histogram lies above f and the distribution is not
-      truncated.
+    * c_j is at least height f(j w), the maximum over the bin.  Therefore height f(m) / c_j is at
+      most 1, and P(m is proposed and accepted) = 2^-14 (height / w) f(m) in every bin.  The
+      distribution is exact for all c_j with this property, so they are computed in floating point
+      and rounded up.
+    * The last table entry selects the tail, that is all integers after the bins: with probability
+      1/2 the first 16 w of them, with probability 1/4 the next 16 w, and so on without end.  In the
+      tail f falls by more than half over 16 w integers, so the histogram lies above f.  The
+      distribution is therefore not truncated.
     * "u < p" is decided in float64 only if the computed p, whose error is below 2^-45, is farther
-      than 2^-30 from the interval of width 2^-r that contains u.  Otherwise, and always after the
-      bins, integers decide: exp(-gamma) is enclosed in a smaller and smaller interval, and u gets
-      further bits after its first r, until the two intervals are disjoint.
-    * Products that could exceed int64 are computed in float64 (covered by the margin) or in Python
-      integers.  A value beyond int64 (more than 2^22 scales away at the largest scale) raises
-      OverflowError; it never wraps.
+      than 2^-30 from the interval of width 2^-r that contains u.  Otherwise, and always in the
+      tail, exact integers decide: exp(-gamma) is enclosed in smaller and smaller intervals, and
+      further bits of u are drawn, until the two intervals are disjoint.
+    * Products that could exceed int64 are computed in float64 (with errors below the margin 2^-30)
+      or in Python integers.  A value beyond int64, which is more than 2^22 scales away from zero at
+      the largest scale, raises OverflowError and never wraps around.
 
-The random bits come from the operating system in every call: there is no seed, and no state that a
-fork could copy.  Two callers pass another source: a release, a stream with a key of 256 bits from
-the operating system, which is used for one spend; and a rehearsal with a seed.
+By default the random bits come from the operating system in every call: there is no seed, and no
+state that a fork could copy.  Two callers pass another source of bits.  A release passes a stream
+that is generated from a key of 256 bits of the operating system and used for one spend.  A
+rehearsal with a seed passes a stream that is generated from this seed.
 """
 
 from __future__ import annotations
@@ -54,10 +58,10 @@ ENTRY_BITS = 14
 TABLE_ENTRIES = 1 << ENTRY_BITS
 # Random words per call of the entropy source: arrays of this length fit in the processor's cache.
 WORDS_PER_PASS = 1 << 15
-# Bound of the float64 error of an acceptance probability.  If a uniform number is closer to the
-# probability than this, exact integers decide.
+# Upper bound of the float64 error of an acceptance probability.  If the uniform number is closer to
+# the probability than this bound, exact integers decide whether it is smaller.
 MARGIN = 2.0**-30
-# Limit of the variance parameter; the limit of the Laplace scale is its square root, 2^40.
+# Largest variance parameter.  The largest Laplace scale is its square root, 2^40.
 MAX_VARIANCE = 1 << 80
 MAX_DRAWS = 1 << 31
 
@@ -77,7 +81,7 @@ def discrete_gaussian(
     variance : int or Fraction, from 2^-80 to 2^80
         The parameter sigma^2, in squared output units.  The variance of the draws is at most this.
     size : int, from 0 to 2^31 - 1
-    entropy : where the random bits come from, by default the operating system.
+    entropy : source of the random bits, by default the operating system.
 
     Returns
     -------
@@ -85,12 +89,14 @@ def discrete_gaussian(
 
     Guarantee
     ---------
-    The law is exact for independent uniform random bits; no floating-point error enters it.
+    If the random bits are independent and uniform, the distribution of the draws is exact: no
+    floating-point error changes it.
 
     Source
     ------
     Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Definition
-    1.  Lazily revealed uniforms against exp(-gamma) replace their Algorithm 3.
+    1.  In place of their Algorithm 3, the bits of a uniform number are drawn one after the other
+    until its comparison with exp(-gamma) is decided.
 
     >>> draws = discrete_gaussian(variance=Fraction(5, 2), size=1000)
     >>> draws.shape, draws.dtype, bool(abs(draws).max() < 40)
@@ -104,14 +110,14 @@ def discrete_gaussian(
 def discrete_laplace(
     *, scale: Fraction | int, size: int, entropy: Entropy | None = None
 ) -> NDArray[np.int64]:
-    """Draw from the discrete Laplace law: P(k) proportional to exp(-|k| / scale).
+    """Draw from the discrete Laplace distribution: P(k) is proportional to exp(-|k| / scale).
 
     Parameters
     ----------
     scale : int or Fraction, from 2^-40 to 2^40
         In output units.
     size : int, from 0 to 2^31 - 1
-    entropy : where the random bits come from, by default the operating system.
+    entropy : source of the random bits, by default the operating system.
 
     Returns
     -------
@@ -119,7 +125,8 @@ def discrete_laplace(
 
     Guarantee
     ---------
-    The law is exact for independent uniform random bits; no floating-point error enters it.
+    If the random bits are independent and uniform, the distribution of the draws is exact: no
+    floating-point error changes it.
 
     Source
     ------
@@ -151,7 +158,7 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
         raise PlanError(
             f"{description}, but exact noise needs {allowed}. Give Fraction(x) for a float x."
         )
-    # NumPy integers have fixed-width parts, which would wrap silently in the arithmetic below
+    # the numerator of a NumPy integer has a fixed width, and the arithmetic below would wrap around
     exact = Fraction(int(value.numerator), int(value.denominator))
     if exact <= 0:
         raise PlanError(f"{name} is zero or negative. Give {allowed}.")
@@ -170,17 +177,17 @@ def _checked_size(size: object) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Envelope:
-    """Histogram that bounds the density height exp(-gamma(m)), m = 0, 1, 2, ..., from above.
+    """Histogram above the function height exp(-gamma(m)) of m = 0, 1, 2, ...
 
     Attributes
     ----------
     power, rate : exponent and factor of gamma(m) = rate m^power.
-    height : factor of the density, chosen so that the bins fill the table.
+    height : factor of the function, chosen so that the bins fill the table.
     width_bits : b; every bin has 2^b integers.
-    counts : number of table entries of each bin, shape (bins,); at least the density at the first
-        integer of the bin.
-    bin_of : bin of each table entry, shape (TABLE_ENTRIES,).  The last entry has the number
-        ``bins``, which stands for all integers after the bins.
+    counts : number of table entries of each bin, shape (bins,); at least the value of the function
+        at the first integer of the bin.
+    bin_of : index of the bin that each table entry selects, shape (TABLE_ENTRIES,).  The last entry
+        has the index ``bins``, which stands for the tail: all integers after the bins.
     """
 
     power: int
@@ -192,27 +199,33 @@ class _Envelope:
 
     @property
     def head_bits(self) -> int:
-        """Number of bits in a random word that are the first bits of the uniform number u.
+        """Number of bits of a random word that are used as the first bits of the uniform number u.
 
-        They are 12 at the largest scale and 49 at the smallest.
+        The number is 12 at the largest scale and 49 at the smallest scale.
         """
         return 63 - ENTRY_BITS - self.width_bits
 
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
-    """Return the histogram above height exp(-gamma(m)), from which proposals are drawn.
+    """Return the histogram from which proposals are drawn.
 
-    Its bins are 1/16 to 1/8 of the scale wide, but at least one integer, and end where height
-    exp(-gamma) falls below 2^-5.  ``floor_scale`` is the scale rounded down.
+    The width of a bin is 1/16 to 1/8 of the scale, and at least one integer.  The last bin ends
+    where height exp(-gamma) falls below 2^-5.
+
+    Parameters
+    ----------
+    power, rate : exponent and factor of gamma(m) = rate m^power.
+    floor_scale : scale of the noise, rounded down.
     """
-    # 16 bins are wider than the scale, so after the bins the density halves at least every 16 bins
+    # 16 bins are wider than the scale, so in the tail exp(-gamma) halves at least every 16 bins
     width_bits = max(0, floor_scale.bit_length() - 4)
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
-    # with the factor 1 + MARGIN, these are upper bounds in spite of float errors
+    # the factor 1 + MARGIN exceeds the rounding errors, so these are upper bounds
     upper = height * densities_at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
+    # all entries except the last one are used; rounding leaves a few entries, which bin 0 gets
     counts = np.ceil(upper[:bins]).astype(np.int64)
     counts[0] += TABLE_ENTRIES - 1 - counts.sum()
     bin_of = np.repeat(np.arange(bins + 1), np.append(counts, 1))
@@ -226,8 +239,8 @@ def _draw(
 ) -> NDArray[np.int64]:
     """Return the first ``size`` accepted proposals, shape (size,).
 
-    Each random word is an independent trial, so that discarding accepted proposals after the first
-    ``size`` does not change the distribution.
+    Each random word is an independent trial.  Discarding the accepted proposals after the first
+    ``size`` therefore does not change the distribution.
     """
     draws = np.empty(size, dtype=np.int64)
     filled = 0
@@ -246,9 +259,15 @@ def _draw(
 def _propose(
     envelope: _Envelope, words: NDArray[np.uint64], *, entropy: Entropy, margin: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return one signed proposal per random word, shape (n,), and the mask of accepted ones."""
-    # a word has, from its lowest bit: the table entry, the sign, the position in the bin, and the
-    # first bits of the uniform number u
+    """Return one proposal per random word and whether it is accepted.
+
+    Returns
+    -------
+    values : proposed integers with their signs, shape (words,).
+    is_accepted : mask of the accepted proposals, shape (words,).
+    """
+    # from its lowest bit, a word consists of the table entry, the sign, the position in the bin,
+    # and the first bits of the uniform number u
     width_bits, head_bits = envelope.width_bits, envelope.head_bits
     signed = words.view(np.int64)
     bin_ = envelope.bin_of[signed & (TABLE_ENTRIES - 1)]
@@ -256,17 +275,19 @@ def _propose(
     values = (bin_ << width_bits) | ((signed >> (ENTRY_BITS + 1)) & ((1 << width_bits) - 1))
     head = (words >> np.uint64(64 - head_bits)).view(np.int64)
 
-    # ``gap`` is 2^head_bits times (acceptance probability minus the known bits of u); this factor
-    # is a power of two, so it adds no rounding error
+    # ``gap`` is 2^head_bits times (acceptance probability minus the known bits of u).  The factor
+    # is a power of two, so it adds no rounding error.
     ratio = np.append(envelope.height / envelope.counts, 0.0) * 2.0**head_bits
     gap = (
         ratio[bin_] * np.exp(-float(envelope.rate) * values.astype(float) ** envelope.power) - head
     )
     slack = margin * 2.0**head_bits
     is_accepted = gap >= 1 + slack
-    tail = bin_ == len(envelope.counts)
-    for i in np.flatnonzero(tail | ~(is_accepted | (gap <= -slack))):
-        if tail[i]:
+    is_rejected = gap <= -slack
+    is_tail = bin_ == len(envelope.counts)
+    # exact integers decide about proposals in the tail and where floating point is too inaccurate
+    for i in np.flatnonzero(is_tail | ~(is_accepted | is_rejected)):
+        if is_tail[i]:
             values[i], bound = _sample_tail(envelope, entropy=entropy)
         else:
             bound = Fraction(envelope.height, int(envelope.counts[bin_[i]]))
@@ -274,16 +295,23 @@ def _propose(
         is_accepted[i] = _uniform_below(
             bound, gamma, head=int(head[i]), head_bits=head_bits, entropy=entropy
         )
+    # zero must not be proposed twice, as plus zero and as minus zero
     is_accepted &= ~(negative & (values == 0))
     return np.where(negative, -values, values), is_accepted
 
 
 def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
-    """Return a proposal m after the last bin, and the factor c of its acceptance probability.
+    """Draw a proposal m from the tail, that is from the integers after the last bin.
 
-    The probability is c exp(-gamma(m)).  After the bins, the histogram halves every 16 bin widths:
-    in block ``level`` it has 2^-(level + 5) table entries per bin width, and c is the height
-    divided by this number.
+    The tail is divided into blocks of 16 bin widths.  Block 0 is drawn with probability 1/2, block
+    1 with probability 1/4, and so on, so that block ``level`` has 2^-(level + 5) table entries per
+    bin width.
+
+    Returns
+    -------
+    m : proposed integer without sign.
+    factor : acceptance probability of m divided by exp(-gamma(m)); it is the height divided by the
+        table entries per bin width.
     """
     level = 0
     while _random_bits(1, entropy=entropy):
@@ -298,11 +326,17 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
 def _uniform_below(
     bound: Fraction, gamma: Fraction, *, head: int, head_bits: int, entropy: Entropy
 ) -> bool:
-    """Return whether u < bound exp(-gamma) for a uniform u, of which ``head`` has the first bits.
+    """Return whether u < bound exp(-gamma) for a uniform number u in [0, 1).
 
-    More bits of u are drawn, and exp(-gamma) is computed more precisely, until this is decided.
+    More bits of u are drawn, and exp(-gamma) is computed more precisely, until the comparison is
+    decided.
+
+    Parameters
+    ----------
+    head : integer of the first ``head_bits`` bits of u.
     """
     while True:
+        # u is in [head, head + 1) / 2^head_bits; both sides are multiplied by 2^(head_bits + 16)
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)
         if (head + 1) * bound.denominator << 16 <= bound.numerator * low:
             return True
@@ -313,10 +347,11 @@ def _uniform_below(
 
 def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
     """Return a lower and an upper integer bound of 2^bits exp(-gamma) that differ by at most 3."""
+    # exp(-bits) < 2^-bits
     if gamma >= bits:
         return 0, 1
-    # with these digits the relative error is below 2^-(bits + 29).  `decimal` promises correct
-    # rounding, but even an error of 1,000 units in the last place stays within the bounds below
+    # With this number of digits the relative error is below 2^-(bits + 29).  `decimal` rounds
+    # correctly, but even an error of 1,000 units in the last place would stay within the bounds.
     digits = bits // 3 + 10
     context = Context(prec=digits, rounding=ROUND_HALF_EVEN)
     exponent = context.divide(Decimal(-gamma.numerator), Decimal(gamma.denominator))

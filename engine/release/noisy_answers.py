@@ -26,22 +26,23 @@ from engine.release.noise import MAX_DRAWS, Entropy, discrete_gaussian, discrete
 from engine.residuals import Space
 from engine.residuals.operators import EntryRows
 
-# Limit of the bits of an answer in grid steps before noise, so that answer and noise fit in int64.
+# Largest number of bits of an answer in grid steps before noise: answer plus noise fits in int64.
 MOST_BITS = 62
-# Limit of the bits of the noise scale in grid steps, so that noise of 2^22 times its scale fits in
+# Largest number of bits of the noise scale in grid steps: noise of 2^22 times this scale fits in
 # int64.
 MOST_NOISE_BITS = 36
-# If the tables on all residual spaces have at most this many cells in total, all of them are held
-# in memory; otherwise one at a time.
+# If the tables on all residual spaces have at most this number of cells in total, all of them are
+# in memory at the same time; otherwise one table at a time.
 MAX_TABLE_CELLS = 1 << 20
 # Number of answers that are rounded at once.
 ROUNDING_SLAB_ENTRIES = 1 << 18
 
 
 def check_blocks(part: Measurable) -> None:
-    """Check before the spend that every block of ``part`` can be measured.
+    """Check before budget is spent that every block of ``part`` can be measured.
 
-    Each distinct block is measured on a table of zeros, and its noise and grid are checked.
+    Noise and grid of each distinct block are checked, and the block is measured without noise on a
+    table of zeros.
 
     Raises
     ------
@@ -53,8 +54,8 @@ def check_blocks(part: Measurable) -> None:
     checked_classes = set[tuple[object, ...]]()
     for block in part.blocks.values():
         sizes = part.schema.sizes(block.attributes)
-        # blocks with equal entries are checked once; weights are arrays, so a block with weights is
-        # equal only to itself
+        # Equal blocks are checked once.  Weights are arrays, which cannot be part of a key, so a
+        # block with weights counts as equal only to itself.
         block_class = (
             sizes,
             block.factors,
@@ -68,7 +69,7 @@ def check_blocks(part: Measurable) -> None:
             _check_grid(block)
             _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
             if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
-                raise PlanError(_refusal_text(block, "has answers too large for its grid"))
+                raise PlanError(_refusal_text(block, "has answers that exceed 62 bits on its grid"))
     if isinstance(part, Plan):
         try:
             # a broadcast array of zeros takes no memory, whatever its shape
@@ -96,24 +97,30 @@ def _check_grid(block: Block) -> None:
 
 
 def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
-    """Raise PlanError unless a table of zeros gives answers of zero in the right shape.
+    """Raise PlanError unless a table of zeros gives zero answers of the right shape.
 
-    With ``estimated`` the residual coordinates computed from these answers are checked as well.
+    Parameters
+    ----------
+    sizes : numbers of cells of the block's attributes.
+    estimated : whether the estimates computed from the answers must be zero as well.
     """
     try:
-        finite = all(s.is_finite for _, s in block.factors)
-        finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
-        zeros = np.broadcast_to(np.int64(0), sizes)  # takes no memory
+        is_finite = all(s.is_finite for _, s in block.factors) and (
+            block.weights is None or bool(np.isfinite(block.weights).all())
+        )
+        # a broadcast array of zeros takes no memory, whatever its shape
+        zeros = np.broadcast_to(np.int64(0), sizes)
         answers = _on_grid(block, zeros, within_max_records=True)
         is_valid = (
-            finite
+            is_finite
             and block.sizes == sizes
             and answers.shape == (block.measurements,)
             and not answers.any()
         )
         if is_valid and estimated:
             answers = np.broadcast_to(np.int64(0), answers.shape)
-            # coordinates with weight 0 are not measured, and their estimate is nan
+            # coordinates with weight 0 are not measured; their estimate is nan, which fmin and fmax
+            # ignore
             with np.errstate(invalid="ignore"):
                 estimates = estimate(block, answers)
             is_valid = (
@@ -124,7 +131,7 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
             )
     except LimitExceeded:
         raise
-    # a damaged plan can raise any error in matrix products
+    # matrix products of a damaged plan can raise any error
     except Exception:
         is_valid = False
     if not is_valid:
@@ -132,9 +139,9 @@ def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) ->
 
 
 def _refusal_text(block: Block | None, reason: str) -> str:
-    """Return the message of a refused plan: "The plan is refused: {subject} {reason}. ..."
+    """Return the message that a plan cannot be measured because of ``reason``.
 
-    The subject is the block, or the strategy of the plan if ``block`` is None.
+    The subject of the sentence is the block, or the strategy of the plan if ``block`` is None.
     """
     subject = "its strategy" if block is None else f"the block on {set_name(block.attributes)}"
     return f"The plan is refused: {subject} {reason}. Nothing was spent. Plan again."
@@ -146,16 +153,16 @@ def draw(
     report_progress: Callable[[float, str], None],
     entropy: Entropy | None = None,
 ) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
-    """Yield every residual space with its noisy answers z = rint(B x / grid) + discrete noise.
+    """Yield pairs of a residual space and its noisy answers z = rint(B x / grid) + discrete noise.
 
-    The answers have shape (measurements,), in grid steps, and are drawn when they are requested, so
-    that memory holds those of one block.
+    The answers have shape (measurements,) and are in grid steps.  Each block is measured when the
+    iteration reaches its pair, so that memory holds the answers of one block.
 
     Parameters
     ----------
-    part : the plan or residual to measure.
-    counts : exact tables, of which those on the attributes of all blocks are margins.
-    report_progress : receives the share of the release that is done, and a text.
+    part : plan to measure, or what remains of a plan after the first of two stages.
+    counts : exact tables; the tables on the attributes of all blocks are margins of these tables.
+    report_progress : function that receives a fraction from 0.8 to 1 and a text.
     entropy : source of the random bits; None for the operating system.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
@@ -164,7 +171,7 @@ def draw(
     bits = {"entropy": entropy} if entropy else {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            # large margins are summed when they are needed
+            # if the tables do not fit together, each one is computed here and deleted afterwards
             names = block.attributes
             table = (tables if fit_together else _tables(counts, part, [names]))[names]
             answers = _on_grid(block, table, counts.records <= part.max_records)
@@ -180,7 +187,7 @@ def draw(
 
 
 def _tables(counts: Counts, part: Measurable, spaces: Sequence[Space]) -> Counts:
-    """Return the exact tables on some residual spaces, as margins of the counted tables."""
+    """Return the exact tables on ``spaces``, which are margins of the counted tables."""
     return count_marginals(counts, part.schema, spaces, memory_limit=10**15)
 
 
@@ -191,22 +198,23 @@ def _on_grid(
 
     Parameters
     ----------
-    within_max_records : whether there are at most ``max_records`` records.  The privacy cost
-        includes the rounding errors of floating point only up to that number.  With more records,
-        B x is computed exactly in integers and clipped to 62 bits; clipping never increases the
-        difference between the answers of neighbours.
+    table : exact counts x on the attributes of the block.
+    within_max_records : whether the number of records is at most ``max_records`` of the plan.  If
+        True, B x is computed in floating point; the privacy cost includes its rounding errors only
+        up to this number of records.  If False, B x is computed exactly in integers and clipped to
+        62 bits; clipping never increases the difference between the answers of neighbours.
     """
     if within_max_records:
         exact = strategy_answers(block, table).ravel()
         exact /= block.grid
-        # the integers replace the numbers in their memory, slab by slab
+        # the integers overwrite the floats in the same memory, slab by slab
         integers = exact.view(np.int64)
         for start in range(0, len(exact), ROUNDING_SLAB_ENTRIES):
             slab = slice(start, start + ROUNDING_SLAB_ENTRIES)
             integers[slab] = np.rint(exact[slab])
         return integers
-    # the grid is 2^-grid_bits
-    answers, grid_bits = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
+    answers = np.asarray(table, object)
+    # each matrix is multiplied by a power of two that makes all its entries integers
     bits = [_fraction_bits(s.rows) for _, s in block.factors]
     integer_matrices = {
         s: _scaled_integers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)
@@ -215,6 +223,8 @@ def _on_grid(
     if block.weights is not None:
         bits.append(_fraction_bits(block.weights))
         answers = answers * _scaled_integers(block.weights, bits[-1])
+    # the grid is 2^-grid_bits, so dividing by it and undoing the scaling is one shift
+    grid_bits = -math.frexp(block.grid)[1] + 1
     total_bits = sum(bits) - grid_bits
     limit = 2**MOST_BITS
     return np.array(
@@ -227,7 +237,7 @@ def _on_grid(
 
 
 def _fraction_bits(matrix: Array | EntryRows) -> int:
-    """Return a number of binary digits after the point that suffices to write every entry."""
+    """Return a number of bits such that every entry times 2^bits is an integer."""
     if isinstance(matrix, EntryRows):
         matrix = matrix.entries
     entries = np.asarray(matrix)
@@ -243,5 +253,5 @@ def _scaled_integers(matrix: Array | EntryRows, bits: int) -> Any:
 
 
 def _rounded_shift(number: int, bits: int) -> int:
-    """Return number / 2^bits, rounded to the nearest integer."""
+    """Return number / 2^bits, rounded to the nearest integer; halves are rounded up."""
     return number << -bits if bits <= 0 else (number + (1 << (bits - 1))) >> bits

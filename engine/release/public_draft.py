@@ -1,11 +1,12 @@
 """Schema drafts from public records, and public tables as invariants.
 
-`draft_of_public` turns each column of public records into an attribute whose cells contain all
-values of the column, or reports why it cannot.  It reads the records twice: the first pass collects
-the distinct values, the second checks that the drafted attributes encode all rows.
+`draft_of_public` drafts one attribute per column of public records, such that every value of the
+column has a cell.  If this is not possible, it reports the reason.  It reads the records twice: the
+first pass collects the distinct values, the second checks that the drafted attributes encode all
+rows.
 
-`public_table` and `public_tables` read tables of exact counts that are public already, for the
-invariants of a schema.
+`public_table` and `public_tables` read tables of exact counts that are public already.  They become
+the invariants of a schema.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from engine.workload.calendar import cell_number, read_period
 from engine.workload.schema_draft import decimal_bins, integer_range, no_attribute
 from engine.workload.schema_io import MAX_FILE
 
-# Attributes of a public table, and its exact counts with one axis per attribute.
+# Pair: names of the attributes of a public table, exact counts with one axis per attribute.
 PublicTable = tuple[tuple[str, ...], Index]
 
 
@@ -58,14 +59,14 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
     Parameters
     ----------
     data : anything with column names that `count_marginals` accepts, such as the path of a CSV
-        file.  Each row has the values of some attributes, as in records, and one count.  Cells
-        without a row have the count 0.
+        file.  Some columns are attributes of the schema, with values as in records, and one further
+        column contains counts.  Cells without a row have the count 0.
 
     Raises
     ------
     DataError
-        The data cannot be read, there is not exactly one column besides attributes, or a value is
-        outside the domain or no count.
+        The data cannot be read; or the number of columns that are not attributes is not 1; or a
+        value is outside the domain of its attribute; or a count is not a nonnegative integer.
 
     >>> import pandas as pd
     >>> schema = Schema([Attribute.categorical("region", ["north", "south"])])
@@ -74,14 +75,15 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
     """
     columns = list(column_names(data))
     names = tuple(c for c in columns if c in schema)
-    others = [c for c in columns if c not in schema]
-    if len(others) != 1:
+    count_columns = [c for c in columns if c not in schema]
+    if len(count_columns) != 1:
         raise DataError(
             f"the public table has {len(columns):,} columns, of which {len(names)} are attributes"
-            " of the schema; give columns of attributes, and one column of exact counts"
+            " of the schema; give columns of attributes, and exactly one column of exact counts"
         )
     plain_schema = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
-    return names, count_marginals(data, plain_schema, [names], count_column=others[0])[names]
+    counts = count_marginals(data, plain_schema, [names], count_column=count_columns[0])
+    return names, counts[names]
 
 
 def public_tables(text: str, schema: Schema) -> list[PublicTable]:
@@ -105,7 +107,7 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
 
 
 def _parse_table(block: str) -> pa.Table:
-    """Return the columns of a CSV text with a header, as texts."""
+    """Return the columns of a CSV text with a header as an Arrow table of texts."""
     text, delimiter = csv_start(block)
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     header = [cell.strip() for cell in rows[0]]
@@ -131,12 +133,11 @@ def public_text(schema: Schema) -> str:
     for number, invariant in enumerate(schema.invariants):
         if number:
             text.write("\n")
-        counts = next(
-            name
-            for name in itertools.accumulate(itertools.repeat("exact"), "{} {}".format)
-            if name not in schema
-        )
-        writer.writerow([*invariant.attributes, counts])
+        # name of the count column: "exact", repeated until no attribute has this name
+        count_column = "exact"
+        while count_column in schema:
+            count_column += " exact"
+        writer.writerow([*invariant.attributes, count_column])
         cells = itertools.product(
             *(_values_in_cells(schema[name]) for name in invariant.attributes)
         )
@@ -147,7 +148,7 @@ def public_text(schema: Schema) -> str:
 
 
 def _values_in_cells(attribute: Attribute) -> Sequence[str]:
-    """Return for every cell one value that records in this cell may have."""
+    """Return one value per cell: a value that a record in this cell can have."""
     if attribute.labels is not None:
         return attribute.labels
     if attribute.edges is not None:
@@ -160,22 +161,24 @@ def _number_text(number: float, attribute: Attribute) -> str:
     return shortest_text(number).replace(".", attribute.decimal or ".")
 
 
-# Limit of distinct texts of a column from which an attribute is drafted.
+# Largest number of distinct texts in a column for which an attribute is drafted.
 MAX_LABELS = 200
-# A column with at most this many distinct integers has one cell per integer, otherwise bins.
+# An integer column with at most this number of distinct integers gets one cell per integer; an
+# integer column with more gets bins.
 MAX_INTEGER_LABELS = 12
-# Number of values that a reason quotes.
+# Number of values of a column that a reason quotes as examples.
 MAX_EXAMPLES = 3
-# Bin edges are floats, which represent every integer up to this value.
+# Largest integer up to which floats represent every integer; bin edges are floats.
 MAX_EXACT = 2**53
-# Bins of a column with fractions have integer edges if its highest minus lowest value, rounded
-# outwards, is at least this, otherwise decimal edges.
+# Bins of a column with fractions have integer edges if the range of the column is at least this,
+# after its ends are rounded outwards; otherwise the edges have decimals.
 MIN_RANGE_WITH_INTEGER_EDGES = 10
-# Dates within fewer days have one cell per day.
+# If the last date is fewer days after the first, there is one cell per day.
 MAX_DAYS = 60
-# Dates within at most this many months have one cell per month, otherwise one per year.
+# If dates have more than MAX_DAYS days and at most this number of months, there is one cell per
+# month; otherwise one per year.
 MAX_MONTHS = 36
-# Names of columns of row numbers; pandas writes the last two.
+# Names of columns that contain row numbers; pandas writes the last two.
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
 
 MISSING_TEXTS = frozenset(
@@ -195,24 +198,26 @@ _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 
 SEPARATORS_REASON = (
-    "it contains numbers with a decimal comma or thousands separators, such as {}. Declare the"
-    " decimal sign of the attribute by hand"
+    "it contains numbers with a decimal comma or thousands separators, such as {}. Add the"
+    " attribute by hand and declare its decimal sign"
 )
 UNCLEAR_MISSING_REASON = (
-    "it contains texts that may mean missing, such as {}. Declare by hand which texts mean missing,"
-    " or replace them by empty fields"
+    "it contains texts that may mean a missing value, such as {}. Add the attribute by hand and"
+    " declare which texts mean missing, or replace these texts by empty fields"
 )
 
 
 def draft_of_public(data: Any) -> DraftSchema:
     """Return a schema draft from public records, such as a published sample.
 
-    Use it for public records only: in confidential records a value that occurs once identifies a
-    person.  Up to 200 distinct texts, or up to 12 distinct integers, have one cell each; other
-    numbers have bins.  Dates (ISO dates in texts) have one cell per day, month or year, from the
-    first to the last date.  Texts such as NA among numbers or dates are missing values;
-    `DraftSchema.notes` lists them and the range of dates.  A column for which no attribute is
-    drafted has its reason in `DraftSchema.reasons`.
+    Use this function for public records only: a schema is public, and in confidential records a
+    value that occurs once may identify a person.
+
+    A column becomes an attribute with one cell per value if it has at most 200 distinct texts or at
+    most 12 distinct integers.  Other numbers have bins.  Dates, and texts that are ISO dates, have
+    one cell per day, month or year, from the first to the last date.  Texts such as NA among
+    numbers or dates count as missing values; `DraftSchema.notes` lists these texts and the range of
+    dates.  If no attribute is drafted for a column, `DraftSchema.reasons` says why.
 
     Raises
     ------
@@ -227,12 +232,12 @@ def draft_of_public(data: Any) -> DraftSchema:
     ([('sex', 2), ('age', 3)], {'name': 'it has one value only'})
     """
     data = as_source(data)
-    # a RecordBatchReader yields its rows only once, and two passes are needed
+    # a RecordBatchReader yields its rows only once, but the rows are needed twice
     if isinstance(data, pa.RecordBatchReader):
         data = data.read_all()
     columns = list(column_names(data))
     reasons = {
-        name: "row number or column without a name, left out"
+        name: "it contains row numbers or has no name, and is left out"
         for name in columns
         if UNNAMED.fullmatch(name)
     }
@@ -268,12 +273,14 @@ def draft_of_public(data: Any) -> DraftSchema:
 
 
 def _read_errors(data: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return a mapping from each column that cannot be read to the reason, by bisection.
+    """Return a mapping from each column that cannot be read to the reason.
+
+    The columns are found by bisection of ``names``.
 
     Raises
     ------
     DataError
-        The file cannot be read, whatever columns are selected.
+        The file cannot be read even without any column.
     """
 
     def read_error(columns: Sequence[str]) -> str:
@@ -292,30 +299,31 @@ def _read_errors(data: Any, names: Sequence[str]) -> dict[str, str]:
 
     if not names or not read_error(names):
         return {}
-    # raises an error if the file cannot be read for a reason that lies in none of the columns
+    # this call raises DataError if the reason lies in the file and not in a column
     next(read_batches(data, []), None)
     return search(names)
 
 
 class _Summary:
-    """Distinct values of one column, collected batch by batch, from which an attribute is drafted.
+    """Summary of the values of one column, collected batch by batch, to draft its attribute.
 
     Attributes
     ----------
-    labels : mapping from text to its number, or None if it is not a number; at most
+    labels : text of a value -> its number, or None if the value is not a number; at most
         ``MAX_LABELS + 1`` entries.
-    kinds : mapping whose keys are the kinds of the values (see `_kind`); the numbers are not used.
-    examples : mapping from kind to a few of its texts.
-    reason : why no attribute can have the values of the column; "" if none is known.
+    kinds : kinds of values that occur (see `_kind`), as keys of a counter.
+    examples : kind -> a few texts of this kind.
+    reason : reason why no attribute can be drafted; "" if there is none so far.
     low, high : smallest and largest number.
     is_integer : whether all numbers are integers.
-    missing : the texts of `DEFAULT_MISSING_TEXTS` that occur.
-    days : first and last date.
+    missing : texts in `DEFAULT_MISSING_TEXTS` that occur.
+    days : set of the first and the last date; empty if no date occurs.
     only_usual_missing : whether all texts that may mean missing are in `DEFAULT_MISSING_TEXTS`.
     only_iso_dates : whether all dates are ISO dates.
-    has_leading_zeros, has_outer_blanks : whether a text has leading zeros, or blanks at an end.
-    has_grouping_points, has_decimal_points : whether a text has points that may separate thousands,
-        or a point that must be decimal.
+    has_leading_zeros : whether a number is written with leading zeros.
+    has_outer_blanks : whether a text begins or ends with a blank.
+    has_grouping_points : whether a number has points that may separate thousands, such as 1.234.
+    has_decimal_points : whether a number has a point that can only be a decimal point.
     """
 
     def __init__(self) -> None:
@@ -379,7 +387,7 @@ class _Summary:
         )
 
     def _add_value(self, value: Any) -> None:
-        """Add one value, which is not null, to the summary, unless its text was added before."""
+        """Add one value that is not null; do nothing if its text was added before."""
         text, is_text = text_of(value), isinstance(value, str)
         if text in self.labels:
             return
@@ -420,7 +428,7 @@ class _Summary:
             self.has_decimal_points |= "." in text and not by_points
 
     def attribute(self, name: str) -> Attribute:
-        """Return the drafted attribute; raise SchemaError with the reason if none can be drafted."""
+        """Return the drafted attribute; raise SchemaError with the reason if there is none."""
         if self.reason:
             raise SchemaError(self.reason)
         kinds = set(self.kinds)
@@ -430,7 +438,8 @@ class _Summary:
             return self._dates(name)
         if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
             raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("grouped")))
-        # a text such as 1.234 may mean 1234 unless another text has a point that must be decimal
+        # a text such as 1.234 may mean 1234, unless the point in another text, such as 0.5, can
+        # only be a decimal point
         if (
             self.has_grouping_points
             and not self.has_decimal_points
@@ -448,14 +457,14 @@ class _Summary:
         return self._categorical(name, list(self.labels))
 
     def _dates(self, name: str) -> Attribute:
-        """Return an attribute with one cell per day, month or year, depending on the range."""
+        """Return an attribute with one cell per day, month or year, depending on the dates."""
         if not self.only_iso_dates:
             raise SchemaError(DATES)
         if not self.only_usual_missing:
             raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
         first, last = min(self.days), max(self.days)
         if first == last:
-            raise SchemaError("it has one date only")
+            raise SchemaError("it has only one date")
         months = cell_number(last, "month") - cell_number(first, "month") + 1
         if (last - first).days < MAX_DAYS:
             unit = "day"
@@ -466,16 +475,17 @@ class _Summary:
         return Attribute.dates(name, first, last, unit, missing_values=sorted(self.missing))
 
     def _numeric(self, name: str) -> Attribute:
-        """Return an attribute of numbers: one cell per integer if there are few, otherwise bins."""
+        """Return an attribute of numbers: one cell per integer for few integers, otherwise bins."""
         labels = [text for text, number in self.labels.items() if number is not None]
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if not (_is_finite(self.low) and _is_finite(self.high)):
             raise SchemaError(
-                "it contains numbers that are not finite. Correct them, or declare bins by hand"
+                "it contains infinite or undefined numbers. Correct them, or add the attribute by"
+                " hand with bins"
             )
         if self.low == self.high:
-            raise SchemaError("it has one number only, written in several ways")
+            raise SchemaError("it has only one number, written in several ways")
         missing = tuple(sorted(self.missing))
         if (
             self.is_integer
@@ -484,8 +494,8 @@ class _Summary:
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(
-                f"it contains numbers beyond {MAX_EXACT:,}. Declare bins by hand, or write codes as"
-                " text"
+                f"it contains numbers beyond {MAX_EXACT:,}. Add the attribute by hand with bins, or"
+                " write the numbers as text if they are codes"
             )
         low, high = math.floor(self.low), math.ceil(self.high)
         if self.is_integer or high - low >= MIN_RANGE_WITH_INTEGER_EDGES:
@@ -497,13 +507,14 @@ class _Summary:
         )
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
-        """Return an attribute with one cell per label; numbers first, in their order."""
+        """Return an attribute with one cell per label; numbers in increasing order before texts."""
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
             noun = "codes with leading zeros" if self.has_leading_zeros else "texts"
             raise SchemaError(
-                f"it has more than {MAX_LABELS} {noun}. Declare by hand which of them get a cell"
+                f"it has more than {MAX_LABELS} {noun}. Add the attribute by hand and declare which"
+                " of them have a cell"
             )
         if any(text.isspace() for text in labels):
             raise SchemaError(
@@ -526,7 +537,10 @@ class _Summary:
         return ", ".join(map(quote_public, self.examples[kind]))
 
     def notes(self, attribute: Attribute | None) -> Iterator[str]:
-        """Yield notes on the values, and on the attribute if one was drafted."""
+        """Yield sentences for the user about the values and the drafted attribute.
+
+        ``attribute`` is None if no attribute was drafted.
+        """
         if self.has_outer_blanks and not self.reason:
             yield "values begin or end with blanks, which are part of the labels"
         if attribute is None:
@@ -544,10 +558,13 @@ class _Summary:
 
 
 def _distinct_values(column: pa.Array | list[Any]) -> Iterable[Any]:
-    """Return the values of a list unchanged, and those of an Arrow array once each if possible."""
+    """Return the values of a column, each once if its type allows.
+
+    The values of a list are returned unchanged.
+    """
     if isinstance(column, list):
         return column
-    # Arrow has no `unique` for some types; then equal values occur repeatedly
+    # Arrow has no `unique` for some types; then equal values are returned repeatedly
     with suppress(pa.ArrowException):
         column = column.unique()
     values: list[Any] = column.to_pylist()
@@ -566,12 +583,12 @@ def _type_reason(kind: pa.DataType) -> str:
 
 
 def _is_dated(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of dates, or of dates with times."""
+    """Return whether an Arrow type is a date, or a date with a time."""
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _is_finite(number: Any) -> bool:
-    """Whether a number of any type and size is finite."""
+    """Return whether a number is finite; Python integers of any size are."""
     return bool(-math.inf < number < math.inf)
 
 
@@ -582,8 +599,8 @@ def _means_missing(text: str) -> bool:
 def _kind(text: str, number: Any) -> str:
     """Return the kind of a text: "missing", "number", "date", "grouped" or "text".
 
-    "grouped" is a number with thousands separators or a decimal comma.  ``number`` is the number
-    that was read from the text, or None.
+    "grouped" means a number with thousands separators or a decimal comma.  ``number`` is the number
+    in the text, or None if the text is not a number.
     """
     if _means_missing(text):
         return "missing"
@@ -596,9 +613,14 @@ def _kind(text: str, number: Any) -> str:
 
 
 def _values_outside(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Return a mapping from column to reason, for columns with values outside the drafted domain.
+    """Check that every value of the records has a cell of the drafted attributes.
 
-    All rows are encoded with the drafted attributes; missing values are allowed.
+    Missing values are allowed.
+
+    Returns
+    -------
+    dict
+        Column -> reason, for each column that has a value without a cell.
     """
     encoders = [Encoder(attribute=attribute) for attribute in attributes]
     refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}

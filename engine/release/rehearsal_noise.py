@@ -14,11 +14,12 @@ MAX_SEED = 2**63 - 1
 
 
 def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
-    """Return the source of the random bits of a rehearsal with a seed; None without a seed.
+    """Return the source of random bits of a rehearsal: a function of a number of bytes.
 
-    None stands for the operating system.  The bits are SHAKE-256 of the seed, of ``purpose`` (such
-    as the step and the hash of the plan) and of the number of the request.  So they are the same
-    in every process, and independent for different purposes.
+    Without a seed the result is None, which means random bits of the operating system.  With a seed
+    the bits are SHAKE-256 of the seed, of ``purpose`` (such as the step and the hash of the plan)
+    and of the running number of the call.  They are the same in every process, and differ between
+    purposes.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
 
 
 def refuse_seed(seed: Any) -> None:
-    """Raise PlanError if a release has a seed."""
+    """Raise PlanError unless ``seed`` is None, because a release takes no seed."""
     if seed is not None:
         raise PlanError(
             "A release takes no seed, because noise from a known seed does not protect the records."

@@ -218,7 +218,7 @@ def test_removed_trigger_is_detected(ledger, rule):
             "more than the remaining budget",
         ),
         ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "-1"}, "not positive"),
-        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "is no number"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "is not a number"),
         ({"kind": "spend", "dataset": "census", "key": "k", "pcost": "0.1"}, "never declared"),
         ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
         (

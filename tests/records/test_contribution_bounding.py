@@ -219,7 +219,7 @@ def test_public_records_are_recognized_after_bounding(tmp_path):
     declare_public(marginal_plan, frame, dataset="panel", ledger=book, why="in the yearbook")
     intakes = []
     measure(marginal_plan, frame, dataset="panel", ledger=book, intake=intakes.append)
-    assert "rehearsed as public" in " ".join(intakes[0].warnings)
+    assert "declared public for a rehearsal" in " ".join(intakes[0].warnings)
 
 
 @pytest.mark.parametrize("as_counts", [False, True])

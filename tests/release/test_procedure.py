@@ -68,7 +68,7 @@ def test_measure_above_max_records_is_exact(mechanism: str, ledger: Ledger) -> N
     small = plan(
         WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100
     )
-    assert "more records than the 100" in check_records(small, RECORDS).warnings[0]
+    assert "max_records of 100" in check_records(small, RECORDS).warnings[0]
     measurement = measure(small, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in small.blocks.values()])
     for block in small.blocks.values():
@@ -189,7 +189,7 @@ def test_declare_public_warns_and_refuses_measured_records(
     declare_public(small_plan, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
     seen = []
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
-    assert "rehearsed as public" in seen[0].warnings[0]
+    assert "declared public for a rehearsal" in seen[0].warnings[0]
     with pytest.raises(DataError, match="'survey'"):
         declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="I say so")
 
@@ -266,7 +266,7 @@ def test_total_accepts_only_stronger_privacy_units(ledger: Ledger, small_plan: P
     ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
     assert "at most 3 rows" in ledger.status("visits").definition.describe()
     for dataset in ("visits", "fixed"):
-        with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
+        with pytest.raises(LedgerError, match="Plan with rows_per_person="):
             measure(small_plan, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
     assert [
