@@ -9,9 +9,10 @@ A row may also be replaced by one that is not counted, because it is outside the
 This changes the answers of block B by B e_x, as adding the row does, and is the more costly case
 if most of the budget goes to the total.
 
-The K of a block with one factor per attribute is a Kronecker product.  Interval arithmetic over the
-factors, jointly for all such blocks, gives an upper bound on the cost of the worst pair; other
-blocks have upper bounds of their own.  A local search over pairs gives a lower bound.
+On a small domain the costs of all pairs of cells are computed.  On a larger domain, the K of a block
+with one factor per attribute is a Kronecker product: interval arithmetic over the factors, jointly
+for all such blocks, gives an upper bound on the cost of the worst pair, and every other block adds
+an upper bound of its own.  A local search over pairs gives a lower bound.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ BINS = 6
 # read MAX_ENTRIES array entries; a matrix of inner products has about MAX_ENTRIES entries at most
 MAX_STEPS = 2_000
 MAX_ENTRIES = 1 << 24
+# the costs of all pairs are computed up to this many cells, if all blocks together have at most
+# MAX_ENTRIES inner products of cells
+MAX_PAIRED_CELLS = 512
 
 
 # strategies whose inner products of two different columns have at most two values: one for pairs
@@ -126,19 +130,70 @@ def replaced_pcost(
     if any(b.law == "laplace" for b in block_list):
         # by the triangle inequality epsilon at most doubles, and the pcost is its square
         return 4.0 * added_pcost
-    product_blocks = [
-        b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)
-    ]
-    exact_cost = Distances(product_blocks).bound() if product_blocks else 0.0
-    exact_cost += math.fsum(
-        _block_bound(b) for b in block_list if not any(b is p for p in product_blocks)
-    )
+    exact_cost = _largest_cost(block_list)
+    if exact_cost is None:
+        exact_cost = _largest_cost_bound(block_list)
     # Minkowski's inequality for |d + e|: d has the distances of the two columns in all blocks, and
     # e the effects of rounding on them
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
     pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
     return max(added_pcost, min(pair_cost, 4.0 * added_pcost))
+
+
+def _largest_cost(blocks: Sequence[Block]) -> float | None:
+    """Return the largest sum over blocks of |b_x - b_y|^2 / noise^2 over all pairs of cells.
+
+    The cells are those of the table on all attributes of the blocks, and b_x is the column of a
+    block's strategy for the cell x.  The result is None if there are too many pairs to compare.
+    """
+    sizes = {n: k for b in blocks for n, k in zip(b.attributes, b.sizes, strict=True)}
+    cells = math.prod(sizes.values())
+    if cells > MAX_PAIRED_CELLS or len(blocks) * cells**2 > MAX_ENTRIES:
+        return None
+    coordinates = dict(
+        zip(sizes, np.indices(tuple(sizes.values())).reshape(-1, cells), strict=True)
+    )
+    inner = np.zeros((cells, cells))
+    for block in blocks:
+        block_cells = np.zeros(cells, np.int64)
+        for name, size in zip(block.attributes, block.sizes, strict=True):
+            block_cells = block_cells * size + coordinates[name]
+        gram = _column_gram(block) / block.noise**2
+        inner += gram[np.ix_(block_cells, block_cells)]
+    norms = np.diagonal(inner)
+    return float((norms[:, None] + norms - 2.0 * inner).max()) * ROUNDING_FACTOR
+
+
+def _column_gram(block: Block) -> Array:
+    """Return the inner products of the columns of a block's strategy, shape (cells, cells).
+
+    The cells are in row-major order of the block's attributes.
+    """
+    order = [axis for axes, _ in block.factors for axis in axes]
+    factor_sizes = [block.sizes[axis] for axis in order]
+    matrices = [s.column_gram() if block.weights is None else s.rows for _, s in block.factors]
+    product = np.ones((1, 1))
+    for matrix in matrices:
+        product = np.kron(product, matrix)
+    if block.weights is not None:
+        rows = block.weights.reshape(-1, 1) * product
+        product = rows.T @ rows
+    k = len(order)
+    axes = [*np.argsort(order), *(k + np.argsort(order))]
+    ordered = product.reshape(factor_sizes * 2).transpose(axes)
+    return np.asarray(ordered.reshape(product.shape))
+
+
+def _largest_cost_bound(blocks: Sequence[Block]) -> float:
+    """Return an upper bound on the result of `_largest_cost` for any number of cells."""
+    product_blocks = [
+        b for b in blocks if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)
+    ]
+    bound = Distances(product_blocks).bound() if product_blocks else 0.0
+    return bound + math.fsum(
+        _block_bound(b) for b in blocks if not any(b is p for p in product_blocks)
+    )
 
 
 def _block_bound(block: Block) -> float:

@@ -293,6 +293,13 @@ BUGS = (
         tests=("tests/plans/test_neighbours.py",),
     ),
     Bug(
+        name="replaced record is charged one of its two cells",
+        file="engine/plans/replace_one.py",
+        old="return float((norms[:, None] + norms - 2.0 * inner).max()) * ROUNDING_FACTOR",
+        new="return float((norms[:, None] - inner).max()) * ROUNDING_FACTOR",
+        tests=("tests/plans/test_neighbours.py",),
+    ),
+    Bug(
         name="rho is a quarter of pcost",
         file="engine/privacy/budget.py",
         old="return _at_least(Fraction(self.pcost) / 2)",

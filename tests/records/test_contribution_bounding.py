@@ -174,7 +174,7 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
     book.add_dataset("other", total=Budget(pcost=1e6, rows_per_person=5))
-    with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
+    with pytest.raises(LedgerError, match="rows_per_person="):
         measure(marginal_plan, frame, dataset="other", ledger=book, person="pid")
     assert book.status("other").spent == 0
     with pytest.raises(DataError, match="no person column"):

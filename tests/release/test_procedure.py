@@ -266,7 +266,7 @@ def test_total_accepts_only_stronger_privacy_units(ledger: Ledger, small_plan: P
     ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
     assert "at most 3 rows" in ledger.status("visits").definition.describe()
     for dataset in ("visits", "fixed"):
-        with pytest.raises(LedgerError, match="Plan with rows_per_person="):
+        with pytest.raises(LedgerError, match="rows_per_person="):
             measure(small_plan, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
     assert [
