@@ -52,6 +52,7 @@ from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms.base import Forecast, Limits, is_integer
 from engine.mechanisms.kronecker import (
+    EXPECTED_SWEEPS,
     GramBuilder,
     KroneckerSolver,
     ProductGrams,
@@ -648,11 +649,29 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
         If a unit is too large.
     """
     builder, problems = GramBuilder(workload), dict[Any, ProductGrams]()
+    class_of_group = {
+        int(k): c
+        for c, group_class in enumerate(workload.group_classes)
+        for k in group_class.numbers
+    }
+    signatures = set[Any]()
 
     def add(cluster: Sequence[int]) -> None:
         """Add the problem of a cluster of groups, unless an equal one is listed."""
-        problem = builder.build(cluster)
-        problems[problem.key] = problem
+        # clusters whose groups are equal up to the names of attributes have equal problems, so the
+        # problem of only one of them is built
+        numbers: dict[str, int] = {}
+        signature = tuple(
+            (
+                class_of_group[k],
+                tuple(numbers.setdefault(a, len(numbers)) for a in workload.groups[k].attributes),
+            )
+            for k in cluster
+        )
+        if signature not in signatures:
+            signatures.add(signature)
+            problem = builder.build(cluster)
+            problems[problem.key] = problem
 
     add(weighted_groups(workload))
     if operator == "OPT_kron":
@@ -848,9 +867,9 @@ def best_of(
     )
 
 
-# For workloads with at most this many groups, a forecast lists all problems. For larger workloads it
-# assumes a time per group, in seconds.
-MAX_LISTED_GROUPS, GROUP_SECONDS = 1_000, 2e-2
+# For forecasts: time in seconds per group, without searches. A forecast for more groups than
+# MAX_LISTED_GROUPS does not list the searches but counts those of OPT_kron on every attribute.
+SECONDS_PER_GROUP, MAX_LISTED_GROUPS = 5.5e-4, 2_000
 # The number of searches is not known in advance. After this many, the reported progress is 0.5.
 PROGRESS_HALF_CALLS = 60
 
@@ -894,12 +913,17 @@ class HDMM(ExplicitMechanism):
         # the bound on all mechanisms takes one eigenvalue problem per size, except for marginals on
         # wide attributes
         narrow = {n for n in sizes if not is_wide(n)}
-        seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in narrow)
+        seconds = (
+            0.05
+            + SECONDS_PER_GROUP * len(workload.groups)
+            + math.fsum(1.5e-8 * n**3 for n in narrow)
+        )
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
-            return replace(
-                base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text
-            )
+            # the searches on single attributes for one product strategy take most of the time
+            sweeps = EXPECTED_SWEEPS * max(1, self.restarts)
+            seconds += sweeps * math.fsum(map(unit_seconds, sizes))
+            return replace(base, seconds=seconds, text=self._text)
         # if product strategies do not apply, the forecast is for the remaining operators
         with contextlib.suppress(NotApplicable):
             problems = planned_problems(workload, self.operator)

@@ -191,18 +191,33 @@ class GramBuilder:
         choice = np.zeros((len(selected_groups), len(sets)), dtype=np.int64)
         grams: list[tuple[Gram, ...]] = []
         parts = [_parts(g) for g in selected_groups]
-        for u, unit in enumerate(sets):
+        unit_of = {name: u for u, unit in enumerate(sets) for name in unit}
+        # for every unit, the rows of `choice` whose groups have queries on it
+        rows_of_unit: list[list[int]] = [[] for _ in sets]
+        for row, group in enumerate(selected_groups):
+            for u in {unit_of[name] for name in group.attributes}:
+                rows_of_unit[u].append(row)
+        for u, (unit, rows) in enumerate(zip(sets, rows_of_unit, strict=True)):
             self._check(unit)
+            # all groups without queries on the unit share its total; only the first of them is
+            # looked up, because there may be thousands
+            without = next((i for i, row in enumerate(rows) if row != i), len(rows))
+            if without < len(selected_groups):
+                rows = sorted([*rows, without])
             # thousands of groups may have only a few distinct Grams on a unit, so each distinct Gram
             # is stored once
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
-            for row, (group, group_parts) in enumerate(zip(selected_groups, parts, strict=True)):
-                gram = self._gram(group, group_parts, unit)
+            numbers_of_rows = []
+            for row in rows:
+                gram = self._gram(selected_groups[row], parts[row], unit)
                 if gram.key not in distinct:
                     distinct[gram.key] = len(unit_grams)
                     unit_grams.append(gram)
-                choice[row, u] = distinct[gram.key]
+                numbers_of_rows.append(distinct[gram.key])
+            if without < len(selected_groups):
+                choice[:, u] = numbers_of_rows[rows.index(without)]
+            choice[rows, u] = numbers_of_rows
             grams.append(tuple(unit_grams))
         # A group without attributes has a single query, the total, and no Gram matrix.  The weight
         # of this query is therefore multiplied into the weight of the group.

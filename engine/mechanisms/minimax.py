@@ -71,6 +71,7 @@ from engine.residuals.dual_solver import Solution
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
+from engine.workload.families import Intervals
 
 # Largest number of queries with separate weights; equal groups are counted once.
 MAX_LINE_QUERIES = 8_000_000
@@ -127,6 +128,9 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
+    # of intervals, `has_equal_weights` accepts the marginal and the total only
+    if isinstance(part.family, Intervals):
+        return True
     rows = part.family.rows(part.sizes)
     return not np.ptp(rows.sum(axis=1)) and not np.ptp((rows**2).sum(axis=1))
 

@@ -137,7 +137,7 @@ class QuerySmasher(ResidualMechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         self.check_memory(workload, limits.memory_limit)
-        parts = decompose(workload)
+        parts = decompose(workload, forecast=True)
         base = self.forecast_split(workload, parts, limits)
         base = replace(base, seconds=base.seconds + self.joint_seconds(workload, parts))
         if self.centers != "tuned":
@@ -259,7 +259,7 @@ class QuerySmasher(ResidualMechanism):
         few steps if it follows that with tuned centers.
         """
         # called because it raises an error if a single step of the search exceeds the limits
-        self.forecast_split(workload, decompose(workload), limits)
+        self.forecast_split(workload, decompose(workload, forecast=True), limits)
         started = planning_time()
         # tuning, the plans with tuned centers and the plan with uniform centers get a third each
         third = (deadline - started) / 3.0
@@ -450,7 +450,7 @@ class QuerySmasher(ResidualMechanism):
 
         def separate_seconds() -> float:
             """Return the expected seconds of planning without unions."""
-            parts = decompose(workload)
+            parts = decompose(workload, forecast=True)
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             uniform = replace(self, centers="uniform", keep=None).forecast_split(
                 workload, parts, limits

@@ -239,7 +239,7 @@ class ResidualMechanism(Mechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         self.check_memory(workload, limits.memory_limit)
-        parts = decompose(workload, labels=self.axis_labels(workload))
+        parts = decompose(workload, labels=self.axis_labels(workload), forecast=True)
         forecast = self.forecast_split(workload, parts, limits)
         return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
 

@@ -66,7 +66,8 @@ from engine.plans.variance import VarianceBuilder, footprint
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
-from engine.workload import Part, Schema, Workload
+from engine.workload import Circular, Part, Schema, Workload
+from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
@@ -251,6 +252,8 @@ def constrained_bound(
 # In an update of `PointWeights`, the weight of a query is multiplied by
 # (variance of the query / mean variance) to this power.
 UPDATE_EXPONENT = 3.0
+# With at least this many cells, a few entries of a Gram matrix are tested before all of them.
+MIN_TESTED_CELLS = 100
 # Letters for the axes of tables in calls of einsum.
 AXES = "abcdefgh"
 DROPPED_QUERIES = (
@@ -269,9 +272,32 @@ def has_equal_weights(part: Part) -> bool:
     """
     if len(part.sizes) > 1:
         return False
+    # forecasts must not compute the Gram matrix of a wide attribute
+    if part.family.key in [("marginal",), ("total",)]:
+        return True
+    if part.sizes[0] >= MIN_TESTED_CELLS:
+        has_equal_entries = _has_equal_entries(part)
+        if not has_equal_entries or isinstance(part.family, Intervals):
+            return has_equal_entries
     gram = part.family.gram(part.sizes)
     off_diagonal = gram[~np.eye(len(gram), dtype=bool)]
     return not np.ptp(np.diag(gram)) and not (len(off_diagonal) and np.ptp(off_diagonal))
+
+
+def _has_equal_entries(part: Part) -> bool:
+    """Return whether the Gram matrix has equal entries for a few cells and for their pairs.
+
+    Of the interval families, only those with equal entries everywhere pass this test: the marginal
+    and the total, also in the form of windows of width 1 or of all cells.
+    """
+    (n,) = part.sizes
+    if isinstance(part.family, Circular):
+        return False  # neighbouring cells are in more circular intervals than distant ones
+    indicators = np.zeros((n, 3))
+    indicators[[0, 1, n // 2], [0, 1, 2]] = 1.0
+    counts = part.family.dot(part.sizes, indicators)
+    gram = counts.T @ counts
+    return bool(gram[0, 0] == gram[1, 1] == gram[2, 2] and gram[0, 1] == gram[0, 2] == gram[1, 2])
 
 
 def unit_builder(

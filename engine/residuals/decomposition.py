@@ -56,7 +56,7 @@ from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_produc
 from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
 from engine.workload import Circular, Group, Part, Workload, joint_part, subsets
-from engine.workload.families import Areas, Intervals
+from engine.workload.families import Affine, Areas, Intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -220,6 +220,14 @@ ROUNDING = 1e-28
 MIN_DEFERRED_CELLS = 100
 # two Grams count as not proportional if their quadratic forms differ by more than this relative error
 PROPORTIONAL_TOLERANCE = 1e-6
+# forecasts do not compute the Gram of a part if it takes more multiplications than this
+MAX_FORECAST_PRODUCTS = 2e7
+# nor if it is on one attribute and has more interval queries than this
+MAX_FORECAST_QUERIES = 200_000
+# for forecasts: seconds per entry of query rows, and floating-point operations per second
+SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
+# number of cells of the smallest attribute of an example that has the symmetries of a Gram
+MIN_EXAMPLE_CELLS = 6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
 
@@ -264,9 +272,19 @@ class Factor:
         return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))
 
     @property
+    def n_rows(self) -> int:
+        """Number of rows of ``matrix``."""
+        return len(self.matrix)
+
+    @property
     def rank(self) -> int:
         """Largest rank that the Gram can have."""
-        return min(self.dimension, len(self.matrix))
+        return min(self.dimension, self.n_rows)
+
+    @property
+    def example(self) -> Factor | None:
+        """A Gram with the same symmetries, for forecasts; None if they are not known."""
+        return self
 
     @property
     def deferred_seconds(self) -> float:
@@ -304,7 +322,7 @@ class DeferredFactor(Factor):
         return self.sizes[0] - 1
 
     @property
-    def rank(self) -> int:
+    def n_rows(self) -> int:
         return self.dimension
 
     @property
@@ -341,6 +359,53 @@ class DeferredFactor(Factor):
 def weighted_sum(values: Array, weights: Array | None) -> Array:
     """Return the sum of ``values`` over the first axis; ``weights``, shape (n,), are 1 if None."""
     return np.asarray(values.sum(axis=0) if weights is None else weights @ values)
+
+
+class PredictedFactor(Factor):
+    """Residual Gram in a forecast: its size, symmetries and computing time, but not its entries."""
+
+    def __init__(self, part: Part, inside: Axes) -> None:
+        sizes = tuple(part.sizes[i] for i in inside)
+        dimension = math.prod(n - 1 for n in sizes)
+        low_rank = len(part.sizes) > 1 and part.count < dimension
+        values = {"sizes": sizes, "low_rank": low_rank, "part": part, "inside": inside}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    part: Part
+    inside: Axes
+
+    @property
+    def matrix(self) -> Array:  # type: ignore[override]
+        raise NotImplementedError("a forecast has no Gram matrices")
+
+    @property
+    def dimension(self) -> int:
+        return math.prod(n - 1 for n in self.sizes)
+
+    @property
+    def n_rows(self) -> int:
+        return self.part.count if self.low_rank else self.dimension
+
+    @property
+    def deferred_seconds(self) -> float:
+        entries = float(self.part.count) * self.part.cells
+        products = 0.0 if self.low_rank else 2.0 * self.part.count * self.dimension**2
+        if len(self.part.sizes) > 1:
+            products += 2.0 * entries * self.sizes[0]
+        return SECONDS_PER_ROW_ENTRY * entries + products / PRODUCT_FLOPS
+
+    @cached_property
+    def example(self) -> Factor | None:
+        if not isinstance(self.part.family, Affine):
+            return None
+        # the symmetries depend only on which attributes have equal sizes
+        distinct = sorted(set(self.part.sizes))
+        sizes = tuple(MIN_EXAMPLE_CELLS + distinct.index(n) for n in self.part.sizes)
+        example = replace(self.part, sizes=sizes)
+        inside_sizes = tuple(sizes[i] for i in self.inside)
+        centers: list[Array | None] = [None] * len(sizes)
+        return _joint_factor(example, self.inside, centers, None, inside_sizes, None)[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -477,10 +542,16 @@ class Registry:
 
     Of proportional Grams one is stored, together with the scale of each use.  Grams of interval
     queries on a wide attribute share an entry only if they are equal.
+
+    Parameters
+    ----------
+    split : centers and complements of the attributes.
+    forecast : whether large Grams are replaced by `PredictedFactor`, and the scalars of their parts
+        by 1.
     """
 
-    def __init__(self, split: Split) -> None:
-        self.split = split
+    def __init__(self, split: Split, forecast: bool = False) -> None:
+        self.split, self.forecast = split, forecast
         self.factors: list[Factor] = []
         self._entries: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
         self._digests: dict[str, bytes | None] = {}
@@ -540,6 +611,12 @@ class Registry:
         """
         sizes = tuple(part.sizes[i] for i in inside)
         query_trace: float
+        if self.forecast and _is_large(part, weights):
+            if not inside:
+                return 1.0
+            if not isinstance(part.family, Intervals):
+                self.factors.append(PredictedFactor(part, inside))
+                return len(self.factors) - 1, 1.0
         if len(part.sizes) == 1:
             pi = center(part.sizes[0], centers[0])
             if (interval_gram := wide_interval_gram(part, weights)) is not None:
@@ -572,44 +649,13 @@ class Registry:
             N = basis(part.sizes[0])
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
-            factor, query_trace = self._joint_factor(
-                part, inside, centers, weights, sizes, complement
-            )
+            factor, query_trace = _joint_factor(part, inside, centers, weights, sizes, complement)
         if not inside:
             return _zero_if_rounding(factor.trace, query_trace)
         # queries with equal coefficients on all cells have residual rows of rounding errors only
         if factor.trace <= MIN_TRACE_SHARE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
         return self._store(factor)
-
-    @staticmethod
-    def _joint_factor(
-        part: Part,
-        inside: Axes,
-        centers: list[Array | None],
-        weights: Array | None,
-        sizes: tuple[int, ...],
-        complement: Complement | None,
-    ) -> tuple[Factor, float]:
-        """Return the residual Gram of a part on several attributes, and the trace of the Gram on cells.
-
-        The trace is the weighted sum of the squared entries of all query rows.
-        """
-        query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
-        # fewer rows than coordinates take less memory than their Gram and are better conditioned
-        few_rows = part.count < dimension
-        gram = np.zeros((0 if few_rows else dimension,) * 2)
-        for start, chunk in part.family.chunks(part.sizes):
-            if weights is not None:
-                chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
-            query_trace += float(np.sum(chunk**2))
-            projected = residual_rows(chunk, part.sizes, inside, centers, complement)
-            if few_rows:
-                rows.append(projected)
-            else:
-                gram += projected.T @ projected
-        matrix = np.concatenate(rows) if few_rows else gram
-        return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
 
     def _store(self, factor: Factor) -> tuple[int, float]:
         """Return (index, scale) with factor = scale * stored Gram number ``index``.
@@ -648,12 +694,52 @@ class Registry:
         return len(self.factors) - 1, 1.0
 
 
+def _joint_factor(
+    part: Part,
+    inside: Axes,
+    centers: list[Array | None],
+    weights: Array | None,
+    sizes: tuple[int, ...],
+    complement: Complement | None,
+) -> tuple[Factor, float]:
+    """Return the residual Gram of a part on several attributes, and the trace of the Gram on cells.
+
+    The trace is the weighted sum of the squared entries of all query rows.
+    """
+    query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+    # fewer rows than coordinates take less memory than their Gram and are better conditioned
+    few_rows = part.count < dimension
+    gram = np.zeros((0 if few_rows else dimension,) * 2)
+    for start, chunk in part.family.chunks(part.sizes):
+        if weights is not None:
+            chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
+        query_trace += float(np.sum(chunk**2))
+        projected = residual_rows(chunk, part.sizes, inside, centers, complement)
+        if few_rows:
+            rows.append(projected)
+        else:
+            gram += projected.T @ projected
+    matrix = np.concatenate(rows) if few_rows else gram
+    return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
+
+
+def _is_large(part: Part, weights: Array | None) -> bool:
+    """Return whether computing the Grams of a part takes too long for a forecast."""
+    if len(part.sizes) > 1:
+        return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
+    (n,) = part.sizes
+    if isinstance(part.family, Intervals):
+        # these have closed forms, except for applying every query to the center
+        is_wide_gram = wide_interval_gram(part, weights) is not None
+        return not is_wide_gram and n >= MIN_DEFERRED_CELLS and part.count > MAX_FORECAST_QUERIES
+    return not is_wide_areas(part) and part.count * n**2 > MAX_FORECAST_PRODUCTS
+
+
 def _layout(factor: Factor) -> tuple[Any, ...]:
     """Return a key that proportional Grams share: class, sizes and shape of the stored matrix."""
-    forms = (IntervalFactor, LevelFactor)
+    forms = (IntervalFactor, LevelFactor, PredictedFactor)
     form = next((c for c in forms if isinstance(factor, c)), Factor)
-    rows = factor.dimension if isinstance(factor, DeferredFactor) else factor.matrix.shape[0]
-    return form, factor.sizes, factor.low_rank, rows, factor.dimension
+    return form, factor.sizes, factor.low_rank, factor.n_rows, factor.dimension
 
 
 def _intervals_trace(part: Part, weights: Array | None) -> float:
@@ -735,6 +821,8 @@ def decompose(
     workload: Workload,
     split: Split = UNIFORM,
     labels: Mapping[str, Hashable] | None = None,
+    *,
+    forecast: bool = False,
 ) -> Decomposition:
     """Return the Gram of the workload's weighted queries on every residual space.
 
@@ -747,6 +835,8 @@ def decompose(
     workload : the queries and their weights.
     split : centers and complements of the attributes.
     labels : mapping from attribute names to labels; see `Subworkload.labels`.
+    forecast : whether to leave out the entries of large Grams, which forecasts do not need; their
+        coefficients are then not exact.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -754,7 +844,7 @@ def decompose(
     >>> len(parts.spaces), len(parts.subworkloads)
     (7, 3)
     """
-    registry = Registry(split)
+    registry = Registry(split, forecast)
     products: dict[Factors, int] = {}
     weights = np.array([group.weight for group in workload.groups])
     center_classes = _class_numbers(

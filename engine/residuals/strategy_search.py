@@ -297,7 +297,7 @@ def low_rank_cost(
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
     reversals, swaps = 0, 0
     if factor is not None and dimension >= SYMMETRY_FROM:
-        reversals, swaps = count_symmetries(factor, Lift(sizes))
+        reversals, swaps = _example_symmetries(factor)
     # every reversal halves the blocks of the Gram, every symmetry the orbits of cells
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
@@ -307,6 +307,12 @@ def low_rank_cost(
     seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
+
+
+def _example_symmetries(factor: Factor) -> tuple[int, int]:
+    """Return how many of the symmetries of a Gram are reversals, and how many are swaps."""
+    example = factor.example
+    return (0, 0) if example is None else count_symmetries(example, Lift(example.sizes))
 
 
 def full_rank_cost(
@@ -333,7 +339,7 @@ def full_rank_cost(
     if several_spaces or not SYMMETRY_FROM <= dimension <= MAX_SYMMETRY_COORDINATES:
         symmetry_counts = [0]
     else:
-        symmetry_counts = [sum(count_symmetries(f, Lift(sizes))) for f in joint]
+        symmetry_counts = [sum(_example_symmetries(f)) for f in joint]
     # products of common families are invariant under the reversal of every attribute
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
     blocks = 2 ** min(symmetry_counts, default=uniform_axes)

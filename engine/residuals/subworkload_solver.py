@@ -481,9 +481,7 @@ class SubworkloadSolver:
         searches = 1
         sets, prefix = self._sets(sub) if len(terms) > 1 else ([], "")
         if prefix == COUPLED_PREFIX:
-            rows = [
-                len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1
-            ]
+            rows = [self.factors[k].n_rows for t in sub.terms for a, k in t.factors if len(a) > 1]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
             # on every set of axes: one search per term for the bound, then one per sweep
@@ -608,8 +606,7 @@ class SubworkloadSolver:
         # an alternating search over single axes needs the rows of Grams that couple axes, which are
         # stored only if they are fewer than the coordinates
         has_few_rows = (
-            all(f.low_rank for f in coupling)
-            and sum(len(f.matrix) for f in coupling) < sub.dimension
+            all(f.low_rank for f in coupling) and sum(f.n_rows for f in coupling) < sub.dimension
         )
         full_factors = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
         seconds = full_rank_cost(

@@ -1,0 +1,83 @@
+"""Forecasts of wide workloads: computed without the queries, as right as with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.mechanisms import forecast
+from engine.mechanisms.minimax import is_symmetric_part
+from engine.residuals import decomposition
+from engine.residuals.basis import Lift
+from engine.residuals.decomposition import PredictedFactor, decompose
+from engine.residuals.dual_solver import count_symmetries
+from engine.workload import Part, Workload
+from engine.workload.families import (
+    Abs,
+    Affine,
+    Circular,
+    Intervals,
+    Marginal,
+    Prefix,
+    Range,
+    Total,
+    Width,
+)
+from tests import shapes
+
+FAMILIES = (Marginal(), Prefix(), Range(), Circular(), Total(), Width(1), Width(7), Width(120))
+
+
+@pytest.mark.parametrize("family", [Affine(), Abs()])
+@pytest.mark.parametrize("options", [{}, {"centers": "tuned"}, {"objective": "max"}])
+def test_forecast_lists_no_queries_on_wide_pair(
+    monkeypatch: pytest.MonkeyPatch, family: Any, options: Any
+) -> None:
+    workload = Workload(shapes.numeric(90, 60)).add(("a", "b"), family)
+    monkeypatch.setattr(type(family), "rows", lambda *_: pytest.fail("queries were listed"))
+    with monkeypatch.context() as patch:
+        # examples of a few cells list their queries
+        patch.setattr(PredictedFactor, "example", None)
+        assert forecast(workload, **options).seconds > 0.1
+
+
+@pytest.mark.parametrize("sizes", [(60, 45), (50, 50), (90, 7)])
+@pytest.mark.parametrize("family", ["affine", "abs"])
+def test_predicted_factor_has_size_and_symmetries_of_gram(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], family: str
+) -> None:
+    monkeypatch.setattr(decomposition, "MAX_FORECAST_PRODUCTS", 0.0)
+    workload = Workload(shapes.numeric(*sizes)).add(("a", "b"), family)
+    exact, predicted = decompose(workload), decompose(workload, forecast=True)
+    one, other = (
+        parts.factors[parts.of(("a", "b")).terms[0].factors[0][1]] for parts in (exact, predicted)
+    )
+    assert isinstance(other, PredictedFactor)
+    assert (one.low_rank, one.dimension, one.n_rows, one.rank) == (
+        other.low_rank,
+        other.dimension,
+        other.n_rows,
+        other.rank,
+    )
+    assert other.example is not None
+    assert count_symmetries(one, Lift(sizes)) == count_symmetries(
+        other.example, Lift(other.example.sizes)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: "-".join(map(str, f.key)))
+def test_symmetric_part_wide_attribute_equals_gram_test(family: Any) -> None:
+    part = Part(axes=(0,), family=family, sizes=(120,))
+    expected = family in (Marginal(), Total(), Width(1), Width(120))
+    assert is_symmetric_part(part, None) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": "max"}])
+def test_forecast_forms_no_gram_matrix_on_wide_attribute(
+    monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    monkeypatch.setattr(Intervals, "gram", lambda *_: pytest.fail("a Gram matrix was formed"))
+    for family in ("marginal", "prefix", "range"):
+        workload = Workload(shapes.numeric(1_000, 1_200)).add(("a", "b"), family)
+        assert forecast(workload, **options).seconds > 0.0
