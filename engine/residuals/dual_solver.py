@@ -56,26 +56,26 @@ Signed = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
-    """Return how many of the symmetries of a problem are reversals, and how many are swaps."""
+    """Return the number of reversals of attributes and of swaps of attributes among `symmetries`."""
     is_swap = [bool((sign == 1.0).all()) for (_, sign), _ in symmetries(factor, lift)]
     return is_swap.count(False), is_swap.count(True)
 
 
 def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
-    """Return commuting symmetries of a problem, each of order 2.
+    """Return symmetries of the Gram and the lift that commute and are their own inverses.
 
-    A symmetry is a pair of signed permutations: on residual coordinates, and on cells.  Candidates
-    are reversals of sets of attributes and swaps of two attributes of equal size.  A candidate is
-    accepted if the Gram and the lift are invariant on random vectors, and if it commutes with the
-    symmetries accepted before it and is not a product of them.
+    A symmetry is a pair of signed permutations: one of the residual coordinates, one of the cells.
+    Candidates are reversals of sets of attributes and swaps of two attributes of equal size.  A
+    candidate is accepted if it leaves the Gram and the lift unchanged, commutes with all symmetries
+    accepted before, and is not a product of them.
     """
 
     def gram(vector: Array) -> Array:
         image: Array = factor.matrix @ vector
         return factor.matrix.T @ image if factor.low_rank else image
 
-    # invariance is tested on random vectors, which need no permuted copy of the Gram and miss an
-    # asymmetry with probability 0; the fixed seed makes searches reproducible
+    # Invariance is tested on random vectors: this needs no permuted copy of the Gram, and the
+    # probability that an asymmetry goes unnoticed is 0.  A fixed seed makes searches reproducible.
     rng, sizes, dimension = np.random.default_rng(7), lift.sizes, factor.dimension
     coordinate_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
@@ -134,12 +134,12 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
 
 
 def _act(action: Signed, vector: Array) -> Array:
-    """Return the image of a vector under a signed permutation."""
+    """Return the vector after a signed permutation: entry k is sign[k] * vector[permutation[k]]."""
     return action[1] * vector[action[0]]
 
 
 def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
-    """Return all products of one or more commuting actions on residual coordinates."""
+    """Return the signed permutations of coordinates of all products of one or more symmetries."""
     out: list[Signed] = []
     for (permutation, sign), _ in actions:
         out += [(p[permutation], sign * s[permutation]) for p, s in out] + [(permutation, sign)]
@@ -147,10 +147,11 @@ def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
 
 
 def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
-    """Return an orthonormal basis of every joint eigenspace of commuting signed permutations.
+    """Return orthonormal bases of the joint eigenspaces of commuting signed permutations.
 
-    There is one joint eigenspace per choice of an eigenvalue, +1 or -1, of every action.  A basis
-    is sparse, with shape (dimension, k); a column is nonzero on the coordinates of one orbit only.
+    There is one eigenspace for every choice of an eigenvalue, +1 or -1, for each permutation.  A
+    basis is a sparse matrix of shape (dimension, k); the nonzero entries of a column belong to
+    coordinates that the permutations map to each other.
     """
     import scipy.sparse
 
@@ -160,15 +161,15 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
         action = scipy.sparse.csr_array(
             (sign, (np.arange(dimension), permutation)), shape=(dimension, dimension)
         )
-        # (1 + c g) / 2 is the projection onto the eigenspace of the action g for the eigenvalue c;
-        # these projections commute, so their product is that onto the intersection
+        # (1 + c g) / 2 projects onto the eigenspace of the action g for the eigenvalue c.  These
+        # projections commute, so their product projects onto the intersection of the eigenspaces.
         projections = [P @ (eye + c * action) / 2.0 for P in projections for c in (1.0, -1.0)]
     bases = []
     for P in projections:
         P.eliminate_zeros()
         P.sort_indices()
-        # rows of one orbit are equal up to sign, so one row per orbit spans the eigenspace: the
-        # one whose first nonzero coordinate is its own row number
+        # Rows of P for coordinates of one orbit are equal up to sign, so one row per orbit is kept:
+        # the row whose number is the column of its first nonzero entry.
         nonempty = np.flatnonzero(np.diff(P.indptr))
         first_coordinates = P.indices[P.indptr[nonempty]]
         rows = P[nonempty[first_coordinates == nonempty]]
@@ -178,15 +179,15 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
 
 
 def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
-    """Return the projections of rows onto every joint eigenspace of commuting signed permutations.
+    """Project rows onto every joint eigenspace of commuting signed permutations.
 
-    The rows and each result have shape (k, residual coordinates).  If the Gram of the rows is
-    invariant under all actions, it is the sum of the Grams of the results.
+    The rows and each of the results have shape (k, residual coordinates).  If the permutations
+    leave the Gram of the rows unchanged, the Grams of the results sum to it.
     """
     projections = [rows]
     for permutation, sign in actions:
-        # the Grams of the even and the odd part add up to the mean of the Grams of the rows and of
-        # their images, which are equal
+        # The Grams of (P + image) / 2 and (P - image) / 2 sum to the mean of the Grams of P and of
+        # its image, and these two Grams are equal.
         images = [P[:, permutation] * sign for P in projections]
         projections = [
             (P + c * image) / 2.0
@@ -199,10 +200,12 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
 def orbits(
     actions: Sequence[Signed], cells: int
 ) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
-    """Return the orbit number of every cell, and the size and lowest cell of every orbit.
+    """Return the orbits of the cells under commuting permutations that are their own inverses.
 
-    ``actions`` are commuting permutations of the cells.  Results have shape (cells,), (orbits,) and
-    (orbits,).
+    Returns
+    -------
+    The index of the orbit of every cell, shape (cells,); the number of cells of every orbit, shape
+    (orbits,); the lowest cell of every orbit, shape (orbits,).
     """
     lowest = np.arange(cells)
     # every action has order 2, so two rounds reach the lowest cell of every orbit
@@ -215,30 +218,33 @@ def orbits(
 
 Places: TypeAlias = npt.NDArray[np.intp]
 
-# weights below this share of the largest leave the active set; those that should be positive join
-# it again, because d > 1 at them
+# Weights below this share of the largest weight leave the active set.  An orbit whose optimal weight
+# is positive joins the set again, because its d is greater than 1.
 ACTIVE_SHARE = 1e-3
-# largest number of active sets of one search, and of Newton steps on each; 1 and 3 are typical
-MAX_ACTIVE_SETS, MAX_NEWTON_STEPS = 8, 20
-# largest cost of a Newton step, in evaluations on all cells
+# largest number of active sets of one search; 1 is typical
+MAX_ACTIVE_SETS = 8
+# largest number of Newton steps on one active set; 3 is typical
+MAX_NEWTON_STEPS = 20
+# a Newton step may take as long as this number of evaluations of the dual on all cells
 MAX_STEP_COST = 5
-# share of the Hessian's trace that is added to its diagonal, because the Hessian is singular if
-# moving weight between some cells does not change T
+# This share of the Hessian's trace is added to its diagonal: the Hessian is singular if weight can
+# move between cells without changing T.
 CURVATURE_SHIFT = 1e-13
 
 
 class Weights(Protocol):
-    """Problem whose dual depends on one weight per orbit of cells.
+    """Interface of a dual problem whose variables are weights, one per orbit of cells.
 
-    ``projected`` holds the rows W_b of every block, see `DualProblem`.
+    ``projected`` holds one matrix per diagonal block of the Gram, as in `DualProblem`.
     """
 
     projected: list[Array]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L, shape (orbits,), for weights of the orbits.
+        """Return T and the diagonal d of L^T X L for the weights ``mass``, shape (orbits,).
 
-        With ``on`` only these orbits have weight, and ``mass`` and d have entries for these only.
+        If ``on`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry per
+        listed orbit.
         """
 
     def curvature(self, mass: Array, on: Places) -> Array:
@@ -248,11 +254,11 @@ class Weights(Protocol):
 def newton_weights(
     problem: Weights, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
-    """Return dual weights that prove the required gap, and the gap they prove.
+    """Improve dual weights by Newton's method on the cells with positive weight.
 
-    Newton steps on the active set compute the weights, with shape (orbits,) and sum 1.  None if
-    they do not reach the gap before the deadline, do not converge, or if a step takes too long
-    compared with evaluations on all cells, see `_is_worthwhile`.
+    Returns weights, shape (orbits,) with sum 1, and the gap they prove, at most ``gap``.  Returns
+    None if the gap is not reached before the deadline, if the steps do not converge, or if a step
+    would take too long compared with an evaluation of the dual.
 
     Parameters
     ----------
@@ -261,8 +267,8 @@ def newton_weights(
     deadline : time limit on the clock of `planning_time`.
     """
     T, d = problem.evaluate(mass)
-    # among multiples of mu, phi is minimal at the one with T = sum(mu); with this scale d is 1
-    # where optimal weights are positive
+    # Among all multiples of mu, phi is smallest at the one with T = sum(mu).  At this scale d is 1
+    # at the cells whose optimal weights are positive.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
         on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
@@ -284,25 +290,25 @@ def newton_weights(
 
 
 def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
-    """Return whether a Newton step on ``count`` active orbits is cheap enough.
+    """Return whether Newton steps on ``count`` of ``orbits`` weights are likely to save time.
 
-    It may cost at most `MAX_STEP_COST` evaluations on all ``orbits``, of which at most half may be
-    active.
+    At most half of the weights may be active, and a step may take at most as long as
+    `MAX_STEP_COST` evaluations of the dual.
     """
     ranks = [len(W) for W in problem.projected]
-    step = sum(r * r * count * count for r in ranks)
-    return 2 * count <= orbits and step <= MAX_STEP_COST * sum(
-        4 * r * r * orbits + 20 * r**3 for r in ranks
-    )
+    step_operations = sum(r * r * count * count for r in ranks)
+    evaluation_operations = sum(4 * r * r * orbits + 20 * r**3 for r in ranks)
+    return 2 * count <= orbits and step_operations <= MAX_STEP_COST * evaluation_operations
 
 
 def _newton_minimum(
     problem: Weights, mass: Array, on: Places, gap: float, deadline: float
 ) -> Array:
-    """Return the weights mu >= 0 of the orbits ``on`` that minimise phi = sum(mu) - 2 T(mu).
+    """Minimise phi(mu) = sum(mu) - 2 T(mu) over weights mu >= 0 of the orbits ``on``.
 
-    Newton steps start from ``mass``; both arrays have one entry per orbit of ``on``.  The steps end
-    at 0.3 times the required gap, or at the deadline.
+    Newton steps start from ``mass``, one entry per orbit of ``on``, and return weights of the same
+    shape.  They end when the violation of the optimality conditions is at most 0.3 ``gap``, at the
+    deadline, or when no step decreases phi.
     """
     import scipy.linalg
     import scipy.optimize
@@ -315,8 +321,8 @@ def _newton_minimum(
             break
         curvature = problem.curvature(mass, on)
         curvature[np.diag_indices_from(curvature)] += CURVATURE_SHIFT * np.trace(curvature)
-        # non-negative least squares minimises the second-order model over mu >= 0, which sets all
-        # inactive weights to zero in one step
+        # The second-order model of phi is minimised over mu >= 0 as a non-negative least squares
+        # problem, so that one step can set many weights to zero.
         root = scipy.linalg.cholesky(curvature, check_finite=False)
         target = root @ mass - scipy.linalg.solve_triangular(
             root, slope, trans="T", check_finite=False
@@ -339,22 +345,23 @@ def _newton_minimum(
 NULL_SHARE = 1e-12
 # norm of the initial vector s = sqrt(mu); the dual is the same for all multiples of s
 START_NORM = 10.0
-# Newton steps begin once this relative RMSE gap is proved, after at least this number of
-# evaluations
+# Newton steps begin when a relative RMSE gap of NEWTON_GAP is proved and the number of evaluations of
+# the dual is at least MIN_NEWTON_EVALUATIONS
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
-# number of residual coordinates from which symmetries save more time than their detection takes
+# with at least this number of residual coordinates, symmetries save more time than their detection
+# takes
 SYMMETRY_FROM = 40
-# called with the current relative RMSE gap after every evaluation; may raise to cancel
+# called with the current relative RMSE gap after every evaluation; may raise an exception to cancel
 Watch = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Stopping rule of a search: it ends when the first of the three limits is reached.
+    """Stopping rule of a strategy search, which ends when one of three conditions holds.
 
     Attributes
     ----------
-    gap : relative RMSE gap that has to be proved.
+    gap : the search ends when it has proved this relative RMSE gap.
     evaluations : largest number of evaluations of the dual.
     deadline : time limit on the clock of `planning_time`.
     """
@@ -371,11 +378,11 @@ class Solution:
     Attributes
     ----------
     strategy : the strategy.
-    value : weighted squared error of the strategy at privacy cost 1, in counts^2.
+    value : weighted sum of the variances of the queries' components at privacy cost 1, in counts^2.
     bound : lower bound on the value of every strategy for the same Gram and lift.
     dual : weights mu that prove the bound and determine the strategy, one per orbit of cells.
-    status : "optimal" or the reason why the search stopped early, for an approximate construction
-        after its name and a comma.
+    status : "optimal" if the search proved the required gap, otherwise why it ended; "closed form"
+        without a search.  If the strategy is a special construction, its name and a comma come first.
     """
 
     strategy: Strategy
@@ -386,7 +393,7 @@ class Solution:
 
     @property
     def ending(self) -> str:
-        """Reason why the search ended, without the name of an approximate construction."""
+        """The last item of ``status``: why the search ended, without the name of a construction."""
         return self.status.rpartition(", ")[2]
 
     @property
@@ -396,10 +403,11 @@ class Solution:
 
 
 class DualProblem:
-    """Dual of the strategy search for one Gram, block-diagonal by the symmetries of the Gram.
+    """Dual problem of the strategy search for one Gram, with one block per symmetry class.
 
-    For every block b of the Gram G, rows H_b with sum of H_b^T H_b = G are lifted to rows W_b = H_b
-    L.  Cells of one orbit of the symmetries have equal weights, so W_b has one column per orbit.
+    The symmetries of the Gram G divide it into blocks.  Block b has rows H_b, the H_b^T H_b sum to
+    G, and W_b = H_b L are these rows on cells.  Cells that the symmetries map to each other (an
+    orbit) have equal weights, so W_b is stored with one column per orbit.
 
     Parameters
     ----------
@@ -441,10 +449,11 @@ class DualProblem:
         return max(map(len, self.projected), default=0)
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L for weights of the orbits.
+        """Return T and the diagonal d of L^T X L, shape (orbits,).
 
-        ``mass`` holds the summed weight of the cells of every orbit; ``mass`` and d have shape
-        (orbits,).  With ``on`` only these orbits have weight, and both have entries for these only.
+        ``mass`` holds for every orbit the summed weight of its cells, shape (orbits,).  If ``on``
+        lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry per listed
+        orbit.
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
         blocks = map_in_threads(lambda W: _block(W, mass), rows)
@@ -457,29 +466,34 @@ class DualProblem:
             (root, U), _, _ = _eigen_block(W[:, on], mass)
             Y = U.T @ W[:, on]
             i, j = np.triu_indices(len(root))
-            # derivative of M^(-1/2) by M = W diag(mass) W^T in the eigenbasis of M, where M^(1/2)
-            # has the eigenvalues ``root``; only entries i <= j are computed, so i < j count twice
+            # Derivative of M^(-1/2) by M = W diag(mass) W^T in the eigenbasis of M, where M^(1/2)
+            # has the eigenvalues ``root``.  Only entries i <= j are computed; those with i < j
+            # count twice.
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
             out += products.T @ products
         return out
 
     def bound(self, mass: Array) -> float:
-        """Return T^2 / sum(mass), the lower bound that these weights prove for every strategy.
+        """Return T^2 / sum(mass), a lower bound on the value of every strategy.
 
-        ``mass`` has shape (orbits,).
+        ``mass`` holds the weights of the orbits, shape (orbits,).
         """
-        # not self.evaluate: in a subclass that is the dual of the problem restricted to some
-        # strategies, which is no bound for all other strategies
+        # A subclass may restrict the strategies, and its ``evaluate`` then bounds the restricted
+        # strategies only.  So the method of this class is called.
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value T^2 / sum(mass), and its derivatives by the Gram and the centers.
+        """Return the dual value and its derivatives by the Gram and by the centers.
 
-        The derivative by the Gram has shape (residual coordinates, residual coordinates).  The list
-        has one derivative per attribute, by N_i^T pi_i, shape (n_i - 1,).  Weights are constant: by
-        the envelope theorem, at optimal weights these are the derivatives of the optimal value.
+        The weights ``mass``, shape (orbits,), are held constant.  At optimal weights these are also
+        the derivatives of the optimal value (envelope theorem).
+
+        Returns
+        -------
+        The value T^2 / sum(mass); its derivative by the Gram, shape (residual coordinates, residual
+        coordinates); and for every attribute its derivative by N_i^T pi_i, shape (n_i - 1,).
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
@@ -494,13 +508,13 @@ class DualProblem:
             # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2), which is T X^-1
             X_inverse += (pseudoinverse_U * half) @ pseudoinverse_U.T
             root_U = root.T @ U
-            # dT = tr(M^(-1/2) dM) / 2, and M = H L diag(mu) L^T H^T contains L twice, which cancels
-            # the factor 1/2
+            # dT = tr(M^(-1/2) dM) / 2, and a change of L enters M = H L diag(mu) L^T H^T twice, so
+            # the factor 1/2 cancels
             X += (root_U / half) @ root_U.T
         by_lift = (self.lift.rows(X) * cell_mass).reshape(
             [n - 1 for n in self.sizes] + list(self.sizes)
         )
-        # L_i = N_i^T - (N_i^T pi_i) 1^T: the same center is subtracted from every column
+        # `traced` applies the chain rule from L_i = N_i^T - (N_i^T pi_i) 1^T to N_i^T pi_i
         return (
             T * T,
             T * X_inverse,
@@ -510,11 +524,18 @@ class DualProblem:
     def maximise(
         self, options: Options, start: Array | None = None, watch: Watch | None = None
     ) -> tuple[Array, str]:
-        """Search for dual weights by L-BFGS; return the best ones and why the search ended.
+        """Search for dual weights by L-BFGS, with Newton steps near the optimum.
 
-        Weights have sum 1 and one entry per orbit, summed over its cells.  ``start`` holds initial
-        weights, by default equal ones for all cells.  ``watch`` is called with the relative RMSE
-        gap after every evaluation.
+        Parameters
+        ----------
+        options : stopping rule.
+        start : initial weights, shape (orbits,); None gives all cells equal weights.
+        watch : called with the relative RMSE gap after every evaluation.
+
+        Returns
+        -------
+        The weights with the smallest gap, shape (orbits,) with sum 1, and the reason why the search
+        ended, "optimal" if the gap of ``options`` is proved.
         """
         import scipy.optimize
 
@@ -522,14 +543,14 @@ class DualProblem:
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
-            """Return -log(T^2 / sum(mu)) for mu = s^2, and its gradient; store the best weights."""
+            """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient by s; store the best mu."""
             nonlocal ratio, best, evaluations, newton_gap
             evaluations += 1
-            # squares are never negative, so that the search needs no constraints
+            # the variables are roots of the weights, so that the search needs no constraint mu >= 0
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            # value and bound are those of the same weights, so that these alone prove the gap
+            # the ratio of value to bound, both for these weights, so that the weights prove the gap
             if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
@@ -546,11 +567,11 @@ class DualProblem:
                 raise StopIteration
             if planning_time() > options.deadline:
                 raise TimeoutError
-            # the value is the same for all multiples of s, so that the sum needs no constraint
+            # the function is the same for all multiples of s, so it needs no constraint on sum(mu)
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
-        # the first step of L-BFGS has length 1: from a longer vector it cannot end at s = 0, where
-        # the gradient is 0
+        # The first step of L-BFGS has length 1.  The initial vector is longer, so that the step
+        # cannot end at s = 0, where the dual is undefined.
         first = START_NORM * np.sqrt(
             self.multiplicity / self.multiplicity.sum() if start is None else start
         )
@@ -564,7 +585,7 @@ class DualProblem:
                     "maxcor": 30,
                     "maxiter": options.evaluations,
                     "maxfun": options.evaluations,
-                    # the tolerances of L-BFGS are off, because small steps do not prove a gap
+                    # no tolerances: a small step of L-BFGS does not prove that the gap is small
                     "ftol": 0.0,
                     "gtol": 0.0,
                 },
@@ -577,7 +598,10 @@ class DualProblem:
         return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of dual weights, shape (orbits,), and the gap they prove."""
+        """Return the strategy that dual weights determine, with its value and lower bound.
+
+        ``mass`` has shape (orbits,); ``status`` is the reason why the search ended.
+        """
         solved = [_eigen_block(W, mass) for W in self.projected]
         T = math.fsum(block_T for _, block_T, _ in solved)
         d = np.sum([block_d for _, _, block_d in solved], axis=0)
@@ -588,8 +612,8 @@ class DualProblem:
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # X = H^T M^(-1/2) H; with the symmetric square root of M^(-1/2) the strategy rows are a
-            # smooth function of the weights
+            # X = H^T M^(-1/2) H.  The strategy rows are M^(-1/4) H with the symmetric root M^(-1/4),
+            # so that they are a smooth function of the weights.
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)
@@ -611,8 +635,8 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    # NumPy's eigh takes a fifth less time than SciPy's, which `_eigen_block` uses because
-    # strategies must stay equal to the last digit
+    # NumPy's eigh is a fifth faster than SciPy's.  `_eigen_block` still uses SciPy's, because the
+    # strategies of stored plans must stay equal to the last digit.
     _, T, d = _half_powers(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 
@@ -628,17 +652,18 @@ def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Arr
 def _half_powers(
     eigenvalues: Array, U: Array, W: Array
 ) -> tuple[tuple[Array, Array], float, Array]:
-    """Return the same as `_eigen_block`, from the eigenvalues and eigenvectors of M."""
-    # zero weights may make M singular; the lower bound on its eigenvalues keeps the inverse finite
+    """Return the result of `_eigen_block`, given the eigenvalues and eigenvectors of M."""
+    # M may be singular if weights are zero; raising its smallest eigenvalues keeps the inverse finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
     return (root, U), float(root.sum()), np.einsum("rc,rc->c", half, half)
 
 
 class FixedBasisProblem(DualProblem):
-    """Approximate search: only precisions X = U diag(h) U^T with the eigenvectors U of the Gram.
+    """Search among the precisions X = U diag(h) U^T, with the eigenvectors U of the Gram.
 
-    The bound holds for all strategies, as that of `DualProblem`.
+    The result is approximate, because other precisions may be better.  Its lower bound holds for
+    all strategies.
 
     Source: QuerySmasher, section 6.3, approximate construction.
     """
@@ -686,9 +711,10 @@ class FixedBasisProblem(DualProblem):
 
 
 class FourierProblem(DualProblem):
-    """Strategies in closed form: all cells, or all points of a circle, have equal dual weights.
+    """Strategies in closed form for queries that are invariant under rotation.
 
-    With uniform centers the precision X is diagonal in the Fourier basis.
+    With uniform centers all cells have equal dual weights, and the precision X is diagonal in the
+    Fourier basis.
 
     With the center (first cell + last cell) / 2, called the circle's center, a prefix query is half
     the total plus half a row of signs: +1 up to the last cell of the prefix, -1 after it.  On a
@@ -725,8 +751,8 @@ class FourierProblem(DualProblem):
         coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
         nonzero = coefficients > NULL_SHARE * coefficients.max()
         eigenvalues = np.where(nonzero, np.sqrt(coefficients), 0.0)
-        # X is invariant under rotation, so the cost of every cell is the mean eigenvalue, which is
-        # scaled to 1
+        # X is invariant under rotation, so every cell has the same privacy cost, the sum of the
+        # eigenvalues divided by the number of cells; it is scaled to 1
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
         inverse_half = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
@@ -734,7 +760,7 @@ class FourierProblem(DualProblem):
         value = float(
             np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
         )
-        # with non-uniform centers the costs of the cells differ, and the largest counts
+        # with non-uniform centers the cells have different privacy costs; the largest one is limited
         max_cost = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
             sizes=self.sizes,
@@ -753,18 +779,18 @@ class FourierProblem(DualProblem):
 
 
 def _has_circle_center(L: Array) -> bool:
-    """Return whether L is the lift of the center (first cell + last cell) / 2.
+    """Return whether the lift L has the center (first cell + last cell) / 2.
 
-    The column of its last cell is the negative of that of its first cell.
+    This is so if the column of the last cell is the negative of that of the first cell.
     """
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 
 
 def _roots(grams: Sequence[Array]) -> list[Array]:
-    """Return for every diagonal block of a Gram linearly independent rows H with H^T H = block.
+    """Return for every diagonal block linearly independent rows H with H^T H = block.
 
-    Eigenvalues count as zero relative to the largest of all blocks, because a block may consist of
-    rounding errors only.
+    Eigenvalues below `NULL_SHARE` times the largest eigenvalue of all blocks count as zero, because
+    a block may consist of rounding errors only.
     """
     spectra = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
     largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in spectra), default=0.0)
@@ -789,10 +815,10 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Return orthogonal rows, from rows that are orthogonal up to rounding errors.
+    """Orthogonalise rows that are orthogonal up to rounding errors, sorted by ascending norm.
 
-    ``rows`` are sorted by norm, the longest last.  A rounding error of a long row in a short one
-    would bias the answers of queries with small weight.
+    Without this, rounding errors of the long rows would remain in the short ones and bias the
+    answers of queries with small weights.
     """
     Q, R = scipy.linalg.qr(rows[::-1].T, mode="economic", check_finite=False)
     return np.ascontiguousarray((Q * np.diagonal(R)).T[::-1])

@@ -44,7 +44,7 @@ from engine._clock import planning_time
 from engine.errors import LimitExceeded
 from engine.residuals.operators import CosineMatrix, Operator
 
-# negative natural logarithm of the relative error of the quadrature
+# negative natural logarithm of the relative error of the quadrature formula
 QUADRATURE_LOG_PRECISION = 26.0
 # smallest weight of a cell, as a multiple of the uniform weight 1/n
 MIN_SHARE = 1e-9
@@ -52,13 +52,13 @@ MIN_SHARE = 1e-9
 HISTORY = 12
 # number of rows of a covariance that one matrix product computes
 BLOCK_ROWS = 64
-# largest number of entries of an array of shape (quadrature nodes, cells): further nodes are
-# processed in later sweeps, so that the arrays fit in the processor's cache
+# Largest number of entries of an array of shape (quadrature nodes, cells).  Quadrature nodes that
+# do not fit are processed in further batches, so that the arrays stay in the processor's cache.
 SWEEP_ENTRIES = 1 << 13
 # Newton's method for the conductances of a ladder ends at this relative correction, or after this
 # number of steps
 LADDER_TOLERANCE, MAX_LADDER_STEPS = 1e-8, 6
-# conductance that replaces zero, which would be a divisor
+# conductances of zero are replaced by this value, because they occur as divisors
 TINY = 1e-300
 # largest number of cells for which the strategy is computed as a matrix
 MAX_STRATEGY_CELLS = 10_000
@@ -92,8 +92,8 @@ class IntervalGram:
             raise ValueError(f"An interval Gram has {self.cells} cells. Use at least 2.")
         if not all(0.0 <= weight < math.inf for weight in weights) or not any(weights):
             raise ValueError(
-                f"The weights of an interval Gram are {weights}. Use finite weights of at least 0, "
-                "and at least one that is positive."
+                f"The weights of marginal, prefix, suffix and range queries are {weights}. Use finite"
+                " weights of at least 0, and at least one that is positive."
             )
 
     def __add__(self, other: IntervalGram) -> IntervalGram:
@@ -129,7 +129,7 @@ class IntervalGram:
         return not any((self.prefix, self.suffix, self.ranges, self.total))
 
     def dense(self) -> Array:
-        """Return W^T W for the weighted queries W, shape (n, n); for tests."""
+        """Return the Gram W^T W of the weighted queries W on the cells, shape (n, n); for tests."""
         i = np.arange(self.cells, dtype=np.float64)
         low, high = np.minimum.outer(i, i), np.maximum.outer(i, i)
         gram: Array = (
@@ -144,13 +144,15 @@ class IntervalGram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalSpace:
-    """Interval queries, and the space they are measured on: a residual space, or all cells.
+    """Interval queries on one attribute, and whether its total is measured with them.
+
+    Without ``whole`` only the residual space is measured: the table without its total.
 
     Attributes
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
-    whole : True if the queries are measured on all cells, total included, without a center.
+    whole : True if all cells, and so also the total, are measured; there is no center then.
     """
 
     gram: IntervalGram
@@ -168,8 +170,8 @@ class IntervalSpace:
             or abs(self.center.sum() - 1.0) > 1e-9
         ):
             raise ValueError(
-                f"The center of {self.cells} cells has the wrong shape or sum. Give {self.cells}"
-                " finite numbers with sum 1."
+                f"The center has shape {self.center.shape} and sum {self.center.sum():.6g}. Use"
+                f" {self.cells} finite numbers with sum 1."
             )
 
     @property
@@ -179,7 +181,7 @@ class IntervalSpace:
 
     @property
     def dimension(self) -> int:
-        """Number m of differences: n on the whole attribute, n - 1 on a residual space."""
+        """Number m of differences between neighbouring cells: n if ``whole``, otherwise n - 1."""
         return self.cells if self.whole else self.cells - 1
 
     @cached_property
@@ -200,14 +202,14 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """The pair (U, S) of G = a D^T D + tau I + U S U^T, with shapes (m, r) and (r, r)."""
+        """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or 2."""
         gram, ones = self.gram, np.ones(self.dimension)
         # differences of the total: 1 at the last cell, 0 elsewhere
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # suffix j is answered by z_n - z_(j-1), so the sum of squares of the suffixes couples
-            # the last difference to all others
+            # the answer of suffix j is z_n - z_(j-1), so the sum of squares of all suffixes has
+            # products of z_n and every other difference
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -220,7 +222,7 @@ class IntervalSpace:
         return np.zeros((self.dimension, 0)), np.zeros((0, 0))
 
     def apply(self, z: Array) -> Array:
-        """Return G z for differences z, shape (m,)."""
+        """Return the Gram G times a vector z of differences, shape (m,)."""
         U, S = self.low_rank
         flows = self.gram.marginal * _differences(z, self.cells)
         out: Array = self.tau * z + U @ (S @ (U.T @ z)) + flows[: len(z)]
@@ -228,19 +230,25 @@ class IntervalSpace:
         return out
 
     def cell_traces(self) -> Array:
-        """Return c_i^T G c_i, the weighted sum of squared coefficients of each cell, shape (n,)."""
+        """Return for every cell the weighted sum of its squared coefficients in the queries, (n,).
+
+        In the notation of the module this is c_i^T G c_i.
+        """
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
         diagonal = gram.marginal + gram.prefix * (n + 1 - i) + gram.suffix * i
         diagonal = diagonal + gram.ranges * i * (n + 1 - i) + gram.total
         if self.whole:
             return diagonal
-        # (e_i - pi)^T W^T W (e_i - pi) through the sums W pi of every kind of query
+        # expand (e_i - pi)^T W^T W (e_i - pi)
         product = gram_product(gram, self.pi)
         return np.asarray(diagonal - 2.0 * product + self.pi @ product)
 
     def dense(self) -> Array:
-        """Return the Gram on the cells, shape (n, n); for tests."""
+        """Return the Gram of the measured queries on the cells, shape (n, n); for tests.
+
+        On a residual space, the queries are q (I - pi 1^T).
+        """
         gram = self.gram.dense()
         if self.whole:
             return gram
@@ -249,18 +257,21 @@ class IntervalSpace:
 
 
 def _differences(z: Array, cells: int) -> Array:
-    """Return z_i - z_(i-1) along the last axis, with z = 0 outside; shape (..., m) to (..., n)."""
+    """Return z_i - z_(i-1) for i = 1..cells along the last axis, shape (..., cells).
+
+    ``z`` has shape (..., m) with m = cells or m = cells - 1; z_0 and z_(m+1) are 0.
+    """
     ground = np.zeros((*z.shape[:-1], 1))
     return np.diff(z, prepend=ground, append=ground, axis=-1)[..., :cells]
 
 
 def total_square(gram: IntervalGram, pi: Array) -> float:
-    """Return pi^T W^T W pi: the weighted sum of squared answers if the table is the center pi."""
+    """Return the weighted sum of the squared answers of the queries to the table ``pi``."""
     return float(np.sum(pi * gram_product(gram, pi)))
 
 
 def gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Return W^T W x for the weighted queries W and tables x, shape (..., n), in linear time."""
+    """Multiply tables x, shape (..., n), by the Gram W^T W of the weighted queries, in linear time."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
     x = np.asarray(x)
 
@@ -284,7 +295,10 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrix(Operator):
-    """Residual Gram N^T W^T W N of interval queries as an operator, shape (n - 1, n - 1)."""
+    """Residual Gram N^T W^T W N of interval queries W, shape (n - 1, n - 1), without its entries.
+
+    N is the cosine basis.  Products with the Gram take O(n log n) time.
+    """
 
     gram: IntervalGram
 
@@ -309,23 +323,25 @@ class IntervalMatrix(Operator):
         return np.asarray(gram_product(self.gram, tensor @ N.T) @ N)
 
 
-# largest number of roots of the secular equation that are computed, the others being replaced by
-# lower bounds; and number of bisections per root
-MAX_SECULAR_ROOTS, BISECTIONS = 100, 60
+# largest number of roots of the secular equation that are computed; further roots are replaced by
+# lower bounds
+MAX_SECULAR_ROOTS = 100
+# number of bisections per root
+BISECTIONS = 60
 
 
 def root_trace_bound(gram: IntervalGram) -> float:
     """Return a lower bound on tr H^(1/2) for the residual Gram H = N^T W^T W N.
 
-    It is exact if no range has a weight.
+    The bound is equal to tr H^(1/2) if ranges have no weight.
 
     Notes
     -----
-    With t_k = pi k / 2n, the cosine vectors diagonalise the Gram of the prefixes, with the
-    eigenvalues 1 / (4 sin^2 t_k), k = 1..n - 1.  The Gram of all ranges is n + 1 times as large,
-    minus v v^T with v_k = cos t_k / (sqrt(2 n) sin^2 t_k) for odd k and 0 for even k.  The
-    eigenvalues of a diagonal matrix minus v v^T are roots of the secular equation and lie between
-    its diagonal entries.
+    Let t_k = pi k / 2n.  The residual Gram of all prefixes is diagonal in the cosine basis, with the
+    entries 1 / (4 sin^2 t_k), k = 1..n - 1.  That of all ranges is n + 1 times this matrix, minus
+    v v^T with v_k = cos t_k / (sqrt(2 n) sin^2 t_k) for odd k and v_k = 0 for even k.  The
+    eigenvalues of a diagonal matrix minus v v^T are the roots of the secular equation, and one lies
+    between any two neighbouring diagonal entries.
 
     >>> round(root_trace_bound(IntervalGram(cells=4, marginal=9.0)), 9)
     9.0
@@ -352,7 +368,9 @@ def root_trace_bound(gram: IntervalGram) -> float:
 
 
 def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
-    """Return nodes s and weights w with sum_j w_j / (t + s_j) = t^(-1/2) for low <= t <= high.
+    """Return nodes s and weights w of a quadrature formula for the inverse square root.
+
+    sum_j w_j / (t + s_j) is t^(-1/2) with a relative error of about 1e-11 for low <= t <= high.
 
     >>> s, w = inverse_root_quadrature(1e-6, 1e6)
     >>> bool(abs(np.sum(w / (4.0 + s)) - 0.5) < 1e-11)
@@ -368,7 +386,8 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     sn, cn = np.sin(phi), np.cos(phi)
     dn = np.sqrt(cn**2 + ratio * sn**2)
     scale, pairs = 2.0 * period / (math.pi * count), count // 2
-    # the upper half of the nodes by sc(K - u) = 1 / (k' sc(u)), where tan(phi) would lose digits
+    # The upper half of the nodes follows from sc(K - u) = 1 / (k' sc(u)), because tan(phi) near
+    # pi / 2 would lose digits.
     nodes = np.concatenate([low * (sn / cn) ** 2, (high * (cn / sn) ** 2)[:pairs][::-1]])
     weights = np.concatenate(
         [math.sqrt(low) * dn / cn**2, (math.sqrt(high) * dn / sn**2)[:pairs][::-1]]
@@ -379,8 +398,9 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
 def _amplitude(u: Array, complement: float) -> Array:
     """Return the Jacobi amplitude am(u | 1 - complement), accurate for a small complement.
 
-    ``scipy.special.ellipj`` takes the parameter 1 - complement, which would round to 1.  The method
-    is the descending Landen transformation, by arithmetic-geometric means.
+    ``scipy.special.ellipj`` expects the parameter 1 - complement, which is rounded to 1 if the
+    complement is tiny.  The method is the descending Landen transformation with
+    arithmetic-geometric means.
     """
     a, b, levels = 1.0, math.sqrt(complement), list[tuple[float, float]]()
     while len(levels) < 60 and a - b > 1e-16 * a:
@@ -388,36 +408,37 @@ def _amplitude(u: Array, complement: float) -> Array:
         levels.append(((a - b) / 2.0 / mean, a * b / mean**2))
         a, b = mean, math.sqrt(a * b)
     phi = 2.0 ** len(levels) * a * u
-    for ratio, rest in reversed(levels):
+    for ratio, one_minus_square in reversed(levels):
         sine = np.sin(phi)
-        # arcsin(ratio * sine) with 1 - ratio^2 = rest, without cancellation near 1
-        phi = (phi + np.arctan2(ratio * sine, np.sqrt(np.cos(phi) ** 2 + rest * sine**2))) / 2.0
+        # arcsin(ratio * sine); 1 - ratio^2 is passed on separately to avoid cancellation
+        cosine = np.sqrt(np.cos(phi) ** 2 + one_minus_square * sine**2)
+        phi = (phi + np.arctan2(ratio * sine, cosine)) / 2.0
     return phi
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sweep:
-    """Y_j = (K^-1 + s_j G)^-1 for some quadrature nodes s_j: a tridiagonal inverse plus low rank.
+    """The matrices Y_j = (K^-1 + s_j G)^-1 for a batch of quadrature nodes s_j.
 
-    Z_j is this inverse without the rank-one term of K^-1, that is, with D^T diag(1/mu) D for K^-1.
-    The vector y is s Z G g with g = F - Pi, F being the cumulative weights.  A column z of an
-    inverse holds the potentials of the nodes of a ladder of resistors, and (1/mu + s a) D z the
-    currents through the resistors.
+    Every Y_j is the inverse of a tridiagonal matrix plus a matrix of low rank.  Z_j is defined as
+    Y_j, but with D^T diag(1/mu) D in place of K^-1.  The vector y is s Z G g with g = F - Pi, where F
+    holds the cumulative weights.  A column z of an inverse holds the potentials of the nodes of a
+    ladder of resistors; (1/mu + s a) D z are the currents through the resistors.
 
     Attributes
     ----------
     s, w : quadrature nodes and their weights, shape (nodes, 1).
     stretch : 1 / (1 + s a mu), shape (nodes, n).
-    joint : for the resistor of every cell, the conductance between its two ends through the rest
-        of the ladder, shape (nodes, n).
+    joint : for the resistor of every cell, the conductance between its two ends through all other
+        resistors, shape (nodes, n).
     diagonal : diagonal of the inverse of the tridiagonal matrix, shape (nodes, m).
-    multiplier : ratio of row k to row k + 1 of this inverse in the columns after k, shape (nodes,
-        m - 1); entry (k, l) is entry (l, l) times the ratios from k to l - 1.
+    multiplier : for every k, the ratio of row k to row k + 1 of this inverse in the columns after k,
+        shape (nodes, m - 1).  So entry (k, l) is entry (l, l) times the ratios from k to l - 1.
     U_potentials, U_currents : solutions of the tridiagonal system for the columns of U, and their
         currents, shapes (r, nodes, m) and (r, nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
-    y, y_currents, sigma : y, its currents, and the pivot of the rank-one term; on the whole
-        attribute, which has no such term, None, None and ones.
+    y, y_currents, sigma : the vector y, its currents, and the pivot of the rank-one term of K^-1.
+        If the whole attribute is measured, there is no such term: None, None and ones.
     """
 
     s: Array
@@ -434,7 +455,7 @@ class _Sweep:
     sigma: Array
 
     def inner_form(self, vectors: Array) -> Array:
-        """Return v^T inner v, shape (nodes, k), for vectors v of length r, shape (r, nodes, k)."""
+        """Return v^T inner v, shape (nodes, k), for k vectors v per node, shape (r, nodes, k)."""
         out = np.zeros(vectors.shape[1:])
         for a in range(len(vectors)):
             for b in range(len(vectors)):
@@ -443,15 +464,16 @@ class _Sweep:
 
 
 def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
-    """Yield the matrices Y_j of all quadrature nodes, several nodes at a time.
+    """Yield the matrices Y_j = (K^-1 + s_j G)^-1 of all quadrature nodes, in batches of nodes.
 
-    ``mass`` holds the weights mu, with sum 1 and shape (n,).
+    ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.
     """
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
-    # 1 / low and 1 / high bound the spectrum of K G: low by its trace, high by G >= a D^T D + floor
-    # I and D^T diag(1/mu) D <= D^T D / min(mu) or, by Gershgorin, twice its largest diagonal entry;
-    # on the whole attribute the sum of squares of the suffixes is at least |z|^2 / (2 n)
+    # The eigenvalues of K G are between 1 / high and 1 / low.  1 / low is the trace of K G.  high
+    # follows from G >= a D^T D + floor I, and from two bounds on D^T diag(1/mu) D: D^T D / min(mu),
+    # and by Gershgorin twice its largest diagonal entry.  If the whole attribute is measured, the
+    # sum of squares of the suffixes is at least |z|^2 / (2 n).
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
     floor += min(gram.total, 0.0) if space.whole else 0.0
@@ -469,8 +491,8 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         stretch = 1.0 / (1.0 + s * gram.marginal * mass)
         resistance, conductance = mass * stretch, 1.0 / mass + s * gram.marginal
         left, right = _ladders(resistance, conductance, s * tau, m)
-        # conductance from node k to ground through the ladder on its right, without its own leak,
-        # which ``left`` includes
+        # Conductance from node k to ground through the ladder on its right.  The leak of the node
+        # is left out, because ``left`` includes it.
         right_only = np.zeros_like(left)
         right_only[:, : m - 1] = right[:, 1:] / (1.0 + resistance[:, 1:m] * right[:, 1:])
         if not space.whole:
@@ -528,15 +550,22 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
 
 
 def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tuple[Array, Array]:
-    """Return two conductances to ground of every node of a ladder of resistors.
+    """Return two conductances to ground for every node of ladders of resistors.
 
-    Node k lies between the resistors k and k + 1, and a resistor called leak connects it to ground;
-    resistor 0, and resistor m if it exists, end at ground.  The first result is the conductance
-    through the node's leak and the ladder on its left, the second that through its leak and the
-    ladder on its right.
+    Node k lies between the resistors k and k + 1, and an extra resistor, the leak, connects it to
+    ground.  Resistor 0 ends at ground, and so does resistor m if it exists.  There is one ladder per
+    quadrature node.
 
-    Shapes: resistance and conductance (quadrature nodes, n), leak (quadrature nodes, 1), results
-    (quadrature nodes, m).
+    Parameters
+    ----------
+    resistance, conductance : of the resistors, shape (quadrature nodes, n).
+    leak : conductance of the leaks of a ladder, shape (quadrature nodes, 1).
+    m : number of nodes of a ladder.
+
+    Returns
+    -------
+    The conductances to ground through the leak and all of the ladder on the left of the node, and
+    those through the leak and all of the ladder on the right; shape (quadrature nodes, m) each.
     """
     n = conductance.shape[1]
     diagonal = conductance[:, :m] + leak
@@ -553,10 +582,10 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
 
 
 def _pivots(diagonal: Array, between: Array) -> Array:
-    """Return the pivots of symmetric tridiagonal matrices, one per quadrature node.
+    """Return the pivots of symmetric tridiagonal matrices, one matrix per quadrature node.
 
-    ``diagonal`` and the result have shape (nodes, m); ``between`` holds the entries beside the
-    diagonal with opposite sign, shape (nodes, m - 1).
+    The result and the diagonals have shape (nodes, m).  ``between`` holds the negatives of the
+    entries next to the diagonal, shape (nodes, m - 1).
     """
     import scipy.linalg.lapack
 
@@ -568,17 +597,23 @@ def _pivots(diagonal: Array, between: Array) -> Array:
 
 
 def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Array:
-    """Return the l_k with l_k = leak + l_(k-1) / (1 + r_k l_(k-1)), by Newton's method.
+    """Solve the recurrence l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
 
-    ``first`` is the conductance of the first resistor, so that l_0 = leak + first.  ``rough`` holds
-    approximate values, pivots minus conductances.  Next to a nearly empty cell, whose resistor has
-    a large conductance, their absolute error is 1e-16 times this conductance.  The right-hand side
-    of the recurrence has no subtraction, so a few Newton steps, each a bidiagonal system, reach
-    full accuracy.
+    The initial values ``rough`` are differences of pivots and conductances.  Near a cell with little
+    weight, whose conductance is large, cancellation makes them inaccurate.  The recurrence has no
+    subtraction, so that a few Newton steps, each of which solves a bidiagonal system, reach full
+    accuracy.
+
+    Parameters
+    ----------
+    rough : initial values of the l_k, shape (nodes, m).
+    first : conductance of the first resistor, shape (nodes,); l_0 = leak + first.
+    resistance : the r_k for k = 1..m - 1, shape (nodes, m - 1).
+    leak : conductance of the leaks, shape (nodes, 1).
     """
     import scipy.linalg.lapack
 
-    # if all queries are the marginal's, on the whole attribute, no leak connects nodes to ground
+    # the leak is 0 if only the marginal is queried and the whole attribute is measured
     leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first
@@ -600,7 +635,7 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
         solution, _ = scipy.linalg.lapack.dtbtrs(banded, error.ravel(), uplo="L", diag="U")
         correction = np.asarray(solution).reshape(values.shape)
         correction /= values
-        # the conductances stay positive, and later steps make up for a shortened one
+        # corrections are limited so that the conductances stay positive
         values *= 1.0 + np.maximum(correction, -0.9)
         if max(correction.max(), -correction.min()) <= LADDER_TOLERANCE:
             break
@@ -608,10 +643,13 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
 
 
 def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
-    """Return the solutions of the tridiagonal system of every node, shape (sources, nodes, m).
+    """Solve one tridiagonal system per quadrature node; return shape (sources, nodes, m).
 
-    ``sources`` are right-hand sides, shape (nodes, m) each.  ``pivots`` and ``multiplier`` are the
-    L D L^T factorization of the systems, L having the negative multipliers below its diagonal.
+    Parameters
+    ----------
+    pivots, multiplier : L D L^T factorization of the systems.  D has the pivots, shape (nodes, m); L
+        has the negative multipliers, shape (nodes, m - 1), below its unit diagonal.
+    sources : right-hand sides, shape (nodes, m) each.
     """
     import scipy.linalg.lapack
 
@@ -625,7 +663,10 @@ def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
 
 
 def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
-    """Return the cost d_i = c_i^T Q c_i of every cell, shape (n,); its mean under mu is f(mu)."""
+    """Return the privacy cost d_i = c_i^T Q c_i of every cell, shape (n,).
+
+    Its mean under the weights mu = ``mass`` is the dual value f(mu).
+    """
     norms = np.zeros(space.cells)
     for sweep in _sweeps(space, mass):
         parallel = sweep.s * space.gram.marginal + sweep.joint
@@ -642,14 +683,15 @@ def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
 class IntervalSolution:
     """Dual weights for interval queries, with the strategy that they determine and its gap.
 
-    Variances are in counts^2 at privacy cost 1.  On a residual space they are the variances of the
-    queries' components in that space.
+    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
+    the variances of the queries' components in this space.
 
     Attributes
     ----------
     space : the queries, and whether a residual space or the whole attribute is measured.
-    dual : weights mu with sum 1, shape (n,).
-    norms : cost d_i of every cell under the precision Q, shape (n,).
+    dual : weights mu of the cells, shape (n,) with sum 1.
+    norms : privacy cost d_i of every cell before the strategy is scaled to privacy cost 1, shape
+        (n,).
     evaluations : number of evaluations of f in the search.
     """
 
@@ -660,7 +702,7 @@ class IntervalSolution:
 
     @property
     def trace(self) -> float:
-        """f(mu) = tr (G K)^(1/2)."""
+        """Dual value f(mu) = tr (G K)^(1/2); its square is a lower bound on the total variance."""
         return float(self.dual @ self.norms)
 
     @property
@@ -679,10 +721,10 @@ class IntervalSolution:
         return math.sqrt(max(self.value / self.bound, 1.0)) - 1.0
 
     def center_gradient(self) -> Array:
-        """Return the derivative of f(mu) by the center, shape (n,).
+        """Return the derivative of the dual value f(mu) by the center, shape (n,).
 
-        It is determined up to a constant added to all entries, because centers have sum 1.  At
-        optimal weights it is also the derivative of the optimum (envelope theorem).
+        Centers have sum 1, so a constant added to all entries makes no difference.  At optimal
+        weights it is also the derivative of the optimal value (envelope theorem).
         """
         if self.space.whole:
             raise ValueError(
@@ -698,7 +740,7 @@ class IntervalSolution:
         return np.append(np.cumsum(by_cumulative[::-1])[::-1], 0.0)
 
     def cell_variances(self) -> Array:
-        """Return the variance of every cell, shape (n,)."""
+        """Return the variance of the estimated count of every cell, shape (n,)."""
         mass, space = self.dual, self.space
         out = np.zeros(space.cells)
         for sweep in _sweeps(space, mass):
@@ -706,18 +748,21 @@ class IntervalSolution:
             terms = resistance / (1.0 + resistance * sweep.joint)
             terms -= sweep.inner_form(sweep.U_currents * resistance)
             if sweep.y_currents is not None:
-                rest = mass - space.pi - resistance * sweep.y_currents
-                terms += rest**2 / sweep.sigma
+                rank_one = mass - space.pi - resistance * sweep.y_currents
+                terms += rank_one**2 / sweep.sigma
             out += np.sum(sweep.w * terms, axis=0)
         return np.asarray(out * self.norms.max())
 
     def prefix_variances(self) -> Array:
-        """Return the variance of every prefix, shape (n,); the last is the total."""
+        """Return the variance of every prefix (cells 0..i), shape (n,); the last is the total."""
         last = np.arange(self.space.cells)
         return self.range_variances(np.zeros_like(last), last)
 
     def range_variances(self, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Array:
-        """Return the variances of k ranges, from cells ``first`` to cells ``last`` inclusive."""
+        """Return the variances of k ranges, each from cell ``first`` to cell ``last`` inclusive.
+
+        ``first``, ``last`` and the result have shape (k,).
+        """
         m = self.space.dimension
         # the differences of a range are 1 at its last cell and -1 at the cell before its first one
         start, end = np.asarray(first) - 1, np.asarray(last)
@@ -750,7 +795,8 @@ class IntervalSolution:
             )
         n = self.space.cells
         prefixes = self.prefix_variances()
-        suffixes = np.zeros(n)  # each the complement of a prefix
+        # variance of the suffix that begins after each prefix
+        suffixes = np.zeros(n)
         suffixes[:-1] = self.range_variances(np.arange(1, n), np.full(n - 1, n - 1))
         # 2 Cov(prefix, total) = Var(prefix) + Var(total) - Var(total - prefix)
         return np.diff(0.5 * (prefixes + prefixes[-1] - suffixes), prepend=0.0)
@@ -786,9 +832,8 @@ class IntervalSolution:
                 right_factors.append(u)
         if left_factors:
             np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=out)
-        # The tridiagonal inverses are added up row by row: for every quadrature node, row k of the
-        # lower triangle follows from row k - 1. The columns before a block of rows need one matrix
-        # product per block.
+        # The tridiagonal inverses are added up row by row; in the lower triangle of each, row k
+        # follows from row k - 1.  The columns before a block of rows need one matrix product.
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)  # of the multipliers from each column to the block
         for start in range(0, m, BLOCK_ROWS):
@@ -812,11 +857,11 @@ class IntervalSolution:
         return out
 
     def strategy(self) -> tuple[Array, Array]:
-        """Return strategy rows B on the cells and the reconstruction R of the differences.
+        """Return strategy rows B and the matrix R that estimates differences from their answers.
 
-        Shapes (m, n) and (m, m).  Columns of B have norm at most 1; R @ answers estimates the
-        differences, which determine the component of every query, with covariance R R^T at noise
-        scale 1.
+        B has shape (m, n) and columns of norm at most 1.  R has shape (m, m): R @ answers are the
+        estimated differences, with covariance R R^T at noise scale 1.  The answers of all queries
+        follow from the differences.
         """
         import scipy.linalg
 
@@ -832,9 +877,10 @@ class IntervalSolution:
 
 
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
-    """Return the solution with these dual weights, scaled to sum 1, and its cells' costs.
+    """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,); scaled ones below `MIN_SHARE` / n are raised to it.
+    ``weights`` have shape (n,) and any positive sum; they are scaled to sum 1, and weights below
+    `MIN_SHARE` / n are raised to this value.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # weights that an earlier call returned are not scaled again, which would change last digits
@@ -854,14 +900,20 @@ def solve(
 ) -> IntervalSolution:
     """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
 
-    The fixed point mu_i = mu_i d_i / f increases f in every step; Anderson acceleration on log mu
-    makes it converge in some 10 to 50 steps, and a step that decreases f is replaced.
+    The iteration mu_i <- mu_i d_i / f increases f in every step.  Anderson acceleration on log mu
+    reduces it to some 10 to 50 steps; an accelerated step that decreases f is replaced by a plain one.
 
     Parameters
     ----------
-    gap, evaluations, deadline : required relative RMSE gap, largest number of evaluations, and time
-        limit on the clock of `planning_time`.
-    start : initial weights, shape (n,); None for uniform.
+    space : the queries, and whether a residual space or the whole attribute is measured.
+    gap : required relative RMSE gap.
+    evaluations : largest number of evaluations of f.
+    deadline : time limit on the clock of `planning_time`.
+    start : initial weights, shape (n,); None for equal weights.
+
+    Returns
+    -------
+    The solution with the smallest gap, also if a limit ended the search.
     """
     n = space.cells
     best = current = evaluate(space, np.ones(n) if start is None else start)
@@ -872,7 +924,7 @@ def solve(
             return replace(best, evaluations=count)
         point = np.log(current.dual)
         step = np.log(np.maximum(current.norms / current.trace, 1e-30))
-        # the extrapolation leaves out weights that are at their minimum and would decrease
+        # weights at their minimum that would decrease further take no part in the acceleration
         step[(point <= math.log(1.01 * MIN_SHARE / n)) & (step < 0.0)] = 0.0
         points, steps = [*points, point][-HISTORY:], [*steps, step][-HISTORY:]
         proposal = point + step

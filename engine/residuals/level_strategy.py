@@ -33,14 +33,17 @@ from engine.workload.families import Areas
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaRows(EntryRows):
-    """Strategy rows on the areas of a tree, shape (rows, n).
+    """Strategy matrix with one row per measured area, shape (rows, n), without its entries.
+
+    A row has one value on the cells of its area and another value on all other cells.
 
     Attributes
     ----------
     tree : the areas.
-    measured : numbers of the areas with a row, the root being number 0, shape (rows,).
-    inside, outside : entry of every row on the cells of its area and on the other cells, shape
-        (rows,); they may be integers.
+    measured : index of the area of every row, shape (rows,); areas are counted level by level from
+        the root, which has index 0.
+    inside, outside : value of every row inside and outside its area, shape (rows,); real or integer.
+    transposed : whether the matrix is transposed, shape (n, rows).
     """
 
     form: ClassVar[str] = "areas"
@@ -61,7 +64,7 @@ class AreaRows(EntryRows):
 
     @property
     def entries(self) -> Array:
-        """The entries inside and outside the area of every row, shape (rows, 2)."""
+        """The values of every row inside and outside its area, shape (rows, 2)."""
         return np.column_stack([self.inside, self.outside])
 
     def with_entries(self, entries: npt.NDArray[Any]) -> AreaRows:
@@ -76,13 +79,13 @@ class AreaRows(EntryRows):
         return {"order": tree.order, "ranges": ranges}
 
     def column_norms(self, power: int) -> Array:
-        """Return the sum of |entry|^power of every column, shape (n,)."""
+        """Return for every column the sum of its entries |x|^power, shape (n,)."""
         inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
         return np.asarray(self._by_cell(inside - outside) + outside.sum())
 
     def column_products(self, cells: Index, other: int) -> Array:
-        """Return the inner products of columns with the column ``other``, shape (k,)."""
-        # column ``other`` of the matrix, one entry per row
+        """Return the inner products of the k columns ``cells`` with column ``other``, shape (k,)."""
+        # the answers to a table with one record, in the cell ``other``, are this column
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0
         column = self._answers(is_other)
@@ -90,9 +93,9 @@ class AreaRows(EntryRows):
         return np.asarray(products[cells] + float(self.outside @ column))
 
     def _by_cell(self, values: npt.NDArray[Any]) -> Any:
-        """Return for every cell the sum of ``values`` over the rows whose areas contain the cell.
+        """Return for every cell the sum of the values of all rows whose areas contain the cell.
 
-        ``values`` has shape (..., rows), the result (..., n).
+        ``values`` has one entry per row, shape (..., rows); the result has shape (..., n).
         """
         counts = self.tree.counts
         by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
@@ -105,7 +108,7 @@ class AreaRows(EntryRows):
         return out
 
     def _answers(self, tensor: npt.NDArray[Any]) -> Any:
-        """Return the strategy answers of tables, (..., n) to (..., rows)."""
+        """Return the answers of the rows to tables of shape (..., n), shape (..., rows)."""
         sums = self.tree.area_sums(tensor)
         total = sums[0]
         answers = np.concatenate(sums, axis=-1)[..., self.measured]
@@ -122,13 +125,15 @@ class AreaRows(EntryRows):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaEstimates:
-    """Maps between answers of areas, estimates of cells and residual coordinates.
+    """Least squares estimates of the cells from the answers of measured areas.
+
+    Areas finer than the last measured level are estimated by dividing its areas evenly.
 
     Attributes
     ----------
-    tree : all areas; the estimates are on its cells.
+    tree : all areas; its last level consists of the cells.
     estimates : least squares on the areas down to the last measured level.
-    measured : numbers of the measured areas, the root being number 0.
+    measured : indices of the measured areas, counted level by level from the root with index 0.
     """
 
     tree: AreaTree
@@ -146,7 +151,7 @@ class AreaEstimates:
         return np.diff(self.estimates.tree.starts[-1], append=self.tree.cells)
 
     def apply_covariance(self, queries: Array) -> Array:
-        """Return Sigma q along the last axis, with Sigma the covariance of the cells, (..., n)."""
+        """Multiply queries, shape (..., n), by the covariance matrix of the estimated cells."""
         return self._spread(self.estimates.solve(self._means(queries)))
 
     def _means(self, queries: Array) -> Array:
@@ -154,14 +159,15 @@ class AreaEstimates:
         return np.asarray(self.estimates.tree.area_sums(queries)[-1] / self.sizes)
 
     def _spread(self, values: Array) -> Array:
-        """Divide values of the areas of the last measured level evenly among their cells."""
+        """Divide the value of every area of the last measured level evenly among its cells."""
         return np.asarray((values / self.sizes)[..., self.estimates.tree.position[-1]])
 
     def cells_of(self, answers: Array) -> Array:
-        """Return the estimates of the cells from strategy answers, (..., rows) to (..., n)."""
+        """Return the estimated cells, shape (..., n), from strategy answers, shape (..., rows)."""
         measured_tree, scaled = self.estimates.tree, answers * self.roots
         by_area = np.zeros((*answers.shape[:-1], sum(measured_tree.counts)))
         by_area[..., self.measured] = scaled
+        # answers of all areas that contain an area, summed from the root down
         loads, first = np.zeros((*answers.shape[:-1], 1)), 0
         for count, parent in zip(measured_tree.counts, measured_tree.parent, strict=True):
             loads = loads[..., parent] + by_area[..., first : first + count]
@@ -169,7 +175,7 @@ class AreaEstimates:
         return self._spread(self.estimates.solve(loads))
 
     def answers_of(self, queries: Array) -> Array:
-        """Return the weights that the estimates of queries give to the answers, shape (..., rows).
+        """Return for every query the weight of each strategy answer in its estimate, (..., rows).
 
         ``queries`` has shape (..., n).
         """
@@ -179,7 +185,10 @@ class AreaEstimates:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaReconstruction(Operator):
-    """Maps strategy answers to residual coordinates, shape (n - 1, rows)."""
+    """Matrix that estimates residual coordinates from strategy answers, shape (n - 1, rows).
+
+    Its entries are not stored.
+    """
 
     areas: AreaEstimates
     transposed: bool = False
@@ -201,7 +210,10 @@ class AreaReconstruction(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaCovariance(Operator):
-    """Covariance of the residual coordinates at noise scale 1, shape (n - 1, n - 1)."""
+    """Covariance matrix of the estimated residual coordinates at noise scale 1, (n - 1, n - 1).
+
+    Its entries are not stored.
+    """
 
     areas: AreaEstimates
 
@@ -219,7 +231,10 @@ class AreaCovariance(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AreaPrecision(PrecisionMatrix):
-    """Precision matrix B^T B of the residual table of areas, shape (n, n); the rows B sum to 0."""
+    """Precision matrix B^T B of the table without its total, shape (n, n), for strategy rows B.
+
+    Its entries are not stored.
+    """
 
     rows: AreaRows
 
@@ -237,9 +252,10 @@ class AreaPrecision(PrecisionMatrix):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelStrategy(Strategy):
-    """Strategy that measures areas of one wide attribute, each minus its share of the total.
+    """Strategy that measures the count of areas, each minus a fixed share of the total.
 
-    The shares are those of the center.  No matrices are stored.
+    The share of an area is the sum of the attribute's center over its cells.  Rows and
+    reconstruction are operators, so that no matrix is stored for a wide attribute.
     """
 
     rows: AreaRows  # type: ignore[assignment]
@@ -267,19 +283,19 @@ class LevelStrategy(Strategy):
 
     @property
     def tree(self) -> AreaTree:
-        """The areas, also those that are not measured; the last level consists of the cells."""
+        """All areas, measured or not; the last level consists of the cells."""
         return self._areas.tree
 
     def product_range(self, level: int) -> tuple[float, float]:
-        """Return bounds on the inner products of the columns of two different cells.
+        """Return bounds (low, high) on the inner product of the columns of two different cells.
 
-        The smallest area of the tree that contains both cells is on the given level.
+        The bounds hold for all pairs of cells whose smallest common area is on the given level.
         """
         rows, measured_tree = self.rows, self.rows.tree
         if level > measured_tree.depth:  # the two columns are equal
             costs = self.column_costs("gaussian")
             return float(costs.min()), float(costs.max())
-        # column x has the entry d + o in the rows of the areas that contain x, and o in the others
+        # column x has the entry d + o in the rows of areas that contain cell x, and o in other rows
         o, d = np.asarray(rows.outside), rows.inside - rows.outside
         mixed = rows._by_cell(d * o)[measured_tree.order]
         squares = np.zeros(sum(measured_tree.counts))
@@ -304,8 +320,9 @@ class LevelStrategy(Strategy):
 
     @cached_property
     def rounding_terms(self) -> int:
-        # an answer is a sum over its area times (inside - outside), plus the total times outside,
-        # with at most 4 roundings more than a sum of terms that are |inside| + 2 |outside| per record
+        # An answer is (inside - outside) times the count of the area plus outside times the total.
+        # It has at most 4 roundings more than these two sums, and each record adds at most
+        # |inside| + 2 |outside| in absolute value.
         rows = self.rows
         inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
         absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
@@ -338,7 +355,7 @@ class LevelStrategy(Strategy):
         position = self._areas.estimates.tree.position[-1]
         indicators = np.zeros((self.rank + 1, self.cells))
         indicators[position, np.arange(self.cells)] = 1.0 / np.sqrt(self._areas.sizes[position])
-        # remove the constant part of the rows; the last row is then a combination of the others
+        # in residual coordinates the rows sum to 0, so the last one depends on the rows before it
         residual = np.asarray(indicators @ CosineMatrix(cells=self.cells))
         return np.asarray(np.linalg.qr(residual.T[:, : self.rank])[0])
 
@@ -353,9 +370,9 @@ class LevelStrategy(Strategy):
         return leaving
 
     def total_variance(self, gram: LevelGram) -> float:
-        """Return the summed variance of area counts at noise scale 1, in counts^2.
+        """Return the sum of weight times variance of all areas at noise scale 1, in counts^2.
 
-        The strategy measures all levels with a weight.
+        All levels with positive weights in ``gram`` must be measured.
         """
         return math.fsum(
             float(weights @ v)
@@ -378,10 +395,11 @@ class LevelStrategy(Strategy):
         return levels is not None and all(level <= depth for level, _ in levels)
 
     def _levels_of(self, part: Part) -> list[tuple[int, Index]] | None:
-        """Return the areas of the tree that are the queries of a part; None if a query is not one.
+        """Return which areas of the tree the queries of a part count.
 
-        There is one pair for every level of the part: its level in the tree, and the number of the
-        area of every query, shape (queries of the level,).
+        The result has one pair per level of the part: the level in the tree, and the index in this
+        level of the area of every query, shape (queries of the level,).  It is None if a query
+        counts no area of the tree.
         """
         if isinstance(part.family, Areas) and part.family.selection is not None:
             partitions = part.family.selection.areas
@@ -401,7 +419,7 @@ class LevelStrategy(Strategy):
         return out if len(out) == len(partitions) else None
 
     def _variances_of_level(self, level: int) -> Array:
-        """Return the variances of the areas of a level of the tree at noise scale 1."""
+        """Return the variance of every area of one level of the tree at noise scale 1."""
         tree, estimates = self._areas.tree, self._areas.estimates
         depth = estimates.tree.depth
         if level <= depth:
@@ -414,13 +432,13 @@ class LevelStrategy(Strategy):
 
 
 def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
-    """Return precisions of all areas for the uniform center, as a strategy with its gap.
+    """Return the strategy of areas with optimal precisions, for the uniform center.
 
     Parameters
     ----------
-    gram : weights of the levels.
+    gram : weights of the areas.
     options : stopping rule of the search.
-    dual : the ``dual`` of an earlier solution, which replaces the search.
+    dual : the ``dual`` of an earlier solution; if given, it determines the strategy without a search.
     """
     problem = gram.problem
     tree = problem.tree
@@ -457,7 +475,10 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
 
 
 def level_weights(gram: LevelGram, dual: Array) -> Array:
-    """Return the weights of the cells in the lower bound of a solution, sum 1, shape (n,)."""
+    """Return the weights of the cells that prove the lower bound of a solution, shape (n,), sum 1.
+
+    ``dual`` is the ``dual`` of a result of `level_solution`.
+    """
     problem = gram.problem
     tree, (_, mass) = problem.tree, problem.unpack(dual)
     sizes = np.diff(tree.starts[-1], append=tree.cells)

@@ -52,17 +52,21 @@ from engine.residuals.intervals import inverse_root_quadrature
 from engine.residuals.operators import CosineMatrix, Operator
 from engine.workload import AreaWeights
 
-# sharpness of the smooth maximum in every round of the search; a round starts from the last one
+# sharpness of the smooth maximum in every round of the search; a round starts from the result of the
+# round before
 SHARPNESS = (10.0, 50.0, 200.0, 1e3, 5e3, 2e4, 1e5)
-# earlier steps that the quasi-Newton method combines, and its largest number of steps per round
-HISTORY, MAX_STEPS = 20, 200
+# number of earlier steps that the quasi-Newton method combines
+HISTORY = 20
+# largest number of steps of the quasi-Newton method in a round
+MAX_STEPS = 200
 # smallest weight of a cell in the lower bound, as a share of equal weights
 MIN_SHARE = 1e-6
-# precisions of areas below this share of the largest one are set to 0: the area is not measured
+# areas whose precision is below this share of the largest precision are not measured
 MIN_PRECISION = 1e-6
-# gap that the search has to prove: precisions per area do not reach every optimum
+# The search ends at this relative RMSE gap even if a smaller one is required, because independent
+# measurements of areas cannot always reach the optimum of all strategies.
 SEARCH_GAP = 1e-4
-# relative decrease in one step that ends a round
+# a round ends when a step decreases the logarithm of the objective by less than this share
 MIN_GAIN = 1e-9
 
 Levels = list[Array]  # one array per level, from the root to the cells, shape (areas of the level,)
@@ -77,10 +81,10 @@ class AreaTree:
 
     Attributes
     ----------
-    area_of_cell : for every level after the root, the number of the area of every cell, shape (n,);
-        from coarse to fine.  The last level may be coarser than the cells.
-    copies : for every level, the number of equal siblings that each area represents, itself
-        included; None if every area represents itself only.  See `LevelProblem.quotient`.
+    area_of_cell : for every level after the root, from coarse to fine, the index of the area that
+        contains each cell, shape (n,).  The areas of the last level may have several cells.
+    copies : number of equal siblings that each area stands for, itself included, one array per
+        level.  None if every area stands for itself only.
     """
 
     area_of_cell: tuple[Index, ...]
@@ -113,7 +117,7 @@ class AreaTree:
 
     @cached_property
     def parent(self) -> tuple[Index, ...]:
-        """For every level, the number of the area of the level before; 0 for the root."""
+        """For every level, the index of the parent of each area in the level before; 0 for the root."""
         parents = [np.zeros(1, dtype=np.int64)]
         for first, starts in zip(self.first_child, self.starts[1:], strict=True):
             children = np.diff(first, append=len(starts))
@@ -122,7 +126,10 @@ class AreaTree:
 
     @cached_property
     def position(self) -> tuple[Index, ...]:
-        """For every level, the number of the area of every cell, shape (n,), cells unsorted."""
+        """For every level, the index of the area that contains each cell, shape (n,).
+
+        Areas are numbered as in ``starts``; the cells are in their original order.
+        """
         positions = []
         for starts in self.starts:
             counts = np.diff(starts, append=self.cells)
@@ -159,13 +166,14 @@ class AreaTree:
         return self if depth == self.depth else AreaTree(area_of_cell=self.area_of_cell[:depth])
 
     def split(self, values: Array) -> Levels:
-        """Split an array of all areas, root first, into one array per level."""
+        """Split values of all areas, shape (areas,) from the root down, into one array per level."""
         return np.split(values, np.cumsum(self.counts)[:-1])
 
     def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
-        """Return the sums over the areas of every level along the last axis, (..., n) to (..., k).
+        """Return the count of every area, one array per level, from tables of shape (..., n).
 
-        Every sum adds up those of the children, so that it has few rounding errors.
+        The array of a level with k areas has shape (..., k).  The count of an area is the sum of
+        those of its children, so that few roundings add up.
         """
         sums = [np.add.reduceat(table[..., self.order], self.starts[-1], axis=-1)]
         for level in reversed(range(self.depth)):
@@ -174,9 +182,9 @@ class AreaTree:
 
     @cached_property
     def summands(self) -> int:
-        """Upper bound on the number of roundings of each value in a sum over an area.
+        """Upper bound on how many roundings each cell's value goes through in `area_sums`.
 
-        It adds up the largest number of children on every level.
+        It is the sum over the levels of the largest number of children.
         """
         ends = [*self.first_child, self.starts[-1]]
         counts = [*self.counts[1:], self.cells]
@@ -186,20 +194,20 @@ class AreaTree:
         )
 
     def upward(self, values: Array, level: int) -> Array:
-        """Return the sums over the children of the areas of a level along the last axis."""
+        """Return for every area of a level the sum of its children's values (last axis)."""
         return np.add.reduceat(values, self.first_child[level], axis=-1)
 
     def child_sums(self, values: Array, level: int) -> Array:
-        """Return the sums of `upward` over all areas of the attribute that the children represent."""
+        """Return for every area of a level the sum over its children, equal siblings counted too."""
         return self.upward(self.repeated(values, level + 1), level)
 
     def repeated(self, values: Array, level: int) -> Array:
-        """Return values of a level times the number of siblings that each area represents."""
+        """Multiply the values of a level by the number of equal siblings each area stands for."""
         return values if self.copies is None else values * self.copies[level]
 
     @cached_property
     def numbers(self) -> tuple[Array, ...]:
-        """For every level, how many areas of the attribute each area represents."""
+        """For every level, how many areas of the attribute each area of the tree stands for."""
         if self.copies is None:
             return tuple(map(np.ones, self.counts))
         numbers = [np.ones(1)]
@@ -223,7 +231,7 @@ class LevelGram:
 
     @classmethod
     def of(cls, area_weights: AreaWeights) -> LevelGram:
-        """Return the Gram of weights that are numbered as the areas of a hierarchy."""
+        """Return the Gram of weighted areas; the weights are in the order of the hierarchy's areas."""
         tree = area_tree(area_weights.levels)
         weights = [np.zeros(1)]
         for position, areas, values in zip(
@@ -235,14 +243,15 @@ class LevelGram:
         return cls(tree=tree, weights=tuple(weights))
 
     def marginal(self, weight: float) -> LevelGram:
-        """Return the Gram of the cells, with equal weights, on the areas of this Gram."""
+        """Return the Gram of the counts of all cells with this weight, on the same tree."""
         weights = [np.zeros(count) for count in self.tree.counts[:-1]]
         return LevelGram(tree=self.tree, weights=(*weights, np.full(self.tree.counts[-1], weight)))
 
     def __add__(self, other: LevelGram) -> LevelGram:
         if other.tree.key != self.tree.key:
             raise ValueError(
-                "Grams of two hierarchies have no sum in this form. Form their matrices."
+                "The Grams belong to two different hierarchies and have no sum with one weight per"
+                " area. Add their dense matrices."
             )
         weights = tuple(a + b for a, b in zip(self.weights, other.weights, strict=True))
         return LevelGram(tree=self.tree, weights=weights)
@@ -268,14 +277,17 @@ class LevelGram:
         return max(float(weights.max()) for weights in self.weights[1:])
 
     def key(self, scale: float) -> tuple[str, bytes]:
-        """Hashable identity of the Gram divided by ``scale``, without the weight of the total."""
+        """Return a key that is equal for equal Grams, after division by ``scale``.
+
+        The weight of the total is left out, because residual Grams do not depend on it.
+        """
         digest = hashlib.sha256()
         for weights in self.weights[1:]:
             digest.update(_rounded(weights / scale).tobytes())
         return self.tree.key, digest.digest()
 
     def product(self, table: Array) -> Array:
-        """Return W^T W x for the queries W along the last axis, shape (..., n)."""
+        """Multiply tables, shape (..., n), by the Gram W^T W of the weighted areas W."""
         sums = self.tree.area_sums(table)
         out = np.zeros(table.shape)
         for weights, values, position in zip(self.weights, sums, self.tree.position, strict=True):
@@ -284,7 +296,7 @@ class LevelGram:
         return out
 
     def total_square(self, pi: Array) -> float:
-        """Return pi^T W^T W pi, the sum of the squared answers of the queries to a center."""
+        """Return the weighted sum of the squared counts of all areas in the table ``pi``."""
         return math.fsum(
             float(weights @ values**2)
             for weights, values in zip(self.weights, self.tree.area_sums(pi), strict=True)
@@ -294,7 +306,7 @@ class LevelGram:
         """Return the trace of the residual Gram for the uniform center, in counts^2."""
         sizes = self.tree.area_sums(np.ones(self.cells))
         return math.fsum(
-            # an area of k cells has k (1 - k/n) as squared norm of its residual part
+            # the query of an area of k cells minus its mean k/n has the squared norm k (1 - k/n)
             float(np.sum(weights * k * (1.0 - k / self.cells)))
             for weights, k in zip(self.weights[1:], sizes[1:], strict=True)
         )
@@ -306,13 +318,20 @@ def _cached_tree(levels: tuple[bytes, ...]) -> AreaTree:
 
 
 def area_tree(levels: Sequence[Index]) -> AreaTree:
-    """Return the tree of the areas of every cell, shape (n,) per level, from coarse to fine."""
+    """Return the tree of nested levels.
+
+    ``levels`` has for every level, from coarse to fine, the index of the area of each cell, shape
+    (n,).  Trees are cached.
+    """
     return _cached_tree(tuple(np.ascontiguousarray(level, np.int64).tobytes() for level in levels))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelMatrix(Operator):
-    """Residual Gram N^T W^T W N of area counts as an operator, shape (n - 1, n - 1)."""
+    """Residual Gram N^T W^T W N of weighted areas W, shape (n - 1, n - 1), without its entries.
+
+    N is the cosine basis.
+    """
 
     gram: LevelGram
 
@@ -335,13 +354,15 @@ class LevelMatrix(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LeastSquares:
-    """Least squares estimates of z, with sum 0, from measurements of all areas of a tree.
+    """Least squares estimates of area counts without the total, from measurements of all areas.
+
+    The estimated table z has sum 0.  The recurrences are those of the module's docstring.
 
     Attributes
     ----------
-    tree : the measured areas.
-    precisions : inverse variance of the measurement of every area, one array per level; that of the
-        root is not used, and those of the last level are positive.
+    tree : the areas.
+    precisions : inverse variance of the measurement of every area, one array per level.  Those of
+        the last level are positive, others may be 0; that of the root is ignored.
     """
 
     tree: AreaTree
@@ -361,7 +382,7 @@ class LeastSquares:
 
     @cached_property
     def shares(self) -> Levels:
-        """For every area, its share u_c / s_a of a change of its parent; 0 for the root."""
+        """Share u_c / s_a of every area c in a change of its parent a, by level; 0 for the root."""
         return [np.zeros(1)] + [
             u / s[parent]
             for u, s, parent in zip(
@@ -371,7 +392,7 @@ class LeastSquares:
 
     @cached_property
     def variances(self) -> Levels:
-        """Variance of the estimate of z(a) for every area; 0 for the root."""
+        """Variance of the estimated z(a) of every area a, one array per level; 0 for the root."""
         variances = [np.zeros(1)]
         for u, share, parent in zip(
             self.inside[1:], self.shares[1:], self.tree.parent[1:], strict=True
@@ -380,9 +401,9 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivatives of the weighted sum of the variances by the precisions.
+        """Return the derivative of the weighted sum of all variances by every precision.
 
-        ``weights`` has one array per level.
+        ``weights`` and the result have one array per level.
         """
         tree, shares, variances = self.tree, self.shares, self.variances
         # derivative by the variance of every area, from the cells up
@@ -407,7 +428,7 @@ class LeastSquares:
         return out
 
     def solve(self, loads: Array) -> Array:
-        """Return Sigma h along the last axis, with Sigma the covariance of z on the last level.
+        """Multiply vectors by the covariance matrix of the estimates on the last level.
 
         ``loads`` and the result have shape (..., areas of the last level).
         """
@@ -420,19 +441,22 @@ class LeastSquares:
         sums.reverse()
         z = np.zeros((*loads.shape[:-1], 1))
         for level in range(1, tree.depth + 1):
-            missing = z - sums[level - 1]
-            z = gains[level] + self.shares[level] * missing[..., tree.parent[level]]
+            difference = z - sums[level - 1]
+            z = gains[level] + self.shares[level] * difference[..., tree.parent[level]]
         return z
 
 
 def _rounded(numbers: Array) -> Array:
-    """Return numbers rounded to 40 binary digits each, so that those with rounding errors are equal."""
+    """Round every number to 40 binary digits, so that numbers are equal despite rounding errors."""
     mantissas, exponents = np.frexp(numbers)
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissas, 40)), exponents - 40))
 
 
 def cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
-    """Return the privacy cost of every area of the last level, shape (areas,)."""
+    """Return the privacy cost of a record in every area of the last level, shape (areas,).
+
+    ``precisions`` of the areas, and ``center`` summed over every area, have one array per level.
+    """
     costs, common = np.zeros(1), 0.0
     for p, pi, parent, number in zip(
         precisions[1:], center[1:], tree.parent[1:], tree.numbers[1:], strict=True
@@ -444,7 +468,7 @@ def cell_costs(tree: AreaTree, precisions: Levels, center: Levels) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelProblem:
-    """Search for the precisions of all areas of the measured levels, and its lower bound.
+    """Optimisation problem of the precisions of all areas, and its lower bound.
 
     Attributes
     ----------
@@ -459,18 +483,18 @@ class LevelProblem:
 
     @classmethod
     def of(cls, gram: LevelGram) -> LevelProblem:
-        """Return the problem for a Gram and the uniform center."""
+        """Return the problem for the weighted areas of ``gram`` and the uniform center."""
         depth = max(level for level, weights in enumerate(gram.weights) if weights.any())
         tree = gram.tree.truncated(depth)
         center = tree.area_sums(np.full(tree.cells, 1.0 / tree.cells))
         return cls(tree=tree, weights=[np.zeros(1), *gram.weights[1 : depth + 1]], center=center)
 
     def error(self, precisions: Levels) -> float:
-        """Return the weighted sum of the variances of all areas at these precisions."""
+        """Return the weighted sum of the variances of all areas measured with these precisions."""
         return self.total(LeastSquares(tree=self.tree, precisions=precisions))
 
     def total(self, estimates: LeastSquares) -> float:
-        """Return the weighted sum of the variances of all areas."""
+        """Return the weighted sum of the variances of all areas under these estimates."""
         return math.fsum(
             float(weights @ v)
             for weights, v in zip(self.total_weights, estimates.variances, strict=True)
@@ -478,17 +502,18 @@ class LevelProblem:
 
     @cached_property
     def total_weights(self) -> Levels:
-        """Summed weights of the areas that every area represents, one array per level."""
+        """Weight of every area times the number of equal areas it stands for, by level."""
         return [w * number for w, number in zip(self.weights, self.tree.numbers, strict=True)]
 
     @cached_property
     def classes(self) -> tuple[Index, ...]:
-        """For every level, the number of the equivalence class of every area.
+        """For every level, the index of the equivalence class of every area.
 
-        Siblings are equivalent if their weights, centers and all that they contain are equal.
+        Two areas are equivalent if their parents are equivalent, their weights and centers are
+        equal, and so are those of all areas inside them.
         """
         tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
-        # kinds of areas: areas of one kind are equal but for their parents
+        # areas of one kind are equal in all respects but their parents
         values = [
             np.unique(_rounded(numbers / unit), return_inverse=True)[1]
             for numbers, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
@@ -516,13 +541,13 @@ class LevelProblem:
 
     @cached_property
     def quotient(self) -> LevelProblem:
-        """The same problem with one area per equivalence class.
+        """Smaller problem with the same optimum: one area per equivalence class of equal areas.
 
-        Error and cost are convex in the precisions and do not change if equivalent areas are
-        exchanged, so that equivalent areas have equal precisions at an optimum.
+        Equivalent areas have equal precisions at an optimum, because error and cost are convex in
+        the precisions and do not change if equivalent areas are exchanged.
         """
         tree, classes = self.tree, self.classes
-        # one area of every class, and the class of its parent
+        # index of one area of every class, and the class of its parent
         member = [np.unique(numbers, return_index=True)[1] for numbers in classes]
         parents = [
             above[parent[first]]
@@ -542,14 +567,17 @@ class LevelProblem:
         )
 
     def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:
-        """Return the logarithm of error times smooth maximum of the costs, and its derivatives.
+        """Return log(error * smooth maximum of the privacy costs), its gradient and dual weights.
+
+        ``logs`` are the logarithms of the precisions of all areas but the root, shape (areas,).  The
+        smooth maximum is the norm of order ``sharpness``.
 
         Returns
         -------
         value : the logarithm.
-        gradient : its derivatives by the logarithms of the precisions, shape (areas,), without root.
-        mass : derivatives of the smooth maximum by the costs of the areas of the last level,
-            divided by their sum; summed over the areas that each area represents.
+        gradient : its derivative by ``logs``, shape (areas,).
+        mass : derivative of the smooth maximum by the privacy costs on the last level, divided by
+            its sum, shape (areas of the last level,).  An entry includes all equal areas.
         """
         tree = self.tree
         precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
@@ -578,17 +606,17 @@ class LevelProblem:
         return math.log(error) + maximum, np.concatenate(gradient), mass
 
     def root_bound(self, mass: Array) -> float:
-        """Return f(mu) for weights mu of the areas of the last level, with sum 1.
+        """Return f(mu), the root of a lower bound on the weighted sum of variances.
 
-        f(mu)^2 is a lower bound on the weighted sum of variances of every strategy.  Weights are
-        summed over the areas that each area represents.
+        The bound f(mu)^2 holds for every strategy.  ``mass`` holds the weights mu of the areas of
+        the last level, shape (areas,); an entry includes all equal areas the area stands for.
         """
         tree, center, number = self.tree, self.center, self.tree.numbers[-1]
         mass = np.maximum(mass / number, MIN_SHARE / number.sum())
         mass = mass / (number @ mass)
         difference = mass - center[-1]
         slope = difference / mass
-        # 1 / low bounds the largest eigenvalue of G K, 1 / high the smallest
+        # all eigenvalues of G K are between 1 / high and 1 / low
         traces = cell_costs(tree, self.weights, center)
         low = 1.0 / float((number * mass) @ traces)
         smallest = float(self.weights[-1][self.weights[-1] > 0.0].min())
@@ -615,15 +643,20 @@ class LevelProblem:
     def solve(
         self, *, gap: float = 0.0, evaluations: int = 10_000, deadline: float = math.inf
     ) -> Array:
-        """Return precisions of the areas and weights mu of the last level, packed for `unpack`.
+        """Search for the precisions of the areas and the weights mu that prove the lower bound.
 
-        The search is on the `quotient` and ends when the weights prove the relative RMSE gap ``gap``
-        or `SEARCH_GAP`, or at a limit.
+        The search is on the `quotient`.  It ends when the weights prove a relative RMSE gap of
+        ``gap`` or `SEARCH_GAP`, whichever is larger, or at a limit.
 
         Parameters
         ----------
+        gap : required relative RMSE gap.
         evaluations : largest number of evaluations of the error.
         deadline : time limit on the clock of `planning_time`.
+
+        Returns
+        -------
+        Precisions and weights in one vector, for `unpack`.
         """
         import scipy.optimize
 
@@ -631,8 +664,8 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # factors that make the curvatures similar: the curvature of a class grows with its number of
-        # areas, and about with the square root of their size
+        # Scaled variables have similar second derivatives: the second derivative by the logarithm of
+        # a precision grows with the number of equal areas, and about with the root of their size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25
@@ -652,8 +685,8 @@ class LevelProblem:
                 args=(sharpness,),
                 jac=True,
                 method="L-BFGS-B",
-                # with many areas the derivative by each precision is small, so the search must not
-                # end because the gradient is small
+                # no limit on the gradient (gtol): with many areas, the derivative by each precision
+                # is small far from the optimum, too
                 options={"maxcor": HISTORY, "maxiter": MAX_STEPS, "ftol": MIN_GAIN, "gtol": 0.0},
             )
             logs, count = search.x / scales, count + search.nfev
@@ -669,11 +702,12 @@ class LevelProblem:
         return solution
 
     def pack(self, precisions: Array, mass: Array) -> Array:
-        """Return precisions and weights of the last level as one vector with sum 1.
+        """Return precisions and weights as one vector with sum 1.
 
-        ``precisions`` are those of all areas except the root; ``mass`` holds the weights mu.
+        ``precisions`` are those of all areas but the root; ``mass`` holds the weights mu of the
+        areas of the last level.  Small precisions above the last level are set to 0.
         """
-        # areas of little use are not measured; cells are, because a query may depend on them alone
+        # areas of the last level are always measured, because a query may depend on one of them alone
         smallest = MIN_PRECISION * float(precisions.max())
         cells = self.tree.counts[-1]
         precisions = np.where(precisions < smallest, 0.0, precisions)
@@ -681,18 +715,19 @@ class LevelProblem:
         return 0.5 * np.concatenate([precisions / precisions.sum(), mass / mass.sum()])
 
     def scaled(self, precisions: Array) -> Levels:
-        """Return the precisions as one array per level, scaled to the largest privacy cost 1.
+        """Scale precisions so that the largest privacy cost is 1; return one array per level.
 
-        ``precisions`` are those of all areas except the root, in one vector.
+        ``precisions`` are those of all areas but the root, in one vector.
         """
         levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
         largest = float(cell_costs(self.tree, levels, self.center).max())
         return [p / largest for p in levels]
 
     def unpack(self, packed: Array) -> tuple[Levels, Array]:
-        """Return the precisions, scaled to the largest privacy cost 1, and the weights mu.
+        """Return the precisions of all areas and the weights mu of the last level from `solve`.
 
-        ``packed`` is the result of `solve`, with numbers per equivalence class.
+        ``packed`` is the result of `solve`, with one entry per equivalence class.  The precisions,
+        one array per level, are scaled so that the largest privacy cost is 1; mu has sum 1.
         """
         tree = self.quotient.tree
         areas = sum(tree.counts[1:])
@@ -705,7 +740,7 @@ class LevelProblem:
 
 
 def sums_upward(tree: AreaTree, values: Array) -> Levels:
-    """Return the sums of values of the last level over every area, one array per level."""
+    """Return for every area the sum of ``values`` of the last level inside it, one array per level."""
     out = [values]
     for level in reversed(range(tree.depth)):
         out.append(tree.child_sums(out[-1], level))
