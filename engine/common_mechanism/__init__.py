@@ -1,4 +1,4 @@
-"""Common mechanism: coarse or fine analyses and two-stage releases."""
+"""Common mechanism: the choice between coarse and fine analyses in two-stage releases."""
 
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism

@@ -1,23 +1,30 @@
-"""Common part and residuals of blocks on one residual space.
+"""Common part and residuals of several plans' blocks on one residual space.
 
-A block measures the residual coordinates c of its residual space with precision matrix K = M^T M /
-noise^2, where M has its strategy rows in residual coordinates.  Blocks on different residual spaces
-are independent, so the largest common part of several plans is computed one residual space at a
-time.  For one space, with K_i the precision of the block of plan i, and K <= K' if K' - K is
-positive semidefinite, there are three cases:
+A block measures the residual coordinates c of its residual space with the precision matrix
+K = M^T M / noise^2, where M are its strategy rows in residual coordinates.  Blocks on different
+residual spaces are independent, so the common part of several plans is computed one residual space
+at a time.
 
-    one K_i <= all others      K_i is the common part.  The frequent case: closed form, any size.
-    two product blocks         If every factor of one measures a subspace of what the factor of the
-                               other measures, coordinates T_1 (x) ... (x) T_k of these subspaces
-                               make both precisions diagonal.  The common part has the smaller
-                               diagonal entry in every coordinate.
-    otherwise                  Up to `MAX_DENSE_COORDINATES`: the dense common mechanism.  Above:
-                               t K_m of one plan m, with the largest t such that t K_m <= all K_i;
-                               it is valid, but may not be the largest common part.
+**Common part.**  Let K_i be the precision of the block of plan i, and let K <= K' mean that K' - K
+is positive semidefinite.  The common part has the largest precision that is <= all K_i.  There are
+three cases:
 
-The common part is measured first (the look).  What remains for plan i, its residual, has precision
-K_i minus the precision of the look.  It is diagonal in coordinates T_1 (x) ... (x) T_k that are
-computed factor by factor, without a matrix on all residual coordinates.
+    one K_i <= all others      The common part is K_i.  This is the frequent case; it has a closed
+                               form for any size.
+    two product blocks         If every factor of one block measures a subspace of what the factor
+                               of the other block measures, there are coordinates
+                               T_1 (x) ... (x) T_k of these subspaces in which both precisions are
+                               diagonal.  The common part has the smaller diagonal entry in every
+                               coordinate.
+    otherwise                  Up to `MAX_DENSE_COORDINATES` coordinates: the common mechanism of
+                               dense matrices.  Above: t K_m for one plan m and the largest t such
+                               that t K_m <= all K_i.  Its privacy is valid, but another common part
+                               may be larger.
+
+**Residual.**  The common part is measured first; this stage is called the look.  What remains to be
+measured for plan i, its residual, has the precision K_i minus the precision of the look.  This
+precision is diagonal in coordinates T_1 (x) ... (x) T_k, which are computed factor by factor,
+without a matrix on all residual coordinates.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, definitions 3.9 and 3.10, algorithms 1, 3 and 4, on
 residual spaces.
@@ -89,16 +96,16 @@ class Coordinates:
 class BlockResidual:
     """What remains to be measured for a plan's block after the first stage (the look).
 
-    It is given in coordinates in which the precisions of the look and of the plan's block are both
+    Its coordinates are such that the precisions of the look and of the plan's block are both
     diagonal.
 
     Attributes
     ----------
     coordinates : the coordinates, one entry per Kronecker factor of the block.
-    look_precision : diagonal of the precision of the look in 1/counts^2, one axis per factor; shape
-        () if it is the same in all coordinates.
-    block : the block that remains to be measured, in these coordinates; None if the look has the
-        full precision already.
+    look_precision : diagonal of the precision of the look in these coordinates, in 1/counts^2, with
+        one axis per factor; shape () if all entries are equal.
+    block : the block that remains to be measured; None if the look has the full precision of the
+        plan's block.
     """
 
     coordinates: tuple[Coordinates, ...]
@@ -106,13 +113,14 @@ class BlockResidual:
     block: Block | None
 
     def combine(self, look_estimates: Array, answers: Array | None) -> Array:
-        """Return the precision-weighted mean of both stages: of the look and the answers of `block`.
+        """Return the residual coordinates estimated from both stages, weighted by precision.
 
         Parameters
         ----------
-        look_estimates : residual coordinates estimated by the look, in counts, shape (n_1 - 1, ...,
-            n_k - 1).
-        answers : answers of `block` in counts, one axis per factor; None if there is no block.
+        look_estimates : residual coordinates estimated from the first stage (the look), in counts,
+            shape (n_1 - 1, ..., n_k - 1).
+        answers : answers of `block` in the second stage, in counts, with one axis per factor; None
+            if `block` is None.
 
         Returns
         -------
@@ -126,14 +134,14 @@ class BlockResidual:
         look_coordinates = contract(
             group_axes(look_estimates, sets), [t.rows.T for t in self.coordinates]
         )
-        # for two independent unbiased estimates, precision weights have least variance
+        # of all weighted means of independent unbiased estimates, the one with weights proportional
+        # to the precisions has the least variance
         precision, weighted_sum = self.look_precision, self.look_precision * look_coordinates
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2
             weighted_sum = weighted_sum + weights * answers / self.block.noise**2
-        # a coordinate that neither stage measures remains 0, because no query that the plan answers
-        # depends on it
+        # a coordinate that neither stage measures is set to 0; the plan's queries do not depend on it
         mean = np.divide(
             weighted_sum,
             precision,
@@ -155,21 +163,20 @@ def common_block(
     Parameters
     ----------
     blocks : one block per plan, all on the same residual space.
-    centers : center of each attribute, shape (n_i,), or None for the uniform one.
-    complement : complement of the pair of attributes, or None.
+    centers : center of each attribute, shape (n_i,), or None for the uniform center.
+    complement : complement of the pair of attributes; None without one.
 
     Returns
     -------
-    block : the common part, with noise that is not rounded to a grid; None if there is none.
-    method : name of the method that computed it.
+    block : the common part, whose noise is not yet rounded to a grid; None if it is empty.
+    method : name of the method that computed the block.
 
     Raises
     ------
     LimitExceeded
         A block has too many measurements for dense matrices.
     """
-    # a common part has at most the precision of every block, so a block with the least precision is
-    # the largest common part
+    # a block whose precision is at most that of every other block is the largest common part
     smallest = _least_precise(blocks)
     if smallest is not None:
         return smallest, "closed form"
@@ -199,11 +206,12 @@ def block_residual(
         The blocks are not products on the same sets of attributes, and are too large for dense
         matrices.
     """
-    # precision of each answer to a strategy row of the plan's block, in 1/counts^2
+    # precision of the answer to one strategy row of the plan's block, in 1/counts^2
     precision = 1.0 / (block.noise * stretch) ** 2
     are_products = block.weights is None and _are_aligned(look, block)
     if look.weights is None and are_products:
-        # equal factors: both precisions are multiples of the identity in these coordinates
+        # equal factors: in the coordinates of the strategy rows, both precisions are multiples of
+        # the identity
         if all(
             _have_equal_rows(s, t)
             for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
@@ -240,8 +248,8 @@ def block_residual(
             np.full(look_precision.shape, precision),
         )
     if look.weights is not None and are_products:
-        # the coordinates of a weighted look usually make the plan's precision diagonal as well,
-        # because `_common_of_products` computed them from the plans' blocks
+        # The rows of a look with weights usually are coordinates in which the plan's precision is
+        # diagonal as well, because `_common_of_products` computed them from the plans' blocks.
         inverses = [s.pinv for _, s in look.factors]
         relative_rows = [
             _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
@@ -338,7 +346,7 @@ def _extended_coordinates(
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with another ``noise``, rounded up to a multiple of a fine grid step."""
+    """Return the block with a new noise scale: ``noise``, rounded up to a multiple of a fine grid."""
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
@@ -354,9 +362,9 @@ def dense_rows(block: Block) -> Array:
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * MAX_DENSE_COORDINATES[2]:
         raise LimitExceeded(
-            f"The plans measure {set_name(block.attributes)} with different products of"
-            f" strategies, and the residual space has {dimension:,} coordinates. At most"
-            f" {2 * MAX_DENSE_COORDINATES[2]:,} can be compared. Use the same query families on"
+            f"The plans measure {set_name(block.attributes)} with different strategies, whose common"
+            f" part needs matrices on {max(dimension, block.measurements):,} coordinates or rows. At"
+            f" most {2 * MAX_DENSE_COORDINATES[2]:,} are allowed. Use the same query families on"
             " these attributes in every plan, or remove the attributes from one plan."
         )
     return _kronecker(
@@ -372,16 +380,18 @@ def _residual(
     look_precision: Array,
     plan_precision: Array,
 ) -> BlockResidual:
-    """Return the block whose precision is that of the plan minus that of the look.
+    """Return the residual, whose precision is that of the plan's block minus that of the look.
 
     Parameters
     ----------
+    max_records : largest number of records; it determines the grid of the noise.
     basis_block : block with the strategy rows M of every factor.
-    coordinates : coordinates with the rows T = P^T M of every factor.
-    P : one matrix per factor; None stands for the identity.
-    look_precision, plan_precision : diagonals in these coordinates, in 1/counts^2.
+    coordinates : coordinates of every factor, whose rows are T = P^T M.
+    P : one matrix per factor; None if all are the identity.
+    look_precision, plan_precision : diagonals of both precisions in these coordinates, in
+        1/counts^2.
     """
-    # a precision of 0 means no measurement: a positive rounding error would need huge noise
+    # differences that are rounding errors are set to 0 (no measurement)
     residual_precision = np.where(
         plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision,
         plan_precision - look_precision,
@@ -423,11 +433,8 @@ def _residual(
 
 
 def _least_precise(blocks: Sequence[Block]) -> Block | None:
-    """Return the block whose precision is at most that of every other block.
-
-    It is None if there is no such block.
-    """
-    # the noisiest block is tried first, because it most likely has the least precision
+    """Return the block whose precision is at most that of every other block; None without one."""
+    # the noisiest block comes first, because it most likely is the one
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(
             b is block or _precision_ratio(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks
@@ -437,17 +444,18 @@ def _least_precise(blocks: Sequence[Block]) -> Block | None:
 
 
 def _precision_ratio(lower: Block, upper: Block) -> float:
-    """Return the least t with K_lower <= t K_upper, for the precisions K of two product blocks.
+    """Return the least t with K_lower <= t K_upper, where K are the precisions of the blocks.
 
-    It is infinite if there is none, or if the blocks are not products on the same attributes.
+    The result is infinite if there is no such t, or if the blocks have row weights or are not
+    products on the same sets of attributes, which this function does not compare.
     """
     if lower.weights is not None or upper.weights is not None or not _are_aligned(lower, upper):
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
     for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
         if not _have_equal_rows(s, t):
-            # K_s <= t K_t requires that the row space of s lies in that of t; the least t is then
-            # the largest relative precision
+            # such a t exists only if the row space of s lies in that of t; it is then the largest
+            # relative precision
             *_, ratios = _relative_precision(s, t)
             if not _is_in_row_space(s, t):
                 return math.inf
@@ -457,10 +465,10 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
 
 
 def _common_of_products(one: Block, other: Block) -> Block | None:
-    """Return the common part of two product blocks: the smaller precision in every coordinate.
+    """Return the common part of two product blocks, which is computed factor by factor.
 
-    The result is None if the blocks are not products on the same attributes, or if neither has all
-    its row spaces, one per factor, in those of the other.
+    The result is None if the blocks have row weights, if they are not products on the same sets of
+    attributes, or if neither block has all its row spaces, one per factor, in those of the other.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
@@ -540,7 +548,7 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
 def _dense_common(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> Block | None:
-    """Return the common part from dense matrices on all residual coordinates; None if it is empty."""
+    """Return the common part, computed with dense matrices; None if it is empty."""
     common_mechanism = CommonMechanism(*(LinearMechanism(dense_rows(b) / b.noise) for b in blocks))
     if not common_mechanism.common.rank:
         return None
@@ -549,7 +557,7 @@ def _dense_common(
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
-    # the common mechanism has noise 1; a block has the column norm 1 instead, and other noise
+    # the common mechanism has noise 1; a block has rows of column norm 1 and other noise instead
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = common_mechanism.common.right_inverse * norm
     strategy = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
@@ -557,16 +565,17 @@ def _dense_common(
 
 
 def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
-    """Raise the noise of each block until it is a common part, and return the most precise one.
+    """Return the most precise common part that is one of the blocks with more noise.
 
     Returns
     -------
-    block : the common part; None if no block can be compared with the others.
+    block : the common part; None if no block can be compared with all others.
     method : description of the method.
     """
     best, best_precision = None, 0.0
     for block in blocks:
-        # with the margin of 1e-12, rounding cannot make the scaled block more precise than another
+        # the margin of 1e-12 ensures that, in spite of rounding, the result is not more precise than
+        # any block
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
@@ -605,17 +614,19 @@ def _relative_precision(part: Strategy, reference: Strategy) -> tuple[Array, Arr
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
     """Return coordinates in which the precisions of two strategies with noise 1 are diagonal.
 
-    They are T c for the residual coordinates c; ``part`` and ``reference`` have the strategy rows.
+    Parameters
+    ----------
+    part, reference : strategy rows in residual coordinates c, shape (rows, coordinates).
 
     Returns
     -------
-    P : orthonormal columns with T = P^T M, for the rows M of ``reference``.
-    T : rows of the coordinates; the precision of ``reference`` is the identity in them.
+    P : matrix with orthonormal columns, such that T = P^T ``reference``.
+    T : matrix of the new coordinates T c.  The precision of ``reference`` in them is the identity.
     right_inverse : right inverse of T.
-    g : diagonal of the precision of ``part`` in these coordinates.
+    g : diagonal of the precision of ``part`` in the new coordinates.
     """
-    # in the singular coordinates of the reference its precision is the identity, and one symmetric
-    # eigenproblem then makes the precision of the part diagonal
+    # in its singular coordinates the precision of the reference is the identity; a rotation by
+    # eigenvectors then makes the precision of the part diagonal
     U, sizes, Vt = thin_svd(reference)
     retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
@@ -631,9 +642,10 @@ def _residual_rows(strategy: Strategy) -> Array:
 
 
 def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Return the Kronecker product of one matrix per factor, with rows times the block's weights.
+    """Return the Kronecker product of one matrix per factor of a block.
 
-    The columns are in the order of the attributes; ``sizes`` has the number of columns of each.
+    Rows are multiplied by the row weights of the block, if it has any.  Columns are in the order of
+    the attributes of the block; ``sizes`` has the number of columns of every attribute.
     """
     product = np.ones((1, 1))
     for matrix in matrices:

@@ -3,32 +3,35 @@
 A linear Gaussian mechanism is M(x) = B x + N(0, Sigma).  Its privacy cost matrix B^T Sigma^-1 B
 determines both its privacy cost and the queries that it can answer.
 
-Partial order.  M_1 is answerable from M_2 if the output of M_1 can be computed from that of M_2,
-which means that its privacy cost matrix is the smaller one.  Every mechanism has a standard form S
-x + N(0, I), where the rows of S are independent and S^T S is the privacy cost matrix, and a right
-inverse R with S R = I.  Two mechanisms are compared by the singular values of S_1 R_2; a singular
-value of 1 means equal information in that direction.  So decisions about rank and order do not
-depend on units or noise levels.
+**Partial order.**  M_1 is answerable from M_2 if the output of M_1 can be computed from the output
+of M_2.  This is the case if the privacy cost matrix of M_1 is <= that of M_2.  Every mechanism is
+equivalent to a standard form S x + N(0, I), where the rows of S are linearly independent and
+S^T S is the privacy cost matrix; let R be a right inverse of S (S R = I).  Two mechanisms are
+compared by the singular values of S_1 R_2: a singular value of 1 means that both have the same
+information in that direction.  Comparisons therefore do not depend on units or noise levels.
 
-Common mechanism.  The common mechanism M* of M_1, ..., M_n is a largest mechanism that is
-answerable from each of them.  The residual M'_i is what remains to be measured if M_i is chosen.
-M* and M'_i together have exactly the output distribution and the cost of M_i.
+**Common mechanism.**  The common mechanism M* of M_1, ..., M_n is a largest mechanism that is
+answerable from each of them.  The residual M'_i is what remains to be measured after M* if M_i is
+chosen.  M* and M'_i together have exactly the output distribution and the privacy cost of M_i.
 
-M* needs a basis of the queries that every M_i can answer.  If M_i answers them with covariance C_i,
-a Sigma of least trace with Sigma >= C_i for all i makes M* maximal (theorem 5.3), in any basis
-(theorem 5.2).  This module uses the basis in which the C_i add up to the identity.  The result then
-does not depend on units, nor on splitting a cell into cells that all mechanisms treat equally.  Two
-covariances commute in this basis, because C_2 = I - C_1, so that Stott's formula (theorem 5.4)
-takes the larger of two eigenvalues and keeps its relative accuracy for ill-conditioned pairs.
+**Computation.**  Choose a basis of the queries that every M_i can answer, and let C_i be the
+covariance of the answers of M_i to the basis.  If Sigma has the least trace among all matrices with
+Sigma >= C_i for all i, the mechanism that answers the basis with covariance Sigma is a largest one
+(theorem 5.3), for any basis (theorem 5.2).  This module uses the basis in which the C_i add up to
+the identity.  The result then does not depend on units, and does not change if a cell is split into
+cells that all mechanisms treat equally.  Two covariances commute in this basis, because
+C_2 = I - C_1.  Stott's formula (theorem 5.4) then takes the larger of two eigenvalues in every
+direction, which is accurate for ill-conditioned pairs, too.
 
 Three or more covariances that do not commute have no closed form.  The dual of
-min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i) over Y_i >= 0, sum_i Y_i = I.  With
-Y_i = S^-1/2 A_i A_i^T S^-1/2 and S = sum_i A_i A_i^T it has no constraints, and L-BFGS solves it.
-Sigma = sum_i C_i Y_i, increased until Sigma >= C_i for all i, has a proven gap.
+min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i) over Y_i >= 0, sum_i Y_i = I.  Substituting
+Y_i = S^-1/2 A_i A_i^T S^-1/2 with S = sum_i A_i A_i^T removes the constraints, and L-BFGS solves
+the dual.  Sigma = sum_i C_i Y_i is then increased until Sigma >= C_i for all i; the dual value
+proves its gap.
 
-Exact split of the cost.  A ledger sums the decimal numbers that the `repr` of the costs shows.  So
-`exact_split` rounds the cost of the first stage until, for every mechanism that may be chosen, the
-remaining cost is a float with exactly the decimal digits of the difference.
+**Exact division of the cost.**  A ledger sums costs as decimal numbers, in the digits that `repr`
+shows.  `exact_split` rounds the cost of the first stage such that, for every mechanism that may be
+chosen, the remaining cost is a float whose decimal digits are exactly those of the difference.
 
 Source: Xiao, Wang, Zhang and Kifer, "Answering Private Linear Queries Adaptively using the Common
 Mechanism", 2022, algorithms 1 and 3, section 7.5; the choice of basis and the dual are not in the
@@ -50,7 +53,8 @@ import scipy
 from engine._arrays import Array
 from engine.errors import NotAnswerable, PlanError
 
-# Rows of length 1 are linearly dependent if a pivot of their QR is below this share of the largest.
+# Rows scaled to length 1 count as linearly dependent if a pivot of their QR factorization is below
+# this share of the largest pivot.
 RANK_TOLERANCE = 1e-10
 # In the partial order, a relative excess of information up to this value is a rounding error.
 ORDER_TOLERANCE = 1e-9
@@ -91,13 +95,13 @@ class LinearMechanism:
         Sigma = np.eye(len(B)) if self.Sigma is None else _matrix("Sigma", self.Sigma)
         if Sigma.shape != (len(B), len(B)):
             raise PlanError(
-                f"Sigma has shape {Sigma.shape}, but B has {len(B)} rows. Give a matrix of shape"
-                f" {(len(B),) * 2}."
+                f"Sigma has the shape {Sigma.shape}, but B has {len(B)} rows. Give a matrix Sigma of"
+                f" shape {(len(B),) * 2}."
             )
         scale = np.sqrt(np.maximum(np.diag(Sigma), 0.0))
         if not (scale > 0).all() or (np.abs(Sigma - Sigma.T) > 1e-9 * np.outer(scale, scale)).any():
             raise PlanError(
-                "Sigma is not symmetric, or has a diagonal entry that is not above 0. Give a"
+                "Sigma is not symmetric, or has a diagonal entry that is not positive. Give a"
                 " covariance matrix."
             )
         Sigma = (Sigma + Sigma.T) / 2
@@ -105,8 +109,8 @@ class LinearMechanism:
             _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
         ):
             raise PlanError(
-                "Sigma is not positive definite. Remove answers that are determined by other"
-                " answers, or add noise."
+                "Sigma is not positive definite: the noise of some answers is determined by the noise"
+                " of others. Remove such answers from B and Sigma, or add independent noise."
             )
         for name, array in (("B", B), ("Sigma", Sigma)):
             array.setflags(write=False)
@@ -124,10 +128,9 @@ class LinearMechanism:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost: the largest diagonal entry of B^T Sigma^-1 B, rounded up at the 12th digit.
+        """Privacy cost: the largest diagonal entry of B^T Sigma^-1 B, rounded up to 12 digits.
 
-        An excess below 1e-13 of the value is a rounding error of the sum and is not rounded up.
-        Source: lemma 2.4.
+        See `round_up` for the treatment of rounding errors.  Source: lemma 2.4.
 
         >>> LinearMechanism([[0.1]] * 10, np.eye(10) * 0.1).pcost
         1.0
@@ -145,10 +148,11 @@ class LinearMechanism:
     def answers(self, other: LinearMechanism) -> bool:
         """Return whether the output of `other` can be computed from the output of this mechanism.
 
-        The condition is B_o^T Sigma_o^-1 B_o <= B^T Sigma^-1 B, with index o for `other`.
+        The condition is that the privacy cost matrix of `other` is <= that of this mechanism.
+        Source: theorem 3.5.
 
-        Guarantee: the tolerance is relative to the information in each direction, so that little
-        noise in one direction does not hide a difference in another.  Source: theorem 3.5.
+        Guarantee: the tolerance is relative to the information in each direction.  A direction with
+        little noise therefore does not hide a difference in another direction.
 
         Raises PlanError if the mechanisms have different numbers of cells.
 
@@ -159,13 +163,13 @@ class LinearMechanism:
         _check_same_cells(self, other)
         if self._outside(other.row_space).max(initial=0.0) > self.angle_tolerance(other):
             return False
-        # K_other <= K_self, in coordinates where K_self is the identity, so that every direction
-        # has its own scale
+        # compare in coordinates in which the privacy cost matrix of this mechanism is the identity,
+        # so that the tolerance is relative in every direction
         G = other.standard_rows @ self.right_inverse
         slack = ORDER_TOLERANCE + 8 * EPS * float(
             np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse)
         )
-        # G G^T and G^T G have the same positive eigenvalues, so the smaller matrix is factored
+        # G G^T and G^T G have the same positive eigenvalues: use the smaller matrix
         gram = G @ G.T if len(G) < self.rank else G.T @ G
         return _is_positive((1 + slack) ** 2 * np.eye(len(gram)) - gram)
 
@@ -174,9 +178,16 @@ class LinearMechanism:
         return self.answers(other) and other.answers(self)
 
     def estimates(self, queries: npt.ArrayLike) -> Array:
-        """Return the matrix E such that E times the output has the best unbiased query answers.
+        """Return the matrix that computes the best unbiased answers to queries from the output.
 
-        Shape (queries, rows of B).
+        Parameters
+        ----------
+        queries : shape (queries, cells).
+
+        Returns
+        -------
+        Matrix of shape (queries, rows of B); its product with the output of the mechanism are the
+        answers.
 
         Raises
         ------
@@ -210,11 +221,10 @@ class LinearMechanism:
         """Orthonormal basis of the row space, and the smallest pivot of the scaled query rows."""
         lengths = np.linalg.norm(self.B, axis=1)
         unit = self.B[lengths > 0] / lengths[lengths > 0, None]
-        # rows that have no cell in common are orthogonal, such as those of a marginal
+        # rows without a common cell, such as those of a marginal, are orthogonal
         if np.count_nonzero(unit, axis=0).max() <= 1:
             return unit, 1.0
-        # with rows of length 1 and pivoting, small pivots show dependence at any scale of the
-        # queries
+        # for rows of length 1, small pivots show linear dependence, whatever the units of the queries
         Q, T, _ = scipy.linalg.qr(unit.T, mode="economic", pivoting=True, check_finite=False)
         sizes = np.abs(np.diag(T))
         rank = int(np.count_nonzero(sizes > RANK_TOLERANCE * sizes[0]))
@@ -263,9 +273,10 @@ class LinearMechanism:
         )
 
     def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
-        """Return L^-1 times ``answers``, with Sigma = L L^T; with ``transpose``, L^-T times it.
+        """Return L^-1 times ``answers``, or L^-T times ``answers`` with ``transpose``.
 
-        ``answers`` and the result have shape (rows of B, columns).
+        L is the Cholesky factor of the covariance: Sigma = L L^T.  ``answers`` and the result have
+        the shape (rows of B, columns).
         """
         if self._lower.ndim == 1:
             return answers / self._lower[:, None]
@@ -273,10 +284,10 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the largest sine of an angle that counts as 0 between a row and a row space.
+        """Return the largest sine of the angle at which a row counts as inside a row space.
 
-        The row is one of this mechanism, the row space that of `other`; the sine bounds the
-        rounding errors of both.
+        The row belongs to one of the two mechanisms, the row space to the other one.  The sine
+        bounds the rounding errors of both.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._row_space_and_pivot[1] + 1 / other._row_space_and_pivot[1]
@@ -291,7 +302,8 @@ class LinearMechanism:
         rows = _matrix("queries", queries)
         if rows.shape[1] != self.cells:
             raise PlanError(
-                f"The queries have {rows.shape[1]} columns, but the domain has {self.cells} cells."
+                f"The queries have {rows.shape[1]} columns, but the domain of the mechanism has"
+                f" {self.cells} cells. Give queries with one column per cell."
             )
         outside = self._outside(rows) > self.angle_tolerance(self) * np.linalg.norm(rows, axis=1)
         if outside.any():
@@ -304,15 +316,15 @@ class LinearMechanism:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recreation:
-    """Matrices that compute the output of a mechanism from those of its common part and residual.
+    """Matrices that compute the output of a mechanism from the outputs of its parts.
 
     Attributes
     ----------
-    maps : one matrix per part, shape (rows of the mechanism, rows of the part); the sum of the
-        matrices times the outputs of the parts is the output of the mechanism.
-    extra : covariance of noise that must be added for exactly the output distribution of the
-        mechanism, shape (rows, rows), in counts^2.  It is zero unless rows of the mechanism are
-        linearly dependent.  Without this noise the output is more accurate.
+    maps : one matrix per part, shape (rows of the mechanism, rows of the part).  The products of
+        these matrices and the outputs of the parts sum to an unbiased output of the mechanism.
+    extra : covariance of the noise that has to be added to this sum to obtain exactly the output
+        distribution of the mechanism; shape (rows, rows), in counts^2.  It is zero unless rows of
+        the mechanism are linearly dependent.  Without the added noise the output is more accurate.
     """
 
     maps: tuple[Array, ...]
@@ -320,7 +332,7 @@ class Recreation:
 
 
 def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """Return what must be measured after `part` to have the information of `mechanism`.
+    """Return the mechanism that, after `part` was run, gives the information of `mechanism`.
 
     Guarantee: the privacy cost matrices of part and residual sum to that of `mechanism`, up to a
     relative error of 1e-9.
@@ -340,8 +352,8 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     """
     if not mechanism.answers(part):
         raise PlanError(
-            "The part is not answerable from the mechanism, so there is no residual. Give a part"
-            " with more noise or fewer queries."
+            "The output of the part cannot be computed from that of the mechanism, so there is no"
+            " residual. Give a part with more noise or fewer queries."
         )
     return unchecked_residual(mechanism, part)
 
@@ -349,8 +361,8 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
 def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     """Return `residual` without the check that the part is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
-    # G^T G is the privacy cost matrix of the part in the coordinates S x of the mechanism; its
-    # eigenvalues are from 0 to 1, and the residual has I - G^T G
+    # in the coordinates S x of the mechanism, the privacy cost matrix of the part is G^T G, whose
+    # eigenvalues are from 0 to 1; that of the residual is I - G^T G
     Q, T = (
         np.linalg.qr(G.T, mode="complete")
         if len(G) < mechanism.rank
@@ -358,8 +370,8 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     )
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
-    # in directions orthogonal to the rows of G the part has no information, and the residual has
-    # all of the mechanism's
+    # in directions orthogonal to the rows of G the part has no information, so the residual has the
+    # complete information of the mechanism
     rows = Q.T @ mechanism.standard_rows
     scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[
         :, None
@@ -370,8 +382,8 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
 def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreation:
     """Return the matrices that compute the output of `mechanism` from the outputs of `parts`.
 
-    Guarantee: the sum of maps[p] times output p is unbiased; with additional noise N(0, extra) it
-    has the output distribution of `mechanism`.
+    Guarantee: the sum over parts p of maps[p] times the output of p is unbiased.  With additional
+    noise N(0, extra) it has the output distribution of `mechanism`.
 
     Raises
     ------
@@ -402,8 +414,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         or max(distances, default=0.0) > 1e-7
     ):
         raise PlanError(
-            "The privacy cost matrices of the parts do not sum to that of the mechanism. Give every"
-            " part exactly once."
+            "The privacy cost matrices of the parts do not sum to that of the mechanism. Give all"
+            " parts of the mechanism, each of them once."
         )
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
@@ -422,7 +434,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
 def round_up(cost: float) -> float:
     """Return a privacy cost rounded up to 12 significant digits.
 
-    A relative excess below 1e-13 is a rounding error and does not round up.
+    A value that exceeds a number of 12 digits by less than 1e-13 of itself becomes that number,
+    because the excess is a rounding error.
 
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
@@ -437,16 +450,16 @@ def round_up(cost: float) -> float:
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
-    """Return ``values`` as a matrix; raise PlanError, which contains ``name``, if they are none."""
+    """Return ``values`` as a matrix; raise PlanError, with ``name`` in its text, if they are not."""
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise PlanError(
-            f"{name} is not a matrix of numbers. Give rows of numbers, all of one length."
+            f"{name} is not a matrix of numbers. Give rows of numbers, all of the same length."
         ) from None
     if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.isfinite(matrix).all():
         raise PlanError(
-            f"{name} has shape {matrix.shape} or entries that are not finite. Give a matrix of"
+            f"{name} has the shape {matrix.shape}, or entries that are not finite. Give a matrix of"
             " finite numbers with at least one column."
         )
     return matrix
@@ -474,8 +487,8 @@ def _correlation(Sigma: Array) -> Array:
 def _check_same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
     if one.cells != other.cells:
         raise PlanError(
-            f"The mechanisms have {one.cells} and {other.cells} cells. Define both on the same"
-            " domain."
+            f"The mechanisms have {one.cells} and {other.cells} cells, but must have the same"
+            " domain. Define both on the same domain."
         )
 
 
@@ -485,23 +498,25 @@ MAX_SPLIT_STEPS = 20_000
 def exact_split(
     look: float, totals: Sequence[float], *, has_residual: Sequence[bool]
 ) -> tuple[tuple[float, float], ...]:
-    """Split the cost of every option into the cost of the first stage (the look) and the rest.
+    """Split the cost of every option into the costs of the first stage (the look) and the second.
 
-    The two floats of a pair, read as the decimal numbers that `repr` shows, sum exactly to the
-    total.  For this, the cost of the look is rounded up at its 12th digit, and raised further until
-    every difference is a float's decimal number.  If the total of an option without a residual
-    splits all totals, that total is the cost of the look instead.
+    The costs of the two stages sum exactly to the cost of the option, if all are read as the
+    decimal numbers that `repr` shows.  To achieve this, the cost of the look is rounded up to 12
+    digits and then raised in small steps until every difference is a float with these decimal
+    digits.
 
     Parameters
     ----------
-    look : cost of the look, in pcost.
+    look : smallest allowed cost of the look, in pcost.
     totals : cost of every option, in pcost.
-    has_residual : for every option, whether a residual must be measured after the look.  Without one the
-        cost of the residual may be 0.
+    has_residual : for every option, whether anything is measured in the second stage.  If not, the
+        second stage may cost 0; the cost of such an option is therefore tried first as the cost of
+        the look.
 
     Returns
     -------
-    Pair (cost of the look, cost of the residual) for every option; the first is the same in all.
+    One pair (cost of the look, cost of the second stage) per option.  All pairs have the same cost
+    of the look.
 
     Raises
     ------
@@ -513,11 +528,11 @@ def exact_split(
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # one step is a unit in the 12th digit of the look, but at least one in the 17th digit of the
-    # largest total, because a float has about 17 decimal digits
+    # a step is one unit in the 12th digit of the look, but not less than one unit in the 17th digit
+    # of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
-    # if the look costs as much as an option without a residual, that option costs nothing more
+    # if the look costs as much as an option without a residual, choosing this option costs nothing
     totals_without_residual = [
         total
         for total, needed in zip(exact_totals, has_residual, strict=True)
@@ -535,9 +550,10 @@ def exact_split(
         ):
             return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
-        f"The costs {list(totals)} of the options cannot be split exactly after a look that costs"
-        f" {look!r}: one is too close to it, or they are too different. Give the options more"
-        " similar budgets, or remove the cheapest option."
+        f"The look costs {look!r} and the options cost {list(totals)}. These costs cannot be divided"
+        " exactly between two stages, because an option costs nearly the same as the look, or the"
+        " options differ too much. Give the options more similar budgets, or remove the cheapest"
+        " option."
     )
 
 
@@ -582,9 +598,10 @@ class CommonMechanism:
     Attributes
     ----------
     mechanisms : the original mechanisms.
-    common : M*, in standard form.
-    gap : proven relative gap of the trace of Sigma above its minimum, in the basis that the module
-        docstring describes; 0 up to rounding.
+    common : the common mechanism M*, in standard form.
+    gap : proven bound on the relative excess of the trace of Sigma above its minimum, for the Sigma
+        and the basis of the module docstring.  It is 0 if there is a closed form, and otherwise
+        about 0.
 
     Guarantee: the privacy cost matrices satisfy common <= M_i and common + residual_i = M_i, up to
     1e-9 of the cost of M_i.
@@ -612,13 +629,14 @@ class CommonMechanism:
     def __init__(self, *mechanisms: LinearMechanism) -> None:
         if len(mechanisms) < 2 or not all(isinstance(M, LinearMechanism) for M in mechanisms):
             raise PlanError(
-                f"There are {len(mechanisms)} arguments, or one is not a LinearMechanism. Give at"
-                " least two LinearMechanism."
+                f"Two or more linear mechanisms are needed, but there are {len(mechanisms)}"
+                " arguments, or one is not a LinearMechanism. Give at least two of them."
             )
         cells = sorted({M.cells for M in mechanisms})
         if len(cells) > 1:
             raise PlanError(
-                f"The mechanisms have {cells} cells. Define all of them on the same domain."
+                f"The mechanisms have different numbers of cells: {cells}. Define all of them on the"
+                " same domain."
             )
         rows, gap = _common_rows(mechanisms)
         for name, value in (
@@ -630,23 +648,24 @@ class CommonMechanism:
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
-        """Residual M'_i of every mechanism, in standard form; only that of the choice is run."""
+        """Residual M'_i of every mechanism, in standard form; run only that of the chosen one."""
         return tuple(unchecked_residual(M, self.common) for M in self.mechanisms)
 
     @property
     def saved(self) -> float:
-        """Pcost of M* divided by the largest pcost of a mechanism: the paper's "%PLB Saved".
+        """Pcost of M* divided by the largest pcost of a mechanism: "%PLB Saved" in the paper.
 
-        It is the share of the budget that a first look would cost in addition, if it were measured
-        separately and not reused for the chosen mechanism.  Source: section 7.2.
+        It is the share of the budget that is saved by reusing the output of M* for the chosen
+        mechanism, compared with a separate measurement for the choice.  Source: section 7.2.
         """
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
     @cached_property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """Pair (pcost of the common mechanism, pcost of the residual) for every mechanism.
+        """One pair (pcost of the common mechanism, pcost of the residual) per mechanism.
 
-        The decimal numbers of a pair sum exactly to the mechanism's pcost.  The second may be 0.
+        As decimal numbers, the two costs sum exactly to the pcost of the mechanism.  The cost of a
+        residual may be 0.
         """
         has_residual = [len(residual.B) > 0 for residual in self.residuals]
         return exact_split(
@@ -654,10 +673,12 @@ class CommonMechanism:
         )
 
     def recreation(self, i: int) -> Recreation:
-        """Return the matrices that compute output i from those of `common` and `residuals[i]`.
+        """Return the matrices that compute the output of mechanism i from both stages.
 
-        Guarantee: the result has distribution N(B_i x, Sigma_i - extra); extra is 0 if the rows are
-        independent.
+        The stages are `common` and `residuals[i]`.
+
+        Guarantee: the computed output has the distribution N(B_i x, Sigma_i - extra), where
+        ``extra`` is 0 if the rows of B_i are linearly independent.
         """
         return recreation(self.mechanisms[i], self.common, self.residuals[i])
 
@@ -670,12 +691,14 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
     # the best answers of mechanism i to the queries V have the covariance H_i H_i^T
     H = [V @ M.right_inverse for M in mechanisms]
     while True:
-        # T^T T = sum H_i H_i^T; the sum itself is not computed, because small variances lose digits
+        # a QR factorization gives T^T T = sum of H_i H_i^T; in the sum itself, small variances would
+        # lose digits
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
         # C_i = T^-T H_i H_i^T T^-1; they add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
-        # C_i <= C_j makes the constraint Sigma >= C_i redundant; two constraints have a closed form
+        # if C_i <= C_j, the constraint Sigma >= C_i is redundant; if only two constraints remain,
+        # there is a closed form
         maximal = _maximal_indices(C) if len(C) > 2 else list(range(len(C)))
         if len(maximal) == len(C):
             break
@@ -690,8 +713,8 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
     first, *rest = sorted(mechanisms, key=lambda M: M.rank)
     V = first.row_space
     for M in rest:
-        # a query is in both row spaces if the sine of its angle to the second one is 0; squared
-        # sines near 0 are accurate only after those above 1e-6 are removed
+        # A query is in both row spaces if the sine of its angle to the second one is 0.  Squared
+        # sines near 0 are accurate only after directions with large sines have been removed.
         for limit in (1e-6, first.angle_tolerance(M)):
             outside = V - (V @ M.row_space.T) @ M.row_space
             if np.linalg.norm(outside) > limit:
@@ -701,7 +724,10 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
 
 
 def _maximal_indices(C: Sequence[Array]) -> list[int]:
-    """Return the positions of the matrices that are <= no other; of equal ones, only the first."""
+    """Return the positions of the maximal matrices, those that are not <= another matrix.
+
+    Of equal matrices only the first one is maximal.
+    """
     maximal = list(range(len(C)))
     # in reverse order, so that the first of equal matrices remains
     for i in reversed(range(len(C))):
@@ -711,14 +737,16 @@ def _maximal_indices(C: Sequence[Array]) -> list[int]:
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """Return eigenvalues and eigenvectors of the least-trace Sigma with Sigma >= C_i for all i.
+    """Return the matrix Sigma of least trace with Sigma >= C_i for all i, as its eigenvectors.
 
-    ``C`` has symmetric matrices of shape (k, k).
+    Parameters
+    ----------
+    C : symmetric matrices of shape (k, k).
 
     Returns
     -------
-    Eigenvalues, shape (k,); eigenvectors as columns, shape (k, k); and the relative gap of the
-    trace above its minimum, proven by a dual solution.
+    Eigenvalues of Sigma, shape (k,); its eigenvectors as columns, shape (k, k); and a bound on the
+    relative excess of its trace above the minimum, which a solution of the dual problem proves.
 
     >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
     >>> sizes.tolist(), gap < 1e-12
@@ -737,15 +765,15 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
         product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
         Sigma, bound = (product + product.T) / 2, float(np.trace(product))
         for c in C:
-            # the dual solution is only nearly optimal: adding the positive part of C_i - Sigma
-            # makes Sigma feasible, and its gap is measured below
+            # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding the
+            # positive part of C_i - Sigma makes it feasible
             Sigma = Sigma + _positive(c - Sigma)
     eigenvalues, P = np.linalg.eigh(Sigma)
     return eigenvalues, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
 
 
 def _dual(C: Sequence[Array]) -> list[Array]:
-    """Return Y_i >= 0 with sum I that maximise sum tr(C_i Y_i): the dual of the least-trace Sigma."""
+    """Solve the dual problem: return Y_i >= 0 with sum I that maximise the sum of tr(C_i Y_i)."""
     import scipy.optimize
 
     n, k = len(C), len(C[0])

@@ -1,19 +1,19 @@
-"""Common part of several plans, with the residual of each.
+"""Division of several plans into their common part and one residual per plan.
 
-`coarse_or_fine` splits several plans on one schema into a look (the common part of the plans, which
-is measured first) and one residual per plan (what remains to be measured if that plan is chosen).
-The choice between the plans is made from the answers of the look.  Look and residual together have
-exactly the output distribution and the cost of the chosen plan, so the choice itself costs nothing.
-`nested_choices` makes a chain of such choices.
+`coarse_or_fine` divides plans on one schema into two stages.  The first stage, the look, measures
+the common part of all plans.  After one of the plans is chosen from the answers of the look, the
+second stage measures the residual of this plan.  Both stages together have exactly the output
+distribution and the privacy cost of the chosen plan, so that the choice costs nothing.
+`nested_choices` builds a chain of such choices.
 
 The common part is computed one residual space at a time, so all plans must have the same residual
-spaces.  This holds if all plans have uniform centers, or the same tuned centers and complements for
-every attribute.  Plans that measure several residual spaces with one strategy, such as tuned plans
-on small domains, are refused.
+spaces.  They have if the centers of all plans are uniform, or if all plans have the same tuned
+centers and complements.  Plans that measure several residual spaces with one strategy (tuned plans
+on small domains, for example) are refused.
 
-Answers are rounded to a noise grid in both stages, and rounding costs privacy.  The grid of both is
-finer than that of a plan, so that two roundings usually cost less than one rounding of the plan.
-Otherwise the noise of all blocks is multiplied by one factor, `stretch`.
+In both stages, answers are rounded to a noise grid, and rounding costs privacy.  The grids of both
+stages are finer than that of a plan, so that rounding twice usually costs less than rounding the
+answers of the plan once.  If it costs more, all noise is multiplied by one factor, `stretch`.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `engine.plans.plan`.
 """
@@ -59,8 +59,8 @@ MECHANISM = "common part"
 def option_cost(option: Plan) -> float:
     """Return what the ledger is charged for an option, in pcost.
 
-    An option may be the look of a later choice, whose charge is rounded and stored in its budget;
-    for all other options it is the pcost of the plan.
+    It is the pcost of the plan.  If the option is the look of a later choice, it is the rounded
+    cost that is stored as the budget of this look.
     """
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
@@ -73,10 +73,10 @@ def look_plan(
     split: Split,
     joint: bool,
 ) -> Plan:
-    """Return the look as a plan whose workload has the groups of the options that it answers.
+    """Return the look as a plan.
 
-    A group is answered if all its queries have finite variance.  If no group is answered, but the
-    look measures the total, its workload is the total.
+    Its workload has those groups of the options whose queries the look answers all, with finite
+    variance.  If there are none, but the look measures the total, its workload is the total.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ def look_plan(
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     full_plan = Plan(
-        # with weight 0 a plan may contain groups that it does not answer; they are removed below
+        # a plan may contain groups that it does not answer if their weight is 0; these groups are
+        # removed below
         workload=Workload(
             options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())
         ),
@@ -126,18 +127,19 @@ def _is_answered(plan: Plan, group: int) -> bool:
 
 
 def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
-    """Return the centers and complements of all plans.
+    """Return the centers and complements that all plans have in common.
 
     Raises
     ------
     PlanError
-        The plans do not have the same residual spaces, so that they have no common part by spaces.
+        The plans do not have the same residual spaces, or one measures full tables or several
+        residual spaces with one strategy.
     """
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
         raise PlanError(
-            f"The mechanism {full_table_mechanisms[0]!r} measures full tables. A two-stage"
-            " release needs mechanisms that measure residual spaces. Plan with 'querysmasher',"
+            f"A plan of the mechanism {full_table_mechanisms[0]!r} measures full tables, but a"
+            " two-stage release needs plans that measure residual spaces. Plan with 'querysmasher',"
             " 'residualplanner' or 'wff'."
         )
     united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
@@ -187,11 +189,12 @@ class Residual:
 
     Attributes
     ----------
-    schema, max_records : schema of the plan, and number of records up to which rounding is charged.
-    blocks : mapping from residual space to the block that remains to be measured; spaces whose full
-        precision the look has are absent.
-    block_residuals : mapping from each residual space that the look measures to the object that
-        combines the answers of both stages.
+    schema, max_records : schema of the plan, and largest number of records for which the cost
+        includes rounding.
+    blocks : mapping from residual space to the block that remains to be measured.  A space is absent
+        if the look measures it with the full precision of the plan.
+    block_residuals : mapping from each residual space that the look measures to its
+        `BlockResidual`, which combines the answers of both stages.
     spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
     rows_per_person : number of rows of one person that the cost protects.
     """
@@ -205,10 +208,10 @@ class Residual:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of these blocks without the look, rounded up.
+        """Privacy cost of the second stage alone, as if the look were on other records; rounded up.
 
-        It can exceed `spend`, because the costs of look and residual are at most the plan's cost in
-        every cell of the domain, but their maxima may be in different cells.
+        It can exceed `spend`.  In every cell of the domain, the costs of look and residual sum to at
+        most the cost of the plan, but the most expensive cells of the two stages may differ.
         """
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)
@@ -217,19 +220,18 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CommonPlan:
-    """Several plans with their common part and residuals, as returned by `coarse_or_fine`.
+    """Several plans with their common part and residuals, as `coarse_or_fine` returns them.
 
     Attributes
     ----------
     options, names : the plans from which one is chosen after the look, and their names on screen.
-    look : plan of the common part, which is measured first; its workload has the groups of the
-        options that it answers.
-    residuals : what remains to be measured after the look, for each plan.
-    matches : mapping from residual space to the method that computed the common part, as text.
-    stretch : factor by which all noise is multiplied; above 1 only if the cost of rounding twice
-        would otherwise exceed the cost of a plan.
-    following : the next choice of a chain, whose look is the last option of this choice; None if
-        there is none.  See `nested_choices`.
+    look : plan of the common part, which is measured first.
+    residuals : for each option, what remains to be measured after the look.
+    matches : mapping from residual space to the name of the method that computed the common part.
+    stretch : factor by which all noise is multiplied.  It is above 1 only if the costs of rounding
+        twice would otherwise exceed the cost of a plan.
+    following : the next choice in a chain of choices, see `nested_choices`; None for the last
+        choice.  The last option of this choice is the look of the next one.
     """
 
     options: tuple[Plan, ...]
@@ -242,7 +244,7 @@ class CommonPlan:
 
     @property
     def analyses(self) -> tuple[tuple[str, Plan], ...]:
-        """Names and plans of all analyses that can be chosen here or in later choices of a chain."""
+        """Name and plan of every analysis that can be chosen here or in later choices of a chain."""
         direct = tuple(zip(self.names, self.options, strict=True))
         return direct if self.following is None else (*direct[:-1], *self.following.analyses)
 
@@ -258,14 +260,14 @@ class CommonPlan:
     def saved(self) -> float:
         """Pcost of the look divided by the largest pcost of an option.
 
-        It is the share of the budget that the look would cost in addition, if it were measured
-        separately and not reused for the chosen plan.
+        It is the share of the budget that is saved by reusing the look for the chosen plan, compared
+        with a separate measurement for the choice.
         """
         return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 
     @property
     def maximal(self) -> bool:
-        """Whether the common part is the largest one, up to the proven gap of the dense solver."""
+        """Whether no larger common part exists, up to the proven gap of the dense solver."""
         return all(text in ("closed form", "dense") for text in self.matches.values())
 
     @cached_property
@@ -297,10 +299,10 @@ class CommonPlan:
         )
 
     def budget_shares(self) -> pd.DataFrame:
-        """Return the costs of every option as a table, one row per option.
+        """Return a table of costs with one row per option.
 
-        Columns: option (name), shared (pcost of the look), own (pcost of the residual) and total,
-        their exact sum.
+        Columns: option (name), shared (pcost of the look), own (pcost of the residual) and total
+        (their exact sum).
         """
         import pandas as pd
 
@@ -311,11 +313,11 @@ class CommonPlan:
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row per option and residual space, with the pcost of its blocks.
+        """Return a table of the costs of blocks, with one row per option and residual space.
 
         Columns: attributes (of the residual space), option (name), total (pcost of the plan's
-        block), shared (pcost of the look's block, 0 without one) and found (the method that
-        computed the common part).
+        block), shared (pcost of the look's block; 0 if the look does not measure the space) and
+        found (name of the method that computed the common part).
         """
         import pandas as pd
 
@@ -338,21 +340,21 @@ class CommonPlan:
     def combine(
         self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]
     ) -> dict[Space, Array]:
-        """Return the estimates of an option from both stages, for every residual space.
+        """Return the estimates of an option from both stages, for every residual space of its plan.
 
         Parameters
         ----------
         option : position of the option.
-        look : mapping from residual space to its coordinates estimated by the look, in counts, shape
-            (n_1 - 1, ..., n_k - 1).
-        answers : mapping from residual space to the answers of the option's residual, in counts, one
+        look : mapping from residual space to the coordinates that the first stage (the look)
+            estimates, in counts, shape (n_1 - 1, ..., n_k - 1).
+        answers : mapping from residual space to the answers of the second stage, in counts, with one
             axis per factor of the block.
 
         Returns
         -------
-        Mapping from residual space to its residual coordinates, in counts.
+        Mapping from residual space to estimated residual coordinates, in counts.
 
-        Guarantee: the estimates are unbiased and have the plan's covariance.
+        Guarantee: the estimates are unbiased and have the covariance of the plan measured alone.
         """
         coordinates = {}
         for space in self.options[option].blocks:
@@ -365,7 +367,7 @@ class CommonPlan:
         return coordinates
 
     def to_json(self) -> str:
-        """Return the plans of all options as JSON; `from_json` computes look and residuals again."""
+        """Return the plans of all options as JSON text, from which `from_json` computes the rest."""
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
         data = {
@@ -381,8 +383,8 @@ class CommonPlan:
     def from_json(cls, text: str | bytes) -> CommonPlan:
         """Rebuild a common plan from the text that `to_json` wrote.
 
-        The text has the plans of the options only.  The look, which is their common first
-        measurement, and the residual measurements are computed again.
+        The text contains only the plans of the options.  Their common part (the look) and their
+        residuals are computed again.
 
         Raises
         ------
@@ -401,7 +403,8 @@ class CommonPlan:
             or not isinstance(data.get("options"), list)
         ):
             raise PlanError(
-                f'This is not a file of options. Give the JSON that to_json() wrote ("{FORMAT}").'
+                f'This is not a file of options of the format "{FORMAT}". Give a file that to_json()'
+                " of a common plan wrote."
             )
         names = data.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -411,8 +414,8 @@ class CommonPlan:
             )
         split = nested_choices if data.get("chain") else coarse_or_fine
         common = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
-        # look and residuals are computed from the plans and not stored, so the file cannot declare
-        # a smaller cost; the hash shows changed plans
+        # the costs follow from the plans, so a changed file cannot declare smaller ones; the hash
+        # shows that plans were changed
         if common.hash != data.get("hash"):
             raise PlanError(
                 "The file of options was changed after it was written. Restore it from a copy."
@@ -421,31 +424,30 @@ class CommonPlan:
 
 
 def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Split plans into their common part (the look) and one residual per plan; reads no records.
+    """Divide plans into their common part and one residual per plan; no records are read.
 
-    The look is measured first.  If a plan is then chosen, its residual is what remains to be
-    measured.
+    The common part (the look) is measured first.  After a plan is chosen, its residual is measured.
 
     Parameters
     ----------
-    options : two plans or more on one schema, coarse to fine; their budgets may differ.
+    options : two or more plans on one schema, from coarse to fine; their budgets may differ.
     names : names of the options on screen, by default "option 1", "option 2", ...
 
-    Guarantee: for every option, the answers of look and residual together have the output
-    distribution of its plan; their charges sum to the plan's pcost to the last digit; and the
-    privacy cost of both, computed from the blocks with their rounded noise, is at most this sum.
+    Guarantee: for every option, look and residual together have the output distribution of its
+    plan, and their charges sum to the pcost of the plan to the last digit.  The privacy cost of both
+    stages, computed from the blocks with their rounded noise, is at most this sum.
 
     Raises
     ------
     PlanError
-        There are fewer than two plans, or the names are not allowed; the plans have different
-        schemas, privacy units, centers or complements; one measures full tables, or several
-        residual spaces with one strategy; the schema has invariants, or neighbours replace a
-        record; the plans have no common part; or the costs of look and residual together cannot be
-        those of the plans.
+        There are fewer than two plans, or the names are not allowed.  The plans have different
+        schemas, privacy units, centers or complements.  A plan measures full tables, or several
+        residual spaces with one strategy.  The schema has invariants, or neighbours replace a
+        record.  The plans have no common part, or their costs cannot be divided exactly between the
+        two stages.
     LimitExceeded
-        Blocks are too large to be compared in memory, or an attribute in common has 1,000 cells or
-        more.
+        Blocks are too large to be compared in memory, or all plans measure an attribute of 1,000
+        cells or more.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcdefg"])
@@ -463,10 +465,10 @@ def _split_options(
     """Split plans as `coarse_or_fine` does, with all noise multiplied by at least ``min_stretch``."""
     unit = _agreed_unit(options)
     split = joint_split(options, names)
-    # The look is part of every plan, so the cost of its rounding must be within that of every plan:
-    # it is charged up to the smallest max_records.
+    # the cost of rounding grows with max_records; that of the look must be within the cost of every
+    # plan, so it is computed for the smallest max_records
     max_records = min(p.max_records for p in options)
-    # only a space that every option measures can have a common part
+    # a space can have a common part only if every option measures it
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
     exact_look, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
@@ -485,8 +487,8 @@ def _split_options(
             exact_look[space] = block
     if not exact_look:
         raise PlanError(
-            "These plans have no common part, so there is nothing to measure first. Give plans"
-            " with a query in common, such as the total, or with tables on the same attributes."
+            "These plans have no common part, so there is nothing to measure before the choice. Give"
+            " plans that have tables on the same attributes, or a query such as the total, in common."
         )
     stretch = min_stretch
     for _ in range(MAX_STRETCH_STEPS):
@@ -512,17 +514,18 @@ def _split_options(
         ]
         if max(relative_costs) <= 1.0:
             break
-        # the costs are inversely proportional to the squared noise; the last factor allows for
+        # costs are inversely proportional to the squared noise; the second factor allows for the
         # rounding of the noise to its grid
         stretch *= math.sqrt(max(relative_costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Look and residual together would cost {max(relative_costs)} times as much as a plan"
+            f"Both stages together would cost {max(relative_costs)} times as much as one of the plans"
             " alone, because answers are rounded twice. Plan with a smaller max_records, or with"
             " fewer queries."
         )
-    # The cost of the look is spent before the choice, so it is the same for all options.  It is the
-    # joint cost (maximum over cells) if an option is charged that and the sum over blocks is more.
+    # The look is charged before the choice, so its cost is the same for all options.  If an option
+    # is charged its joint cost (maximum over cells of the summed costs), so is the look, provided
+    # that this is less than the sum over blocks.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )
@@ -556,18 +559,22 @@ def _split_options(
 
 
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Split plans, coarse to fine, into a chain of choices between one plan and a closer look.
+    """Divide plans, ordered from coarse to fine, into a chain of choices with two options each.
 
-    Each choice but the last is between its coarsest plan and the look (first stage) of the next
-    choice, which is measured as the residual after the present look.  The last choice is between
-    the last two plans.  Every sequence of choices costs what the plan at its end costs alone.
-    Arguments and errors are those of `coarse_or_fine`; PlanError also if a name is "look closer",
-    a closer look has nothing to measure, or the rounding of all stages costs too much.
+    The options of the first choice are the coarsest plan and a closer look; the closer look leads to
+    the second choice, between the second plan and another closer look, and so on.  The last choice
+    is between the last two plans.  Each look is the first stage of its choice, and each closer look
+    is the second stage of one choice and the first stage of the next one.  Every sequence of choices
+    costs as much as the plan at its end costs alone.
+
+    Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
+    closer", if a closer look has nothing to measure, or if the rounding of all stages costs too
+    much.
 
     Notes
     -----
-    Source: section 7.5.3.  A look is the common part of the coarsest plan and the next look.  For
-    nested analyses, as in that section, it is the common part of all remaining analyses.
+    Source: section 7.5.3.  Each look is the common part of its coarsest plan and of the next look.
+    For nested analyses, as in that section, this is the common part of all remaining analyses.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])
@@ -579,8 +586,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     if CLOSER_LOOK_NAME in names:
         raise PlanError(
-            f"The name {CLOSER_LOOK_NAME!r} is reserved for the next choice of a chain. Give the"
-            " option another name."
+            f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next choice."
+            " Give the plan another name."
         )
     # two stages of a choice cost at most what a plan costs, but the rounding of three or more stages
     # can cost slightly more, and then more noise is needed
@@ -599,26 +606,26 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
 def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) -> CommonPlan:
     """Return a chain of choices with all noise multiplied by at least ``min_stretch``."""
-    # from the last choice to the first, because the look of a choice is an option of the previous
-    # one
+    # start with the last choice, because the look of each choice is an option of the one before
     chain = _split_options(options[-2:], names[-2:], min_stretch)
     # the second option of each choice is the look of the next one
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
         previous = _split_options((option, chain.look), (name, CLOSER_LOOK_NAME), min_stretch)
         if not previous.residuals[1].blocks:
             raise PlanError(
-                f"After the look for '{name}', the next look of the chain has nothing to measure."
-                " Leave this option out, or choose between all options at once with"
-                " coarse_or_fine()."
+                f"The closer look after '{name}' has nothing to measure, because the look before it"
+                " measures the same already. Leave this option out, or choose between all options at"
+                " once with coarse_or_fine()."
             )
         chain = replace(previous, following=chain)
     return chain
 
 
 def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
-    """Return the privacy cost of the blocks of several stages on the same records.
+    """Return the privacy cost of the blocks of several stages on the same records, in pcost.
 
-    With ``joint`` the tighter maximum over cells of the summed costs is computed as well.
+    With ``joint``, the cost may be reduced to the maximum over cells of the summed costs of all
+    blocks.
     """
     cost = joint_pcost(steps, max_records)
     if not joint:
@@ -640,19 +647,20 @@ def _largest_relative_cost(chain: CommonPlan) -> float:
                 [*released, residual.blocks], residual.max_records, option.joint
             )
             relative_costs.append(option.budget.of_person(joint_cost) / option_cost(option))
-        # the next choice begins with the next look, which measures the residual of the last option
+        # on the way to the next choice, the residual of the last option (the closer look) is measured
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
     return max(relative_costs)
 
 
 def _agreed_unit(options: Sequence[Plan]) -> Budget:
-    """Return the budget of the first option, after a check that all have the same privacy unit.
+    """Return the budget of the first option, after a check that all protect the same privacy unit.
 
     Raises
     ------
     PlanError
-        Rows per person or neighbours differ, or records are replaced, or the schema has invariants.
+        The options differ in rows per person or neighbours; neighbours replace a record; or the
+        schema has invariants.
     """
     unit = options[0].budget
     if any(
@@ -660,16 +668,16 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
         for p in options
     ):
         raise PlanError(
-            "The plans have different rows_per_person or neighbours. They must protect the same"
-            " unit. Give all of them budgets with equal rows_per_person and neighbours."
+            "The budgets of the plans have different rows_per_person or neighbours, so the plans"
+            " protect different units. Give all budgets the same rows_per_person and neighbours."
         )
     if options[0].schema.invariants:
         raise PlanError(
             "A two-stage release is not possible with exact totals (invariants). Remove them from"
             " the schema, or release one plan alone."
         )
-    # replacing a record changes two cells; the largest cost over pairs of cells is not a sum over
-    # residual spaces, so it cannot be divided between the two stages
+    # Replacing a record changes two cells.  The largest cost over pairs of cells is not a sum over
+    # residual spaces, so it cannot be divided between two stages.
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
             "A two-stage release is not possible for neighbours that replace a record. Plan all"
@@ -681,16 +689,16 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
 def _residual_blocks(
     option: Plan, block_residuals: Mapping[Space, BlockResidual], max_records: int, stretch: float
 ) -> dict[Space, Block]:
-    """Return a mapping from residual space to the block that remains to be measured for an option.
+    """Return the blocks that remain to be measured for an option, by residual space.
 
-    For a residual space that the look measures, it is the block in ``block_residuals``, and the
-    space is absent if nothing remains.  For other spaces it is the block of the plan, with its
-    noise multiplied by ``stretch``.
+    If the look measures a space, its block is that in ``block_residuals``, or the space is absent if
+    nothing remains.  The blocks of all other spaces are those of the plan, with their noise
+    multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():
         if space not in block_residuals:
-            # with one factor for all noise, the budget remains divided optimally between blocks
+            # the same factor for all blocks, so that the budget remains divided optimally between them
             blocks[space] = (
                 block
                 if stretch == 1.0
@@ -705,7 +713,8 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
     """Return the names of the options; raise PlanError unless plans and names are valid."""
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(
-            f"There are {len(options)} arguments, or one is not a Plan. Give at least two plans."
+            f"Two or more plans are needed, but there are {len(options)} arguments, or one is not a"
+            " Plan. Give at least two plans."
         )
     check_type(
         "names",
@@ -731,7 +740,7 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
         or "stop" in chosen
     ):
         raise PlanError(
-            f"There are {len(chosen)} names for {len(options)} plans, or a name is not allowed. Give"
+            f"The {len(chosen)} names {list(chosen)!r:.200} do not fit the {len(options)} plans. Give"
             " one name per plan: different texts of 1 to 80 characters in one line, none of them"
             " 'stop'."
         )

@@ -1,14 +1,14 @@
 """Selection rule between coarse and fine analyses.
 
-A selection rule chooses between analyses from the answers of the look, the part that all analyses
-have in common and that is measured first.  `nested_decision` is the rule on arrays, and
-`NestedPlanRule` applies it to plans.  The rule takes the finest analysis in which enough cells of
-one coarse analysis, the primary one, exceed the noise.  It uses noisy answers only, so it is
-post-processing and costs no privacy.  The standard errors are computed from the plans, without a
+A selection rule chooses between analyses from the answers of the look: the common part of all
+analyses, which is measured first.  One coarse analysis is the primary one.  The rule chooses the
+finest analysis in which enough cells of the primary analysis exceed the noise.  It uses noisy
+answers only, so it is post-processing and costs no privacy.  `nested_decision` is the rule for
+arrays; `NestedPlanRule` is the rule for plans, from which it computes the standard errors without a
 table on the full domain.
 
-`workloads_by_way`, `workloads_by_level`, `coarse_and_fine` and `census_ages` return sets of analyses
-to choose from, coarse first: a mapping from name to workload, all on one schema.
+`workloads_by_way`, `workloads_by_level`, `coarse_and_fine` and `census_ages` return analyses to
+choose from, from coarse to fine, as mappings from name to workload on one schema.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# A ratio that is below its limit by at most this share is equal to it up to rounding.
+# a ratio that is below its limit by at most this share counts as equal to the limit
 ROUNDING = 1e-9
 Flags = npt.NDArray[np.bool_]
 
@@ -52,12 +52,13 @@ class Decision:
 
     Attributes
     ----------
-    choice : position of the analysis to run, or None to stop.
-    certain : whether the lower and the upper confidence bounds of the cells allow the same finer
-        analysis, or none; otherwise `choice` is the finest one that the lower bounds allow, or the
-        first analysis if they allow none.
-    shares : mapping from "{analysis}, lower" or "{analysis}, upper" to the share of cells that
-        exceed the noise by these bounds; of the first analysis only by the upper ones.
+    choice : position of the analysis to run, or None to stop after the look.
+    certain : whether the choice is the same by the lower and by the upper confidence bounds of the
+        cells.  If it is not, `choice` is the finest analysis that the lower bounds allow, or the
+        first analysis if they allow no finer one.
+    shares : mapping from "{analysis}, lower" and "{analysis}, upper" to the share of cells that
+        exceed the noise of the analysis by their lower or upper bounds.  The first analysis has only
+        the entry for the upper bounds.
     sentence : the choice and its reason as text.
     """
 
@@ -76,9 +77,9 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 
 
 def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
-    """Return for each cell whether its count is at least ``snr`` standard errors.
+    """Return for each cell whether its count is at least ``snr`` times its standard error.
 
-    ``counts`` and ``errors`` are in counts and have the same shape, as has the result.
+    ``counts`` and ``errors`` are in counts.  Both have the same shape, which is that of the result.
     """
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
@@ -96,22 +97,22 @@ def nested_decision(
 
     Parameters
     ----------
-    low, high : confidence bounds of the cells of the first analysis from the look (the first
-        measurement), shape (cells,), in counts.
-    errors : standard errors of these cells in each analysis, coarse to fine, shape (cells,), in
-        counts.
+    low, high : confidence bounds of the cells of the first analysis, from the measurement of the
+        look; shape (cells,), in counts.
+    errors : for each analysis, from coarse to fine, the standard errors of the same cells; shape
+        (cells,), in counts.
     names : names of the analyses.
-    share : x of the paper: share of the cells that must exceed the noise, above 0 and at most 1.
-    snr : y of the paper: a cell exceeds the noise if its count is at least ``snr`` standard errors.
+    share : share of the cells that must exceed the noise, above 0 and at most 1 (x of the paper).
+    snr : a cell exceeds the noise if its count is at least ``snr`` standard errors (y of the paper).
 
     Returns
     -------
-    Decision whose `choice` is a position in ``errors``, or None if too few cells exceed the noise
-    of the first analysis even by their upper bounds.
+    Decision whose `choice` is a position in ``errors``.  It is None if not even by their upper
+    bounds enough cells exceed the noise of the first analysis.
 
     Notes
     -----
-    Source: section 6.2; the experiments of section 7 have low = high.
+    Source: section 6.2.  In the experiments of section 7, ``low`` and ``high`` are equal.
 
     >>> one = np.ones(2)
     >>> decision = nested_decision(
@@ -159,7 +160,7 @@ def nested_decision(
     return decision(0, False, text)
 
 
-# Limit of queries of the primary analysis, the one whose cells the rule counts.
+# largest number of queries of the primary analysis, the one whose cells the rule counts
 MAX_PRIMARY_QUERIES = 20_000_000
 
 
@@ -167,28 +168,29 @@ MAX_PRIMARY_QUERIES = 20_000_000
 class NestedPlanRule:
     """Rule that takes the finest plan in which enough cells of the primary analysis exceed the noise.
 
-    A cell exceeds the noise (stands out) if its count is at least `snr` standard errors of the
-    plan's answer.
+    A cell exceeds the noise of a plan if its count is at least `snr` times the standard error of
+    the plan's answer.
 
     Attributes
     ----------
-    common : the options, coarse to fine.
+    common : the options, from coarse to fine.
     primary : position or name of the option whose cells the rule counts; the options after it are
         the finer ones.
-    share : x of the paper: share of these cells that must exceed the noise, above 0 and at most 1.
-    snr : y of the paper: number of standard errors.
-    sigmas : half width of the confidence bounds of the cells, in standard errors of the look; with
-        0 both bounds are the estimate.
+    share : share of these cells that must exceed the noise, above 0 and at most 1 (x of the paper).
+    snr : number of standard errors (y of the paper).
+    sigmas : half width of the confidence interval of a cell, in standard errors of the look; with 0,
+        both bounds are the estimate.
 
-    In a chain of choices, the option to look closer has the standard errors of the next analysis.
+    In a chain of choices, the rule treats the option "look closer" like the first analysis of the
+    next choice.
 
     Raises
     ------
     PlanError
-        A number is out of range, or there is no such option.
+        A number is out of range, or there is no option ``primary``.
     NotApplicable
-        The primary analysis is the last option, or has more than `MAX_PRIMARY_QUERIES` queries; or
-        the look, or a finer plan, does not answer a group of the primary analysis.
+        The primary analysis is the last option or has more than `MAX_PRIMARY_QUERIES` queries; or a
+        group of the primary analysis is not answered by the look or by a finer plan.
 
     Notes
     -----
@@ -213,7 +215,7 @@ class NestedPlanRule:
             )
         if self.queries > MAX_PRIMARY_QUERIES:
             raise NotApplicable(
-                f"The primary analysis has {self.queries:,} queries; the rule takes at most"
+                f"The primary analysis has {self.queries:,} queries, but the rule allows at most"
                 f" {MAX_PRIMARY_QUERIES:,}. Choose a coarser primary analysis."
             )
         _ = self._errors
@@ -229,7 +231,7 @@ class NestedPlanRule:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Query groups of the primary analysis with positive weight."""
+        """Groups of queries of the primary analysis that have positive weight."""
         return tuple(g for g in self.common.options[self._primary].workload.groups if g.weight > 0)
 
     @property
@@ -251,7 +253,10 @@ class NestedPlanRule:
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
-        """Mapping from plan to the standard errors of the primary analysis, shape (queries,)."""
+        """Standard errors of the primary queries in the look and in each option, by plan.
+
+        In counts, shape (queries,).
+        """
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
         for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):
@@ -272,7 +277,7 @@ class NestedPlanRule:
     def _error_plan(self, option: int) -> Plan:
         """Return the plan whose standard errors the rule uses for an option.
 
-        For the option to look closer, it is the plan of the first option of the next choice.
+        For the option "look closer" it is the first plan of the next choice.
         """
         following = self.common.following
         return (
@@ -282,10 +287,9 @@ class NestedPlanRule:
         )
 
     def errors(self, option: int | str | None = None) -> Array:
-        """Return the standard errors of the primary queries in the plan of an option, in counts.
+        """Return the standard errors of the primary queries, in counts, shape (queries,).
 
-        If ``option`` is None, they are the standard errors of the look, the measurement before the
-        choice.  Shape (queries,).
+        They are those of the plan of ``option``, or those of the look if ``option`` is None.
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))
@@ -303,8 +307,8 @@ class NestedPlanRule:
         )
         if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This is not a measurement of this rule's look. Give the measurement that"
-                " stepwise.look() returned for these options."
+                "This measurement is not that of the look of these options. Give the measurement that"
+                " stepwise.look() returned for the options of this rule."
             )
         primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
@@ -331,10 +335,10 @@ class NestedPlanRule:
         )
 
     def even_totals(self) -> list[float]:
-        """Return for each finer option how many records the rule needs if all cells are equal.
+        """Return for each finer option the number of records from which the rule would choose it.
 
-        With this number of records, spread evenly over the domain, the required share of the
-        primary cells exceeds the noise of the option and of all coarser ones after the primary one.
+        The records are assumed to be spread evenly over the domain, without noise in the look.
+        Numbers do not decrease from coarse to fine options.
         """
         schema = self.common.look.schema
         group_answers = []
@@ -359,11 +363,11 @@ class NestedPlanRule:
     ) -> pd.DataFrame:
         """Return the ratio of count to standard error for each query of a primary group.
 
-        Columns: query (text); answer, low and high (estimate and confidence bounds of the look, in
-        counts); snr, snr_low and snr_high (these divided by the standard error of the option); and
-        stands_out (whether the lower bound exceeds the noise).
+        Columns: query (text); answer, low and high (estimate from the look and its confidence
+        bounds, in counts); snr, snr_low and snr_high (the same numbers, divided by the standard
+        error of the option); and stands_out (whether snr_low is at least the `snr` of the rule).
 
-        ``group`` is a position in `groups`; PlanError is raised if it is none.
+        ``group`` is a position in `groups`; PlanError is raised if there is no such position.
         """
         import pandas as pd
 
@@ -394,14 +398,15 @@ Analyses = Mapping[str, Workload]
 
 
 def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
-    """Return one analysis per number k of attributes: the workload of all tables on k attributes.
+    """Return one analysis per number k in ``ways``: all tables on k attributes.
 
-    They are in increasing order of k, named "1-way", "2-way", ...
+    The analyses are in increasing order of k and have the names "1-way", "2-way", ...
 
     Raises
     ------
     WorkloadError
-        There are fewer than two numbers, or one is not from 1 to the number of attributes.
+        ``ways`` has fewer than two different numbers, or one that is not from 1 to the number of
+        attributes.
 
     >>> from engine import Attribute
     >>> analyses = workloads_by_way(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
@@ -413,8 +418,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
         check_int("way", k, 1, len(schema))
     if len(distinct_ways) < 2:
         raise WorkloadError(
-            f"Two analyses or more are needed, but ways has the numbers {distinct_ways}. Give at"
-            f" least two different numbers of attributes from 1 to {len(schema)}."
+            f"A choice needs two or more analyses, but ways has only the numbers {distinct_ways}."
+            f" Give at least two different numbers of attributes from 1 to {len(schema)}."
         )
     return {
         f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
@@ -501,9 +506,9 @@ def workloads_by_level(
 def coarse_and_fine(workload: Workload) -> Analyses:
     """Return two analyses: a coarser workload with one attribute fewer per group, and the workload.
 
-    In the coarser workload, every group is replaced by one group per subset with one attribute
-    fewer; equal groups are added once.  An attribute retains its query family, or has marginal
-    queries if its family in the group is on several attributes.
+    The coarser workload replaces each group by several groups, each without one of its attributes;
+    equal groups are added once.  The other attributes keep their query family.  If the family of an
+    attribute is on several attributes, it is replaced by marginal.
 
     Raises
     ------
@@ -518,7 +523,8 @@ def coarse_and_fine(workload: Workload) -> Analyses:
     dimension = max((len(g.attributes) for g in workload.groups), default=0)
     if dimension == 0:
         raise WorkloadError(
-            "This workload has no group with an attribute to leave out. Add groups to it first."
+            "This workload has no group with an attribute, so it cannot be made coarser. Add groups"
+            " with attributes to it."
         )
     coarser, added_keys = Workload(workload.schema), set()
     for group in workload.groups:
@@ -569,7 +575,7 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
 
 
 def _bin(age: str, first: int, stop: int, years: int) -> str:
-    """Return the label of the ages from ``first`` to ``stop`` - 1; the last bin is open."""
+    """Return the label of the ages from ``first`` to ``stop`` - 1; the last bin is open-ended."""
     return (
         f"{age} {first} and over"
         if stop == years

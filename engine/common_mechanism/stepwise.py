@@ -1,19 +1,19 @@
 """Two-stage release: look, decide, finish.
 
-    look      measure the common part of all options: spend, draw noise, save under the look's key
-    decide    write a note to the ledger: the rule, its result, the option chosen, and who chose it
-              if it is not the option of the rule
+    look      measure the common part of all options: spend, draw noise and save the result
+    decide    write the decision to the ledger: the option, the rule and its result, and, if the
+              option is not that of the rule, the person who decided
     finish    measure the residual of the chosen option (what remains after the look), and combine
-              both into the answers of its plan
+              both measurements into the answers of its plan
 
-All state is in the ledger and its result files: the file of a look contains the options as well.
-If a step was interrupted, the same call continues it.
+The ledger and its result files contain the complete state; the result file of a look also contains
+its options.  If a step was interrupted, the same call continues it.
 
-"stop" is a decision as well: only the answers of the look are released.  It can be followed by the
-decision for an option; any other decision is final.
+The decision "stop" releases only the answers of the look.  It can be followed by a decision for an
+option, which is final.
 
-Privacy: look and residual together cost each record at most what the chosen plan costs, and the
-choice between the options depends on released answers only.  This holds for one option per look.
+Privacy: the choice depends on released answers only, and look and residual together cost each
+record at most as much as the chosen plan.  Therefore only one option can be chosen per look.
 """
 
 from __future__ import annotations
@@ -94,12 +94,13 @@ def look(
 ) -> Measurement:
     """Measure the common part of all options (the look), and return its measurement.
 
-    Arguments and errors are those of `engine.release.measure.measure`.  The plan of the measurement
-    is `common.look`; its `key` identifies the look in `decide`, `finish` and `resume`.
+    Other arguments and errors are those of `engine.release.measure.measure`.  The plan of the
+    result is `common.look`.  The `key` of the result identifies the look in calls of `decide`,
+    `finish` and `resume`.
 
     The tables of all options are counted, but only those of the look are measured.  The ledger
-    stores a keyed digest of all counted tables, by which `finish` checks that it gets the same
-    records.  With a ``person`` column the look and `finish` use the same rows of each person.
+    stores a keyed digest of all counted tables, from which `finish` finds out whether it gets the
+    same records.  With a ``person`` column, `look` and `finish` count the same rows of each person.
 
     Guarantee: `common.look.budget.pcost` is spent exactly once.  The same attempt on the same
     records returns the stored result.
@@ -124,18 +125,21 @@ def look(
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError(
-            "A look is a release, so it needs the dataset's name and a ledger. Give both, or use"
+            "A look spends budget, so it needs a dataset and a ledger. Give both, or use"
             " rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
     hash_, cost = _step_hash(common, LOOK), common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
-        """Raise an error if the dataset cannot pay for the look and the cheapest option."""
+        """Raise an error unless the dataset can pay for the look and the cheapest option.
+
+        If the look is paid already, nothing more has to be paid now.
+        """
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
             raise PlanError(
-                "These options cost something else after they are stored in a file and read again."
-                " Nothing was spent. Please report this error."
+                "The costs of these options change when they are written to a file and read again,"
+                " which is an error of this program. Nothing was spent. Please report the error."
             )
         book.status(dataset).definition.check_unit(common.look.budget)
         _check_remaining_budget(
@@ -146,7 +150,7 @@ def look(
                 check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
-        """Return the function that writes the spend for the counted records to the ledger."""
+        """Return a function that spends the cost of the look, with a digest of ``counts``."""
         records = fingerprint_of(book, dataset, counts, step_sets(common), intake)
         return lambda: book.spend(
             dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records
@@ -178,19 +182,21 @@ def decide(
     by: str = "",
     reason: str = "",
 ) -> Choice:
-    """Record a decision about a look on the ledger; it costs nothing.
+    """Write the decision after a look to the ledger; it costs nothing.
 
     Parameters
     ----------
     key : key of the look.
-    option : position or name of the option to take, or "stop"; None takes that of ``verdict``.
+    option : position or name of the option to take, or "stop"; by default the option of
+        ``verdict``.
     verdict : decision of a rule.
     rule : name and options of the rule, such as {"rule": "nested", "share": 0.5, "snr": 5}.
-    by : who decides; required without a verdict, or if the option is not that of the verdict.
-    reason : why the person decides so.
+    by : name of the person who decides; required without a verdict, and if ``option`` is not that
+        of the verdict.
+    reason : the person's reason.
 
-    Guarantee: of two decisions at the same time one is refused; only "stop" can be followed by
-    another decision.
+    Guarantee: a decision for an option is final; only "stop" can be followed by another decision.
+    If two processes decide at the same time, one of the calls fails.
 
     Raises
     ------
@@ -200,21 +206,22 @@ def decide(
     ResultLost
         The result of the look is lost.
     PlanError
-        There is neither an option nor a verdict, there is no such option, or ``by`` is missing
-        where the decision is not that of the rule.
+        There is neither an option nor a verdict, there is no such option, or ``by`` is required and
+        missing.
     """
     book = Ledger.at(ledger)
     steps = resume(book, key)
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
-            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq} of the"
-            " ledger; a choice is final. Call finish(), or start a new look, which spends again."
+            f"The option '{steps.choice.option}' was chosen after this look, in row"
+            f" {steps.choice.seq} of the ledger, and a choice is final. Call finish() for this"
+            " option, or start a new look, which spends again."
         )
     rule_option = None
     if verdict is not None:
         rule_option = STOP if verdict.choice is None else steps.common.names[verdict.choice]
     if option is None and rule_option is None:
-        raise PlanError("Nothing was chosen. Give an option, 'stop', or the verdict of a rule.")
+        raise PlanError("No decision was given. Give an option, 'stop', or the verdict of a rule.")
     if option is None:
         chosen_option = rule_option
     elif option == STOP:
@@ -223,17 +230,17 @@ def decide(
         chosen_option = steps.common.names[steps.common.position(option)]
     if steps.choice is not None and chosen_option == STOP:
         raise LedgerError(
-            "The decision to stop is on the ledger already. Only an option can follow it; give one,"
-            " or leave the decision as it is."
+            "The decision to stop is on the ledger already, and only a decision for an option can"
+            " follow it. Give an option, or leave the decision as it is."
         )
     if chosen_option != rule_option and not by.strip():
         raise PlanError(
             (
-                "No rule was applied."
+                "The decision does not follow from a rule."
                 if rule_option is None
-                else f"The option {chosen_option!r} is not that of the rule, {rule_option!r}."
+                else f"The rule chose {rule_option!r}, but the decision is {chosen_option!r}."
             )
-            + " Give the name of the person who decided."
+            + " Give the name of the person who decided as by."
         )
     text = json.dumps(
         {
@@ -273,26 +280,28 @@ def finish(
 ) -> Measurement:
     """Measure what remains after the look for the chosen option, and return the final measurement.
 
-    The look is the measurement of the common part of all options, see `look`.  The result has the
-    `answers_on_grid` of this stage, and estimates that combine both stages, weighted by precision.
-    If a closer look was chosen in a chain, the result is the look of the next choice: call `decide`
-    and `finish` again with its `key`.
+    The estimates of the result combine both stages, weighted by precision; its `answers_on_grid` are
+    those of this stage.  If the option "look closer" of a chain was chosen, the result is the look
+    of the next choice: call `decide` and `finish` again with the `key` of the result.
 
     Parameters
     ----------
     key : key of the look.
     data : the records of the look; None returns the stored result without reading records.
-    attempt : the same attempt returns the stored result; a new number draws again and spends the
-        full cost of this stage again.
-    person, count_column, ignore : as for the look; other arguments count other records.
-    on_changed : what to do if the records cannot be shown to be those of the look: "refuse", or
-        "charge" this stage as a separate release.  That costs at least as much as the plan's cost
-        minus that of the look, because a record may be in the most expensive cell of both stages.
+    attempt : number of the attempt.  The same number returns the stored result; a new number draws
+        noise again and spends the full cost of this stage again.
+    on_changed : what to do if the records are not those of the look, or if this cannot be checked.
+        "refuse" raises an error.  "charge" charges this stage as a separate release, which costs at
+        least as much as the plan's cost minus that of the look.
+    person, count_column, ignore : the same arguments as in the call of `look`.
 
-    Guarantee: the answers have the distribution of the chosen plan measured alone.  For the same
-    records, look and this stage together spend its pcost to the last digit.  The same attempt on
-    the same records returns the stored result, and noise is never drawn twice.  An additional
-    charge is written in a note to the ledger and reported to `intake`.
+    Other arguments are those of `engine.release.measure.measure`.
+
+    Guarantee: the answers have the distribution of the chosen plan measured alone.  On the same
+    records, the look and the first attempt at this stage together spend the pcost of the plan to the
+    last digit.  The same attempt on the same records returns the stored result, and noise is never
+    drawn twice.  A charge as a separate release is written to the ledger in a note and reported to
+    `intake`.
 
     Raises
     ------
@@ -327,7 +336,7 @@ def finish(
     )
 
     def check_stored(step_key: str, step_tables: list[Space]) -> None:
-        """Raise OtherRecords unless ``data``, if given, has the records of the stored step."""
+        """Raise OtherRecords if ``data`` is given and differs from the records of a stored step."""
         if data is not None:
             counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
@@ -339,11 +348,11 @@ def finish(
         and book.find(rest_key) is None
     ):
         raise PlanError(
-            f"Nothing is left to measure for {choice.option!r} after this look, so"
-            f" attempt={attempt} would return the same answers. Leave out attempt, or start a new"
-            " look with another attempt, which spends again."
+            f"The look measured everything that {choice.option!r} needs, so attempt={attempt} would"
+            " return the same answers. Leave out attempt, or start a new look with another attempt,"
+            " which spends again."
         )
-    # without blocks to measure, the result is that of the look: compare the records with its digest
+    # without blocks to measure, the answers are those of the look, so compare with its records
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -362,7 +371,8 @@ def finish(
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if is_paid:
             return
-        # look and first attempt together are charged the cost of the plan, a later attempt its own
+        # look and first attempt are charged the cost of the plan together; a later attempt is charged
+        # its own cost
         if attempt == 1:
             parts, parts_cost = (
                 [common.look.blocks, residual.blocks],
@@ -378,7 +388,7 @@ def finish(
         )
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
-        """Return the function that writes the spend for the counted records to the ledger."""
+        """Return a function that spends the cost of this stage, with a digest of ``counts``."""
         step_cost, records = cost, None
         if residual.blocks:
             step_cost, records = accept_records(counts)
@@ -392,14 +402,17 @@ def finish(
         )
 
     def accept_records(counts: Counts) -> tuple[float, Fingerprint]:
-        """Return the cost of this stage for the counted records, in pcost, and their fingerprint."""
+        """Return the cost of this stage on the counted records in pcost, and their fingerprint.
+
+        Raises DataError if the records are not those of the look and ``on_changed`` is "refuse".
+        """
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
             raise DataError(
-                f"{changed} The cost of both steps together holds only for the same records."
-                ' Nothing was spent. Give the records of the look, or use on_changed="charge",'
-                f" which spends {max(cost, residual.pcost)!r} instead of {cost!r}."
+                f"{changed} This stage costs {cost!r} only on the records of the look. Nothing was"
+                ' spent. Give the records of the look, or use on_changed="charge", which spends'
+                f" {max(cost, residual.pcost)!r}."
             )
         report_intake = report_separate_charges(intake, changed, residual.pcost)
         records = fingerprint_of(book, dataset, counts, sets, report_intake)
@@ -412,7 +425,7 @@ def finish(
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # the prefix makes a later stage charge its full cost as well
+        # by this prefix, the next stage of a chain finds out that it must charge its full cost, too
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         # a changed record may be in the most expensive cell of both stages, so that their costs add
         return max(cost, residual.pcost), records
@@ -441,9 +454,10 @@ def rehearse_finish(
     seed: int | None = None,
     **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
-    """Return the final measurement of an option after a rehearsed look, on simulated or public data.
+    """Rehearse the second stage for an option after a rehearsed look; return its measurement.
 
-    It spends nothing and must not be published.  ``seed`` is that of `engine.release.measure`.
+    It spends nothing, runs on simulated or public data, and must not be published.  ``seed`` is
+    that of `engine.release.measure.measure`.
 
     Raises
     ------
@@ -454,8 +468,8 @@ def rehearse_finish(
     """
     if not look_result.rehearsal:
         raise PlanError(
-            "This look was a release, so what follows it is a release too. Use decide() and"
-            " finish(), or rehearse the look first."
+            "This look was a release, so its second stage cannot be a rehearsal. Use decide() and"
+            " finish(), or rehearse the look as well."
         )
     i = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(i))
@@ -471,17 +485,17 @@ def rehearse_finish(
 
 
 def resume(ledger: Book, key: str) -> Steps:
-    """Return the options, measurement, decisions and result of a look from the ledger.
+    """Return the state of a two-stage release from the ledger, given the key of its look.
 
     It reads no records and spends nothing.
 
     Raises
     ------
     ResultLost
-        The look was spent but never saved, or its file is missing or was changed.
+        The look was spent but not saved, or its result file is missing or was changed.
     LedgerError
-        Nothing was spent under this key, it is not a look, or its file or a decision on the ledger
-        cannot be read.
+        Nothing was spent under this key, the key is not that of a look, or the result file or a
+        decision on the ledger cannot be read.
     """
     book = Ledger.at(ledger)
     common, look_result, costs = stored_look(book, key)
@@ -491,7 +505,7 @@ def resume(ledger: Book, key: str) -> Steps:
         i, attempt = common.names.index(choices[-1].option), 1
         if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
-        # find the first attempt with a result; an attempt without one is interrupted or lost
+        # find the first attempt with a result; attempts without a result are interrupted or lost
         while (
             finished is None and book.find(_second_stage_key(common, i, key, attempt)) is not None
         ):
@@ -516,14 +530,14 @@ def resume(ledger: Book, key: str) -> Steps:
 
 
 def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[RecordKeywords]) -> Steps:
-    """Return the state of a look (see `resume`) if all its stages were measured on ``data``.
+    """Check that all stages of a two-stage release were measured on the records ``data``.
 
-    It spends nothing.
+    It spends nothing, and returns the state of the release as `resume` does.
 
     Raises
     ------
     OtherRecords
-        The look, or a later step, was measured on other records.
+        The look, or a later stage, was measured on other records.
     LedgerError, ResultLost, DataError
         As for `resume` and `look`.
     """
@@ -565,14 +579,14 @@ def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
 
 
 def _step_hash(common: CommonPlan, step: str) -> str:
-    """Return the plan hash of a step on the ledger: its name and the hash of the options."""
+    """Return the name of a step and the hash of its options, the plan hash of the step's spend."""
     return f"{step}:{common.hash}"
 
 
 def _second_stage_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
-    """Return the key of the second stage for option i after the look with ``key``."""
+    """Return the key of the second stage for option i after the look with the key ``key``."""
     dataset, *_ = key.rsplit("|", 2)
-    # the hash of the look's key distinguishes the second stages of different looks
+    # because the key contains a hash of the look's key, second stages of different looks differ
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(
         dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt
@@ -580,9 +594,9 @@ def _second_stage_key(common: CommonPlan, i: int, key: str, attempt: int) -> str
 
 
 def _remaining_cost(common: CommonPlan, i: int, costs: StepCosts, attempt: int) -> float:
-    """Return the cost of the second stage for option i, in pcost.
+    """Return the cost of an attempt at the second stage for option i, in pcost.
 
-    The first attempt costs what remains of the plan's pcost after the look.  A new attempt measures
+    The first attempt costs the pcost of the plan minus that of the look.  A later attempt measures
     the residual again, so it costs at least as much as the residual alone.
     """
     remaining_cost = costs.remaining(i)
@@ -590,22 +604,23 @@ def _remaining_cost(common: CommonPlan, i: int, costs: StepCosts, attempt: int) 
 
 
 def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
-    """Raise BudgetExceeded, before any record is read, if the dataset cannot pay ``cost``.
+    """Raise BudgetExceeded if the dataset cannot pay ``cost``, before any record is read.
 
-    Raises LedgerError if the total is in pure epsilon, which has no Gaussian noise.
+    Raises LedgerError if the budget of the dataset is in pure epsilon, which Gaussian noise cannot
+    be charged to.
     """
     status = book.status(dataset)
     remaining = status.left
     if cost > 0 and status.takes(cost) > remaining:
         raise BudgetExceeded(
-            f"Dataset {dataset!r} has pcost {remaining!r} left, but this release needs at least"
-            f" {cost!r} until it is finished. Nothing was spent. Plan the options with a budget of"
-            " at most what is left."
+            f"Dataset {dataset!r} has pcost {remaining!r} left, but the stages of this release that"
+            f" are not paid yet need at least {cost!r}. Nothing was spent. Plan the options with a"
+            f" budget of at most {remaining!r}."
         )
 
 
 def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
-    """Return the decisions about a look in the notes of the ledger, oldest first."""
+    """Return the decisions after a look from the notes of the ledger, oldest first."""
     choices = []
     for row in book.notes(kind="decision", key=key):
         try:

@@ -1,10 +1,10 @@
-"""Files and ledger entries of two-stage releases.
+"""Result files and ledger entries of two-stage releases.
 
-The first stage is the look, the common part of all options; the second is the residual of the
-chosen option.  A record is in the same cell in both stages, so together they cost the maximum over
-cells of their summed costs.  This holds for the same records only: both stages count the same
-tables, and the ledger stores a keyed digest of the tables of the first stage, by which the second
-stage recognises the records.
+The first stage, the look, measures the common part of all options; the second stage measures the
+residual of the chosen option.  If both stages are measured on the same records, a record is in the
+same cell in both of them, so that they cost the maximum over cells of their summed costs.  To check
+that the records are the same, both stages count the same tables: the ledger stores a keyed digest of
+the tables of the first stage, with which those of the second stage are compared.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ OTHER_RECORDS_PREFIX = "other:"
 def step_counts(
     common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions
 ) -> Counts:
-    """Return the exact tables of all options, in both stages.
+    """Count the exact tables of all options, for the first or the second stage.
 
-    Both stages count the same tables, so they use the same rows and have comparable digests.  Of
-    each person, as many rows are counted as the budget protects.  ``part`` is what this stage
-    measures: the look or a residual.
+    Both stages count the same tables, so that they count the same rows and have comparable digests.
+    At most as many rows of each person are counted as the budget protects.  ``part`` is what this
+    stage measures: the look or a residual.
     """
     options = replace(options, rows_per_person=common.look.budget.rows_per_person)
     return count(part, data, options, step_checks(common), step_sets(common))
 
 
 def counts_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
-    """Count the exact tables of both stages on a part of the records; private.
+    """Count the tables of a two-stage release on one part of the records; the result is private.
 
-    The sum of the counts of all parts can be passed to `look` and `finish` in place of the records;
-    see `engine.release.ingest.counts_for`.
+    The sum of the counts of all parts can be passed to `look` and `finish` in place of records, see
+    `engine.release.ingest.counts_for`.
     """
     options = RecordOptions(on_refused="drop", **keywords)
     return step_counts(common, common.look, data, options)
@@ -66,7 +66,7 @@ def no_counts(common: CommonPlan) -> Counts:
 
 
 def step_sets(common: CommonPlan) -> list[Space]:
-    """Return the attribute sets of the look and of all options that are small enough to release."""
+    """Return the attribute sets whose tables both stages count, without tables above `MOST_CELLS`."""
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
     return sorted(
@@ -77,15 +77,15 @@ def step_sets(common: CommonPlan) -> list[Space]:
 def step_checks(common: CommonPlan) -> list[str]:
     """Return the attributes with a single cell that occur in an option.
 
-    Records with another value of such an attribute are dropped.
+    Records with a value outside this cell are dropped.
     """
     return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
 
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
-    """Return why the counted records are not those of the look, or "" if they are the same.
+    """Return why the counted records are not those of the look; "" if they are.
 
-    ``digest`` is the digest of the look's tables on the ledger.
+    ``digest`` is the digest of the look's tables from the ledger.
     """
     if digest.startswith(OTHER_RECORDS_PREFIX):
         return "This look was measured on other records than the look before it in the chain."
@@ -100,9 +100,10 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
 def report_separate_charges(
     intake: Callable[[Intake], object] | None, changed: str, cost: float
 ) -> Callable[[Intake], object] | None:
-    """Return ``intake`` with a warning added to its report if the records have changed.
+    """Return a function that calls ``intake`` with a warning about the separate charge added.
 
-    ``changed`` is the reason, or "" if they have not; ``cost`` is the charge in pcost.
+    ``changed`` is the reason of the charge and ``cost`` the charge in pcost.  If ``changed`` is "",
+    there is no separate charge and the result is ``intake`` itself.
     """
     if intake is None or not changed:
         return intake
@@ -112,15 +113,15 @@ def report_separate_charges(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Decision for an option after a look, as it is written on the ledger.
+    """Decision after a look, as it is written on the ledger.
 
     Attributes
     ----------
     option : name of the option that was chosen, or "stop".
     verdict : name of the option that the rule chose, or "stop"; None without a rule.
     rule : name and options of the rule.
-    by, reason : who decided, and why; "" if the rule decided.
-    seq, utc : number and time of the row on the ledger.
+    by, reason : person who decided, and the reason; "" if the decision is that of the rule.
+    seq, utc : number and time of the row in the ledger.
     """
 
     option: str
@@ -136,21 +137,21 @@ class Choice:
 class StepCosts:
     """Costs of a look and of its options in pcost, as decimal texts from the file of the look.
 
-    They are stored because another machine may compute them with another last digit.
+    They are stored because other machines may compute costs that differ in the last digit.
 
     Attributes
     ----------
-    spent : cost of this look and of all looks before it in a chain.
-    totals : total cost of each option, including `spent`.
+    spent : cost of this look, including all earlier looks of a chain.
+    totals : cost of each option, including `spent`.
     """
 
     spent: str
     totals: tuple[str, ...]
 
     def remaining(self, i: int) -> float:
-        """Return the cost that remains for option i after the look, in pcost.
+        """Return the cost of option i that remains to be paid after the look, in pcost.
 
-        The difference is exact in decimal arithmetic, in which the ledger sums.
+        The difference is exact in decimal arithmetic, with which the ledger sums costs.
 
         Raises
         ------
@@ -163,8 +164,8 @@ class StepCosts:
         exact = Decimal(self.totals[i]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
-                "The result file of the look was changed: its costs do not match its options."
-                " Restore the file from a copy."
+                "The result file of the look was changed: the costs in it do not match the options in"
+                " it. Restore the file from a copy."
             )
         return float(exact)
 
@@ -178,12 +179,12 @@ class Steps:
     common : the options.
     look : measurement of the common part.
     choices : the decisions, oldest first; only "stop" can be followed by another decision.
-    finished : measurement of the chosen option, or None before the second stage.
+    finished : measurement of the chosen option; None if there is none yet.
     costs : cost of the look, and total cost of each option.
     lost : numbers of the attempts at the second stage that were spent but have no result; the last
         one may still be running.
-    is_interrupted : whether the second stage was spent and then interrupted; `finish` completes it
-        from the same records and spends nothing.
+    is_interrupted : whether an attempt at the second stage was spent and then interrupted; `finish`
+        with the same records completes it and spends nothing more.
     """
 
     common: CommonPlan
@@ -223,9 +224,9 @@ def look_measurement(
 def chosen_measurement(
     common: CommonPlan, i: int, look_result: Measurement, answers: Answers, *, key: str, utc: str
 ) -> Measurement:
-    """Return the measurement of option i, which combines the look with the residual's answers.
+    """Return the measurement of option i, which combines the look and the second stage.
 
-    ``answers`` maps residual spaces to the released answers of the residual in grid steps.
+    ``answers`` maps residual spaces to the released answers of the second stage, in grid steps.
     """
     blocks = common.residuals[i].blocks
     in_counts: dict[Space, Array] = {
@@ -247,7 +248,7 @@ def chosen_measurement(
 
 
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
-    """Write the result file of a look, with all options, so that `finish` needs no other file."""
+    """Write the result file of a look; it includes all options, so that `finish` needs no plan."""
     measurement = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
     texts = _next_step_texts(common, receipt.pcost)
     _write(file, receipt, LOOK, measurement, texts)
@@ -263,8 +264,8 @@ def write_rest(
 ) -> None:
     """Write the result file of the second stage: the chosen option i with the combined estimates.
 
-    If option i is a closer look, which another choice follows (`has_next_choice`), its measurement
-    is the first stage of that choice, and the file has the format of `write_look`.
+    If option i is a closer look (`has_next_choice`), it is the look of the next choice, and the file
+    has the format of `write_look`.
     """
     measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:
@@ -281,7 +282,10 @@ def write_rest(
 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
-    """Return a mapping from file name to text: the options, the cost so far, and the total costs."""
+    """Return the texts in the result file of a look, by file name.
+
+    They are the options, the cost so far in pcost (``spent``), and the cost of each option.
+    """
     totals = [repr(option_cost(option)) for option in common.options]
     return {
         "common.json": common.to_json(),
@@ -291,7 +295,7 @@ def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
 
 
 def has_next_choice(common: CommonPlan, i: int) -> bool:
-    """Return whether option i is a closer look, after which a chain has another choice."""
+    """Return whether option i is the closer look of a chain, which leads to another choice."""
     return common.following is not None and i == len(common.options) - 1
 
 
@@ -318,21 +322,22 @@ def stored_look(
 ) -> tuple[CommonPlan, Measurement, StepCosts]:
     """Return the options, the measurement and the costs from the result file of a look.
 
-    ``common`` has the options; if it is None, they are read from the file.
+    The options are ``common``, or read from the file if it is None.
 
     Raises
     ------
     ResultLost
-        The look was spent but never saved, or its file is missing or was changed.
+        The look was spent but not saved, or its file is missing or was changed.
     LedgerError
-        Nothing was spent under this key, the result is not a look, or its file cannot be read.
+        Nothing was spent under this key, the result is not that of a look, or its file cannot be
+        read.
     """
     with Archive(path=book.result_path(key)) as archive:
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # the file of a closer look has answers to the residual after the look before it, and not to
-        # the blocks of its own plan, so no answers are read; its estimates are complete
+        # The answers in the file of a closer look are those of the residual after the previous look,
+        # not of the blocks of its own plan, so they are not read.  Its estimates combine all stages.
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )
@@ -350,7 +355,10 @@ def stored_look(
 
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
-    """Return the costs in the file of a look; raise ValueError if they are those of other options."""
+    """Return the costs in the file of a look.
+
+    Raises ValueError if the costs of ``common`` differ by more than rounding.
+    """
     stored_prices = [str(price) for price in parse_json(archive.text("prices.json"))]
     if not np.allclose(
         [float(price) for price in stored_prices],

@@ -25,11 +25,11 @@ SEEDS = st.integers(0, 2**32 - 1)
     ("B", "Sigma", "words"),
     [
         ([1, 2], None, "shape"),
-        ([[1, 2], [3]], None, "one length"),
+        ([[1, 2], [3]], None, "same length"),
         ([[1, math.nan]], None, "finite"),
         (np.zeros((2, 0)), None, "at least one column"),
         ([[1, 2]], np.eye(2), r"shape \(1, 1\)"),
-        ([[1, 2]], [[0.0]], "not above 0"),
+        ([[1, 2]], [[0.0]], "not positive"),
         (np.eye(2), [[1, 0.5], [0.4, 1]], "not symmetric"),
         (np.eye(2), [[1, 1], [1, 1]], "positive definite"),
         (np.eye(2), [[1, 2], [2, 1]], "positive definite"),
@@ -71,14 +71,14 @@ def test_answers_requires_row_space_and_precision():
     with pytest.raises(NotAnswerable, match="Row 1"):
         TOTAL.covariance([[2, 2, 2], [1, 1, 1 + 1e-6]])
     for wrong in (lambda: TOTAL.estimates([[1, 1]]), lambda: TOTAL.answers(mechanism(np.eye(2)))):
-        with pytest.raises(PlanError, match=r"2 columns, but the domain has 3|3 and 2 cells"):
+        with pytest.raises(PlanError, match=r"columns|3 and 2 cells"):
             wrong()
 
 
 def test_residual_or_recreation_of_wrong_parts_is_refused():
     total = mechanism(TOTAL.B, 3)
     rest = residual(IDENTITY, total)
-    with pytest.raises(PlanError, match="not answerable"):
+    with pytest.raises(PlanError, match="no residual"):
         residual(IDENTITY, TOTAL)
     for parts in ((), (total,), (rest,), (total, rest, total), (TOTAL, rest)):
         with pytest.raises(PlanError, match="privacy cost matrices"):
