@@ -1,7 +1,7 @@
 """Base of all figures: the `Picture` type, common charts, and the style of mechanisms.
 
-Each mechanism has the same color and marker in all figures.  Color is never the only distinction
-between the elements of a figure.
+A mechanism has the same color and marker in all figures.  Elements that differ in color also differ
+in another property, such as the marker, for readers who do not see the colors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from engine.privacy import Budget
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
-PERCENT = "~%"  # tick format without trailing zeros: 0.5%, 1%, 1.5%
-MAX_LABEL_CHARS, MAX_LINE_CHARS = 40, 24  # longer axis labels are cut, or wrapped
+PERCENT = "~%"  # plotly format of percentages without trailing zeros: 0.5%, 1%, 1.5%
+MAX_LABEL_CHARS = 40  # longer axis labels are cut
+MAX_LINE_CHARS = 24  # longer axis labels are wrapped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,10 +36,10 @@ class Picture:
     Attributes
     ----------
     title : short title.
-    figure : plotly figure, without a title.
+    figure : plotly figure, which does not contain the title.
     table : numbers that the figure shows.
-    alt : alternative text: the main result in one sentence.
-    note : explanation of the figure, and what it omits; may be empty.
+    alt : alternative text for screen readers, which states the main result.
+    note : explanation of the figure, and of what it does not show; may be empty.
     """
 
     title: str
@@ -49,12 +50,12 @@ class Picture:
 
 
 def in_pcost(budget: Budget) -> str:
-    """Return the default text of a budget, in pcost."""
+    """Return a budget as text, such as "0.5 pcost"."""
     return f"{cost(budget.pcost)} pcost"
 
 
 def evenly_spaced(count: int, most: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` evenly spaced indices below ``count``."""
+    """Return at most ``most`` evenly spaced integers from 0 to ``count`` - 1, both included."""
     return (
         np.arange(count)
         if count <= most
@@ -63,12 +64,18 @@ def evenly_spaced(count: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def short_query_text(text: str, name: str) -> str:
-    """Return the text of a query without the attribute name that the axis title contains."""
+    """Return the text of a query without the attribute name and equals sign at its start.
+
+    The name is in the title of the axis.
+    """
     return text.removeprefix(name).strip().removeprefix("= ") or text
 
 
 def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
-    """Return axis labels with HTML escaped, cut to ``most`` characters unless two become equal."""
+    """Return axis labels, escaped for HTML and cut to ``most`` characters.
+
+    No label is cut if two different labels would become equal.
+    """
     shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
     return [
         html.escape(text)
@@ -77,7 +84,7 @@ def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
 
 
 def wrap_label(text: str) -> str:
-    """Return an axis label, broken into two lines if it is long, for narrow screens.
+    """Return an axis label, broken into two lines at a space if it is long, for narrow screens.
 
     >>> wrap_label("Weighted Fourier Factorizations"), wrap_label("age")
     ('Weighted Fourier<br>Factorizations', 'age')
@@ -93,7 +100,7 @@ MIN_LOG_TICKS, MAX_LOG_TICKS = 3, 9
 
 
 def tick_text(value: float) -> str:
-    """Return the text of a tick, without an exponent.
+    """Return the text of an axis tick: a decimal number without an exponent.
 
     >>> tick_text(0.05), tick_text(20.0), tick_text(1e6)
     ('0.05', '20', '1,000,000')
@@ -102,9 +109,10 @@ def tick_text(value: float) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return ticks of a logarithmic axis: 1, 2, 5 times powers of ten, or powers of ten only.
+    """Return the ticks of a logarithmic axis from ``low`` to ``high``.
 
-    A range with fewer than three such values gets equidistant ticks.
+    These are 1, 2 and 5 times the powers of ten; or only the powers of ten if there would be more
+    than nine ticks; or equidistant numbers if there would be fewer than three ticks.
 
     >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
     ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
@@ -126,20 +134,25 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return the properties of a logarithmic axis with the ticks of `log_ticks`."""
+    """Return the plotly properties of a logarithmic axis with the ticks of `log_ticks`."""
     ticks = log_ticks(low, high)
     texts = [tick_text(tick) for tick in ticks]
     return {"type": "log", "tickvals": ticks, "ticktext": texts, "autotickangles": [0, 90]}
 
 
 def category_axis(title: str | None = None) -> dict[str, Any]:
-    """Return the properties of an axis of labels, which are horizontal or vertical."""
+    """Return the plotly properties of an axis of labels.
+
+    The labels are horizontal, or vertical if they would overlap.
+    """
     axis: dict[str, Any] = {"type": "category", "automargin": True, "autotickangles": [0, 90]}
     return axis if title is None else axis | {"title": {"text": title}}
 
 
 def shared_ending(texts: Sequence[str]) -> str:
-    """Return the words with which all texts end.
+    """Return the words at the end of the texts that are the same in all texts.
+
+    The first word of a text is never included.  The result is empty for fewer than two texts.
 
     >>> shared_ending(["1 pcost", "2 pcost"]), shared_ending(["ε 1", "ε 2"]), shared_ending(["ε 1"])
     (' pcost', '', '')
@@ -154,7 +167,14 @@ def shared_ending(texts: Sequence[str]) -> str:
 
 
 def budget_axis(pcosts: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
-    """Return a logarithmic axis of budgets; words that all texts share are in the title only.
+    """Return the plotly properties of a logarithmic axis of budgets.
+
+    Words with which all ``texts`` end are moved to the title of the axis.
+
+    Parameters
+    ----------
+    pcosts : positions of the ticks, in pcost.
+    texts : texts of the budgets at these positions.
 
     >>> budget_axis([1.0, 4.0], ["1 pcost", "4 pcost"])["title"]["text"]
     'budget (pcost)'
@@ -170,17 +190,15 @@ def budget_axis(pcosts: Sequence[float], texts: Sequence[str]) -> dict[str, Any]
     }
 
 
-# Above the plot and never on data; a taller legend extends upwards.
+# The legend is above the plot, so that it covers no data.  If it is high, it grows upwards.
 LEGEND = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 RIBBON_HEIGHT_PX = 20
-MIN_PLOT_SHARE = 0.5  # smallest share of the plot in the height of a figure; the rest are labels
+MIN_PLOT_SHARE = 0.5  # smallest share of the height of a figure that the plot without labels has
 
 
 def mark_rehearsal(figure: go.Figure) -> None:
-    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above it.
-
-    The ribbon is above the titles of panels, which are annotations.
-    """
+    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above the ribbon."""
+    # Titles of panels are annotations.  The ribbon is above them.
     bottom = 3 if not figure.layout.annotations else 24
     ribbon = {"x0": 0, "x1": 1, "xref": "paper", "yref": "paper", "ysizemode": "pixel"}
     figure.add_shape(
@@ -201,16 +219,19 @@ TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 DEFAULT_HEIGHT_PX = 450  # of plotly
 
 
-# Frequently drawn figures pass all properties to `go.Figure` at once, because every later update
-# takes plotly longer than the construction.
+# Figures that are drawn often pass all properties to `go.Figure` at once: every later update takes
+# longer than the construction.
 
 
-# Numbers of an axis or color bar are written as 10,000, not as 10k.
+# Numbers at axes and color bars are written as 10,000, not as 10k.
 NUMBERS = {"exponentformat": "none", "separatethousands": True}
 
 
 def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
-    """Set the margins of a figure and return it; ``top``, in pixels, replaces the default."""
+    """Set the margins of a figure and the format of its axis numbers, and return the figure.
+
+    ``top`` is the upper margin in pixels; 0 stands for the default, which is larger for heat maps.
+    """
     has_heat_map = any(isinstance(trace, go.Heatmap) for trace in figure.data)
     top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
@@ -220,7 +241,7 @@ def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
 
 
 def enlarge(picture: Picture, font_px: float, scale: float) -> Picture:
-    """Return a picture with a larger font and a height multiplied by a factor, for projectors."""
+    """Return a picture with font size ``font_px`` and its height times ``scale``, for projectors."""
     figure = go.Figure(picture.figure)
     height = float(figure.layout.height or DEFAULT_HEIGHT_PX)
     figure.update_layout(font_size=font_px, height=scale * height)
@@ -233,11 +254,19 @@ CHAR_WIDTH_PX, LINE_HEIGHT_PX = 6.5, 16.0
 def label_places(
     x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf
 ) -> list[str]:
-    """Return plotly text positions of marker labels without overlaps.
+    """Return positions of the labels of markers, such that labels and markers do not overlap.
 
-    ``x`` and ``y`` are marker positions in pixels, to the right and up, and ``across`` is the width
-    of the plot.  Labels are placed greedily in the order of the markers; the position is empty if a
-    label does not fit.
+    Labels are placed one after the other, each at its first free position.
+
+    Parameters
+    ----------
+    x, y : positions of the markers in pixels, to the right and up.
+    texts : labels, with ``<br>`` between their lines.
+    across : width of the plot, in pixels.
+
+    Returns
+    -------
+    One plotly text position per marker, such as "top center"; empty if there is no free position.
 
     >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
     ['bottom center', 'top center', 'top center']
@@ -270,7 +299,7 @@ _Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 
 def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
-    """Return a mapping from plotly text positions to the boxes of a label at a marker."""
+    """Return the box of a label for every plotly text position, given the position of its marker."""
     lines, radius = text.split("<br>"), LINE_HEIGHT_PX / 2
     width = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines)
     height = LINE_HEIGHT_PX * len(lines)
@@ -283,7 +312,7 @@ def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
 
 
 def _overlap(first: _Box, second: _Box) -> bool:
-    """Return whether two boxes have a common area."""
+    """Return whether two boxes overlap; a common edge is no overlap."""
     return (
         first[0] < second[2]
         and second[0] < first[2]
@@ -295,9 +324,14 @@ def _overlap(first: _Box, second: _Box) -> bool:
 def bars(
     sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = ""
 ) -> go.Figure:
-    """Return a figure of horizontal bars, one per label, the first at the top.
+    """Return a figure of horizontal bars, one per label, the first one at the top.
 
-    ``axis`` is the title of the value axis, ``hover`` a plotly hover template.
+    Parameters
+    ----------
+    sizes : lengths of the bars.
+    axis : title of the axis of lengths.
+    hover : plotly hover template of a bar.
+    tickformat : plotly format of the numbers at this axis; by default plotly's.
     """
     texts = axis_labels(labels, 2 * MAX_LINE_CHARS)
     bar = {
@@ -321,13 +355,21 @@ def bars(
     return set_margins(go.Figure([bar], layout))
 
 
-MAX_LINE_MARKERS = 60  # largest number of points of a line that are drawn as markers, too
+MAX_LINE_MARKERS = 60  # lines with at most this number of points also have markers
 
 
 def line(
     values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool
 ) -> go.Figure:
-    """Return a figure with one point per label; ``axes`` are the titles of the x and y axes."""
+    """Return a figure with one point per label, from left to right.
+
+    Parameters
+    ----------
+    values : heights of the points, shape (labels,).
+    axes : titles of the x and y axes.
+    hover : plotly hover template of a point.
+    connected : whether a line connects the points.
+    """
     texts = axis_labels(labels)
     mode = "markers"
     if connected:
@@ -362,10 +404,11 @@ def heat_map(
     Parameters
     ----------
     grid : values, shape (rows, columns).
-    labels, axes : labels and axis title of the rows, then of the columns.
+    labels : labels of the rows, and labels of the columns.
+    axes : titles of the axis of rows and of the axis of columns.
     hover : plotly hover template of a cell.
     unit : title of the color bar.
-    properties : additional properties of the plotly trace.
+    properties : further properties of the plotly trace.
     """
     rows, columns = (axis_labels(side) for side in labels)
     heat = {
@@ -388,8 +431,7 @@ def heat_map(
     return set_margins(go.Figure([heat | properties], layout))
 
 
-MAX_SIDE = 512
-
+MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
 
 # The palette of Okabe and Ito without yellow, and grey.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
@@ -409,7 +451,7 @@ class MechanismStyle:
 
 
 def mechanism_name(label: str) -> str:
-    """Return the name of the mechanism in a label such as ``name (option=value)``.
+    """Return the name of the mechanism in a label of the form ``name (option=value)``.
 
     >>> mechanism_name("querysmasher (centers=tuned)")
     'querysmasher'
@@ -418,9 +460,10 @@ def mechanism_name(label: str) -> str:
 
 
 def mechanism_style(label: str) -> MechanismStyle:
-    """Return the style of a mechanism with its options, given its label in a comparison.
+    """Return the style of a mechanism, given its label in a comparison.
 
-    The color depends on the mechanism only; dash, pattern and symbol depend also on its options.
+    The color depends on the name of the mechanism only; dash, pattern and symbol also depend on its
+    options.
 
     >>> mechanism_style("querysmasher").color == mechanism_style("querysmasher (centers=tuned)").color
     True

@@ -1,9 +1,7 @@
-"""Figures of comparisons of mechanisms and plans.
+"""Figures that compare mechanisms or two plans, and a comparison as a standalone HTML page.
 
-Mechanisms: ranking against the lower bound, planning time, error by group, error at other budgets,
-and distributions of standard errors.  Plans: ratios of standard errors of two plans.
-
-Comparison of mechanisms as a standalone HTML page.
+Figures of mechanisms: gap to the lower bound, planning time, error by group, error at other
+budgets, distributions of standard errors.  Figure of two plans: ratios of their standard errors.
 """
 
 from __future__ import annotations
@@ -44,18 +42,18 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-LOG_AXIS_RATIO = 20.0  # an axis is logarithmic if the maximum exceeds this multiple of the minimum
-MIN_PLOT_WIDTH_PX = 290  # smallest width of a plot area on a narrow screen
+LOG_AXIS_RATIO = 20.0  # an axis is logarithmic if its maximum exceeds this multiple of its minimum
+MIN_PLOT_WIDTH_PX = 290  # width of the plot on a narrow screen
 MARKERS_PER_LINE = 12
-# Blue: better, pale: equal, vermilion: worse; suitable for color vision deficiencies.
+# From blue (better) over a pale color (equal) to vermilion (worse), a pair of colors that people
+# with color vision deficiencies can distinguish.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
-EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally accurate
-# Mechanisms above the first multiple of the reference (see `_Gaps`) are not drawn, those above the
-# second are not named, either.
-MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0
+EQUAL_ERROR_TOLERANCE = 1e-4  # mechanisms with a smaller relative difference are equally accurate
+MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_Gaps`) are not drawn
+MAX_NAMED_RATIO = 5.0  # mechanisms above this multiple are only counted in the note, not named
 MAX_MAP_GROUPS = 20
 BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost
-TIE_TOLERANCE = 1e-6
+TIE_TOLERANCE = 1e-6  # relative; mechanisms closer to the best one also count as best for a table
 COLUMN_TITLES = {
     "rmse": "RMSE",
     "max_std": "largest standard error",
@@ -65,13 +63,16 @@ COLUMN_TITLES = {
 
 
 def ranking(comparison: Comparison) -> pd.DataFrame:
-    """Return the mechanisms with a result, best first, with columns renamed for display."""
+    """Return the table of the mechanisms with a result, best first, with the column titles shown."""
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
 
 def refusals(comparison: Comparison) -> pd.DataFrame:
-    """Return the mechanisms without a result and the reasons."""
+    """Return a table of the mechanisms without a result.
+
+    Columns: mechanism (its title) and reason.
+    """
     failed = comparison.frame[comparison.frame["status"] != "ok"]
     titled = failed.assign(mechanism=[title_of(str(label)) for label in failed["mechanism"]])
     return (
@@ -80,17 +81,16 @@ def refusals(comparison: Comparison) -> pd.DataFrame:
 
 
 def costs(comparison: Comparison) -> dict[str, str]:
-    """Return a mapping from labels to error and planning time as text, best first."""
-    return {
-        str(
-            row["mechanism"]
-        ): f"{format_number(row['rmse'])} counts, {duration_text(row['seconds'])}"
-        for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows()
-    }
+    """Return the RMSE and planning time of every mechanism with a result as text, by label."""
+    texts = {}
+    for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows():
+        error_text = f"{format_number(row['rmse'])} counts"
+        texts[str(row["mechanism"])] = f"{error_text}, {duration_text(row['seconds'])}"
+    return texts
 
 
 def gap_words(gap: float) -> str:
-    """Return the relative excess over the lower bound as text.
+    """Return the text of a gap: how much an error exceeds the lower bound; NaN without a bound.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.1% over the bound', '8.10 times the bound', 'no bound known')
@@ -106,17 +106,17 @@ def gap_words(gap: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gaps:
-    """Errors of the mechanisms of a comparison above a reference.
+    """Errors of the mechanisms of a comparison, relative to a reference.
 
-    The reference is the lower bound, or the smallest error if there is no bound above 0.
+    The reference is the lower bound, or the smallest error if no bound above 0 is known.
 
     Attributes
     ----------
-    drawn : labels of the mechanisms that are drawn, best first; equally accurate mechanisms, for
-        every table, are in one tuple.
+    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms that are equally
+        accurate for every table are in the same tuple.
     omitted : labels of the mechanisms whose errors are too large to be drawn.
-    gaps : maps a label to its error divided by the reference, minus 1.
-    errors : maps a label to its error in counts.
+    gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
+    errors : maps the label of a mechanism to its error, in counts.
     reference : name of the reference.
     """
 
@@ -128,12 +128,12 @@ class _Gaps:
 
     @property
     def labels(self) -> list[str]:
-        """Labels of all drawn mechanisms, best first."""
+        """Labels of all mechanisms that are drawn, best first."""
         return [label for tied in self.drawn for label in tied]
 
     @property
     def largest(self) -> float:
-        """Largest gap on the axis."""
+        """End of the axis of gaps: 5% above the largest gap that is drawn, at least 0.02."""
         return max([0.02, *(1.05 * self.gaps[label] for label in self.labels)])
 
     def omitted_text(self) -> str:
@@ -147,7 +147,7 @@ class _Gaps:
 
 
 def _tied_labels(comparison: Comparison, labels: Sequence[str]) -> list[list[str]]:
-    """Return labels in lists of mechanisms with the same error for every table."""
+    """Group labels so that the mechanisms of a list have the same error for every table."""
     ties: list[list[str]] = []
     for label in labels:
         errors = np.array(comparison.groups.get(label, ()))
@@ -162,31 +162,34 @@ def _tied_labels(comparison: Comparison, labels: Sequence[str]) -> list[list[str
 
 
 def tied_titles(labels: Sequence[str]) -> str:
-    """Return the titles of equally accurate mechanisms, as one text."""
+    """Return the titles of several mechanisms as one text, given their labels."""
     return ", ".join(title_of(label) for label in labels)
 
 
 def tied_mechanisms(comparison: Comparison) -> list[str]:
-    """Return the titles of the best mechanisms, if several have equal errors for every table."""
+    """Return the titles of the best mechanisms if several are equally accurate for every table.
+
+    If only one mechanism is the best, the list is empty.
+    """
     relative = _gaps(comparison)
     tied = relative.drawn[0] if relative.drawn else ()
     return [title_of(label) for label in tied] if len(tied) > 1 else []
 
 
 def all_tied(comparison: Comparison) -> bool:
-    """Return whether several mechanisms are drawn, all with equal errors for every table."""
+    """Return whether several mechanisms are drawn and all are equally accurate for every table."""
     relative = _gaps(comparison)
     return len(relative.drawn) == 1 and len(relative.labels) > 1
 
 
 def _gaps(comparison: Comparison) -> _Gaps:
-    """Return the errors of all mechanisms with a result, relative to the bound or the best."""
+    """Return the errors of all mechanisms with a result, relative to the reference."""
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
     bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
     rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
     has_bound = comparison.bound > 0
-    # The bound is on the weighted RMSE; the plain RMSE is shown if the two agree.
+    # The bound is on the weighted RMSE, so this is shown unless the unweighted RMSE is the same.
     weighted = {label: comparison.bound * (1.0 + bound_gaps[label]) for label in labels}
     is_weighted = has_bound and any(
         weighted[label] < math.inf and abs(weighted[label] / rmses[label] - 1.0) >= 1e-6
@@ -196,7 +199,7 @@ def _gaps(comparison: Comparison) -> _Gaps:
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
-    # If even the best mechanism is far from the bound, it and those near it are drawn.
+    # If even the best mechanism is far above the bound, those near the best one are drawn.
     best = min(gaps.values(), default=0.0)
     limit = MAX_DRAWN_RATIO - 1.0
     if best > limit:
@@ -213,7 +216,7 @@ def _gaps(comparison: Comparison) -> _Gaps:
 def ranking_picture(comparison: Comparison) -> Picture:
     """Return a dot plot of the gaps of the mechanisms to the lower bound, best first.
 
-    Equally accurate mechanisms share a row.
+    Mechanisms that are equally accurate for every table share a row.
     """
     table, relative = ranking(comparison), _gaps(comparison)
     traces: list[dict[str, Any]] = []
@@ -239,7 +242,7 @@ def ranking_picture(comparison: Comparison) -> Picture:
         line = {"line": {"color": GREY, "width": 2}}
         traces += [{"type": "scatter"} | line | stem, {"type": "scatter"} | mark]
     bound = {"type": "line", "x0": 0.0, "x1": 0.0, "xref": "x", "y0": 0, "y1": 1}
-    # Numbers are printed below the names, which also fits narrow screens.
+    # The numbers are below the names, so that both fit on narrow screens.
     ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
     n_lines = sum(text.count("<br>") + 2 for text in rows.values())
     layout = {
@@ -270,9 +273,9 @@ def ranking_picture(comparison: Comparison) -> Picture:
 
 
 def _verdict(relative: _Gaps, best: str) -> str:
-    """Return the first words of a sentence about the most accurate mechanism or mechanisms.
+    """Return the start of a sentence: the most accurate mechanism, or how many are equally accurate.
 
-    ``best`` is the label of one of them.
+    ``best`` is the label of a mechanism with the smallest error.
     """
     limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
     tied = [label for label in relative.errors if relative.gaps[label] <= limit]
@@ -285,7 +288,7 @@ def _verdict(relative: _Gaps, best: str) -> str:
 
 
 def effort_picture(comparison: Comparison) -> Picture:
-    """Return a scatter plot of gaps to the bound against planning time, a marker per mechanism."""
+    """Return a scatter plot of gap to the bound against planning time, one marker per mechanism."""
     table, relative = ranking(comparison).set_index("mechanism"), _gaps(comparison)
     labels = relative.labels
     height = max(300, 110 + 50 * len(labels))
@@ -313,7 +316,8 @@ def effort_picture(comparison: Comparison) -> Picture:
             "mode": "markers+text" if text_position else "markers",
             "text": text,
             "name": text,
-            "showlegend": not text_position,  # a label that does not fit goes into the legend
+            # A label that does not fit next to its marker is in the legend.
+            "showlegend": not text_position,
             "textposition": text_position or "top center",
             "cliponaxis": False,
             "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
@@ -355,10 +359,11 @@ def effort_picture(comparison: Comparison) -> Picture:
 
 
 def where_picture(comparison: Comparison, workload: Workload) -> Picture:
-    """Return a heat map of the RMSE of each table relative to the best mechanism for the table.
+    """Return a heat map of the RMSE of every table and mechanism.
 
-    Rows are tables, those with the largest differences first; columns are mechanisms, and equally
-    accurate mechanisms share a column.
+    An RMSE is divided by that of the best mechanism for the same table.  Rows are tables, the one
+    with the largest ratio first.  Columns are mechanisms; those that are equally accurate for every
+    table share a column.
     """
     relative = _gaps(comparison)
     drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]
@@ -427,13 +432,14 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
 def budgets_picture(
     comparison: Comparison, budget: Budget, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
-    """Return a line chart of the errors of all mechanisms at other budgets, in counts.
+    """Return a line chart of the errors of all mechanisms at several budgets, in counts.
 
-    Equally accurate mechanisms share a line.  The custom data of a marker is (budget text, mechanism
-    label, pcost).
+    Mechanisms that are equally accurate for every table share a line.  The custom data of a marker
+    are text of the budget, label of the mechanism and pcost.
 
     Parameters
     ----------
+    budget : budget of the comparison.
     format_budget : function that returns the text of a budget.
     """
     relative = _gaps(comparison)
@@ -480,9 +486,10 @@ def budgets_picture(
 
 
 def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
-    """Return cumulative distributions of standard errors, one line per mechanism.
+    """Return a figure of the cumulative distributions of the standard errors of mechanisms.
 
-    Mechanisms with equal distributions share a line.
+    ``spreads`` maps the label of a mechanism to its distribution.  Mechanisms with equal
+    distributions share a line.
     """
     distributions = {label: distribution.thin() for label, distribution in spreads.items()}
     figure = go.Figure()
@@ -506,7 +513,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
                 " less<extra></extra>"
             ),
         )
-        # Markers of different mechanisms have different heights, so that they do not overlap.
+        # The markers of every line are at other heights, so that they do not overlap.
         heights = [
             (k + (position + 0.5) / len(ties)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)
         ]
@@ -553,7 +560,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
 
 
 def _equal_distributions(distributions: Mapping[str, ErrorDistribution]) -> list[list[str]]:
-    """Return labels in lists of mechanisms with equal distributions."""
+    """Group labels so that the mechanisms of a list have equal distributions."""
     ties: list[list[str]] = []
     for label, distribution in distributions.items():
         quantiles = [distribution.quantile(share) for share in QUANTILES]
@@ -573,12 +580,14 @@ def ratio_picture(
     across: Sequence[int] | None = None,
     fixed: Sequence[int] | None = None,
 ) -> Picture:
-    """Return a figure of ratios of standard errors of two plans for the queries of a group.
+    """Return a figure of the ratios of standard errors of two plans for the queries of a group.
 
     Parameters
     ----------
-    plans : two plans by name; the errors of the first are divided by those of the second.
-    across, fixed : queries to draw, as in `error_grid`.
+    plans : maps names to two plans.  The errors of the first plan are divided by those of the
+        second one.
+    group : number of the group.
+    across, fixed : selection of the queries to draw, as for `error_grid`.
     """
     (first_name, first), (second_name, second) = plans.items()
     check_same_queries(first, second)
@@ -642,10 +651,11 @@ STYLE = (
 
 
 def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) -> str:
-    """Return a comparison as an HTML page: request, ranking, planning time and errors.
+    """Return a comparison of mechanisms as an HTML page.
 
-    The errors are those of every group, and of all queries at other budgets.
-    All names are HTML-escaped.  The page contains no numbers computed from records.
+    The page contains the request and the tables of `ranking_picture`, `effort_picture`,
+    `where_picture` and `budgets_picture`, but no number that was computed from records.  All names
+    are escaped for HTML.
     """
     pieces = [
         (

@@ -1,8 +1,9 @@
 """Figures of query coefficients and of strategy matrices.
 
-A user can draw a box on the figure of `range_picture`, whose axes are cell indices; `cells_in_box`
-converts the box to cells.  `rows_picture` and `gram_picture` draw the strategy matrix of one block
-of a plan and its Gram matrix.
+`family_picture` and `plane_picture` draw which cells queries count.  `range_picture` draws the
+cells of attributes; the user can select cells by drawing a box, which `cells_in_box` converts to
+ranges of cells.  `rows_picture` and `gram_picture` draw the strategy matrix of one block of a plan
+and its Gram matrix.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from engine.residuals import Space
 from engine.workload import Group, Schema, Workload
 from engine.workload.conditions import box_workload
 
-MAX_ROWS = 128  # queries in a family figure
+MAX_ROWS = 128  # largest number of queries that `family_picture` draws
 
 
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:
-    """Return a heat map of the coefficients of one part of a group of queries.
+    """Return a heat map of the query coefficients of one query family of a group.
 
-    Of a joint part on two attributes only one query is drawn, with one attribute per axis.  Any
-    other part is drawn with one row per query, at most `MAX_ROWS`.
+    A family on one attribute has one row per query, at most `MAX_ROWS`, and one column per cell.
+    Of a family on two attributes one query is drawn, with one attribute per axis.
 
     Parameters
     ----------
-    part : number of the part within the group.
-    query : number of the query within a joint part.
+    part : number of the part of the group that has this family.
+    query : number of the query to draw, for a family on two attributes.
     """
     part_queries = group.parts[part]
     columns = [schema[group.attributes[a]] for a in part_queries.axes]
@@ -106,11 +107,11 @@ CellRange = tuple[int, int]  # first and last cell, inclusive
 
 
 def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
-    """Return a figure of the cells of one or two attributes on which the user can draw a box.
+    """Return a figure of the cells of one or two attributes, on which the user can draw a box.
 
     Parameters
     ----------
-    chosen : maps an attribute to its first and last selected cell, inclusive.
+    chosen : maps each attribute to the first and the last of the selected cells, inclusive.
     """
     names = list(chosen)
     cells = [evenly_spaced(schema[name].size, MAX_SIDE) for name in names]
@@ -158,10 +159,15 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
 def cells_in_box(
     schema: Schema, names: Sequence[str], box: Mapping[str, Sequence[float]]
 ) -> dict[str, CellRange]:
-    """Return the ranges of cells whose centers lie in a box drawn on `range_picture`.
+    """Return the ranges of cells whose centers are in a box that was drawn on `range_picture`.
 
-    If a side of the box contains no center, the nearest cell is returned.  If the box has no range
-    for an axis, all its cells are returned.
+    If no center is within the range of the box on an axis, the nearest cell is returned.  If the
+    box has no range on an axis, all cells of the attribute are returned.
+
+    Parameters
+    ----------
+    names : attributes of the figure: on the x axis, or on the y axis and the x axis.
+    box : maps an axis ("x" or "y") to the ends of the box on this axis.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 9), Attribute.of_size("code", 4)])
@@ -178,14 +184,16 @@ def cells_in_box(
 
 
 def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
-    """Return a heat map of the coefficients of one query on two attributes, shape (n_1, n_2).
+    """Return a heat map of the coefficients of one query of a group on two attributes.
 
-    Raises ValueError if the group is not on two attributes.
+    Raises
+    ------
+    ValueError : the group does not have two attributes.
     """
     if len(group.attributes) != 2:
         raise ValueError(
-            f"The group is on {len(group.attributes)} attributes; only groups on 2 attributes can"
-            " be drawn as a plane. Give another group."
+            f"The group is on {pluralize(len(group.attributes), 'attribute')}. Give a group on two"
+            " attributes."
         )
     columns = [schema[name] for name in group.attributes]
     cells = [evenly_spaced(c.size, MAX_SIDE) for c in columns]
@@ -216,7 +224,10 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
 def _coefficient_map(
     grid: Array, labels: Sequence[Sequence[str]], axes: Sequence[str], **style: Any
 ) -> go.Figure:
-    """Return a heat map of how often queries count cells; ``style`` are plotly properties."""
+    """Return a heat map of query coefficients: how often a query counts the records of a cell.
+
+    ``style`` are further plotly properties of the heat map.
+    """
     color_range = {"zmin": min(0.0, float(grid.min())), "zmax": max(1.0, float(grid.max()))}
     return heat_map(
         grid,
@@ -230,11 +241,9 @@ def _coefficient_map(
 
 
 def _coefficients(group: Group, query: int) -> Array:
-    """Return the coefficients of one query on two attributes, shape (n_1, n_2).
-
-    ``query`` is its number in the group.
-    """
+    """Return the coefficients of a query of a group on two attributes, shape (n_1, n_2)."""
     rows = []
+    # The queries are ordered with those of the last part varying fastest.
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
         rows.append(part.family.rows(part.sizes, row, row + 1).reshape(part.sizes))
@@ -242,9 +251,12 @@ def _coefficients(group: Group, query: int) -> Array:
 
 
 def _cell_range(corners: Sequence[float], size: int) -> CellRange:
-    """Return the first and the last cell whose centers lie between two coordinates of a drawn box.
+    """Return the first and the last cell whose centers are between two coordinates.
 
-    ``size`` is the number of cells of the attribute.
+    Parameters
+    ----------
+    corners : the two coordinates; if there are none, all cells are returned.
+    size : number of cells of the attribute.
     """
     finite_corners = [float(c) for c in corners if isinstance(c, (int, float)) and math.isfinite(c)]
     low, high = (min(finite_corners), max(finite_corners)) if finite_corners else (0.0, size - 1.0)
@@ -259,7 +271,7 @@ _TraceAndLayout = tuple[dict[str, Any], dict[str, Any]]
 
 
 def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _TraceAndLayout:
-    """Return one bar per cell of an attribute; selected cells are blue and higher."""
+    """Return one bar per cell of an attribute; the bars of selected cells are blue and higher."""
     texts = [html.escape(label) for label in labels]
     hover_texts = [
         [text, "chosen" if chosen else "not chosen"]
@@ -268,7 +280,8 @@ def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) ->
     bar = {
         "type": "bar",
         "x": cells,
-        "y": np.where(is_chosen, 1.0, 0.6),  # distinguishes the bars without color
+        # Selected cells can also be recognized without color.
+        "y": np.where(is_chosen, 1.0, 0.6),
         "width": max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
         "marker": {"color": [BLUE if chosen else GREY for chosen in is_chosen]},
         "customdata": hover_texts,
@@ -294,7 +307,7 @@ def _range_map(
         "zmax": 1,
         "colorscale": "Cividis",
         "showscale": False,
-        # An array, because plotly would inspect every element of a list to infer its type.
+        # This is an array, because plotly inspects every element of a list, which takes long.
         "text": np.array(
             [[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object
         ),
@@ -304,15 +317,16 @@ def _range_map(
     return heat | gaps, {"height": min(620, max(300, 140 + 14 * len(rows)))}
 
 
-SIDE = 80  # rows or cells per side of a strategy heat map (35 kB); a page contains four maps
+SIDE = 80  # largest number of rows and of columns of a strategy heat map; 80 x 80 need 35 kB
 SQUARE_HEIGHT_PX = 520
-HEATMAP_TICKS = 6  # for figures of half the page width
+HEATMAP_TICKS = 6  # the figures have half the width of the page
 
 
 def block_names(plan: Plan) -> dict[Space, str]:
-    """Return a mapping from the keys of ``plan.blocks`` to texts, the most expensive block first.
+    """Return a text for every block of a plan, by its key in ``plan.blocks``.
 
-    A text contains the attributes of the block and the number of its measurements.
+    A text contains the attributes of the block and the number of its measurements.  The block with
+    the largest privacy cost comes first.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -323,13 +337,13 @@ def block_names(plan: Plan) -> dict[Space, str]:
     names_by_key, is_numbered = {}, len({block.attributes for _, block in blocks}) < len(blocks)
     for position, (key, block) in enumerate(blocks, 1):
         names = set_name(block.attributes)
-        size_text = f"{block.measurements:,} number{'' if block.measurements == 1 else 's'}"
-        names_by_key[key] = f"{f'part {position}, ' if is_numbered else ''}{names}: {size_text}"
+        prefix = f"part {position}, " if is_numbered else ""
+        names_by_key[key] = f"{prefix}{names}: {pluralize(block.measurements, 'number')}"
     return names_by_key
 
 
 def factor_names(plan: Plan, key: Space) -> list[str]:
-    """Return one text per Kronecker factor of the strategy of a block: attributes and shape."""
+    """Return one text per Kronecker factor of the strategy of a block, with attributes and size."""
     block = plan.blocks[key]
     return [
         f"{set_name(block.attributes[a] for a in axes)}: {pluralize(len(s.rows), 'row')} on"
@@ -339,7 +353,10 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 
 
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Return a heat map of one Kronecker factor of the strategy of a block, at most 80 x 80."""
+    """Return a heat map of one Kronecker factor of the strategy matrix of a block.
+
+    At most `SIDE` evenly spaced rows and columns are drawn.
+    """
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
     row_indices, cell_indices = evenly_spaced(m, SIDE), evenly_spaced(n, SIDE)
@@ -370,7 +387,10 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
 
 
 def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Return a heat map of the Gram matrix S^T S of one Kronecker factor S of a strategy."""
+    """Return a heat map of the Gram matrix S^T S of one Kronecker factor S of a strategy matrix.
+
+    At most `SIDE` evenly spaced cells are drawn.
+    """
     rows, labels, name = _factor(plan, key, factor)
     n = rows.shape[1]
     cell_indices = evenly_spaced(n, SIDE)
@@ -405,9 +425,9 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
 
 
 def on_one_scale(*pictures: Picture) -> None:
-    """Set a common color range in the heat maps of several pictures, to make them comparable.
+    """Set the same color range in the heat maps of several pictures, to make them comparable.
 
-    The range is symmetric around 0 if the range of one of the pictures is.
+    The common range is symmetric around 0 if the range of one of the pictures is symmetric.
     """
     ranges = [(trace.zmin, trace.zmax) for picture in pictures for trace in picture.figure.data]
     high, low = max(top for _, top in ranges), min(bottom for bottom, _ in ranges)
@@ -419,11 +439,16 @@ def on_one_scale(*pictures: Picture) -> None:
 
 
 def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]:
-    """Return a Kronecker factor of the strategy of a block: its matrix, cell labels and name.
+    """Return one Kronecker factor of the strategy of a block.
 
-    A block without factors measures the number of all records: a 1 x 1 matrix.
+    Returns
+    -------
+    matrix : shape (rows, cells).
+    labels : label of every cell.
+    name : attributes of the factor, as text.
     """
     block = plan.blocks[key]
+    # A block without factors measures the number of all records.
     if not block.factors:
         return np.ones((1, 1)), ["all records"], "all records"
     axes, strategy = block.factors[factor]
@@ -439,7 +464,10 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
 
 
 def _set_color_range(figure: go.Figure, shown: Array) -> None:
-    """Set color range (centered at 0 if substantial values are negative), ticks and height."""
+    """Set color range, number of ticks and height of a heat map with the values ``shown``.
+
+    The color range is symmetric around 0 if a value is below -1/4 of the largest absolute value.
+    """
     largest = float(np.abs(shown).max()) or 1.0
     lowest = float(shown.min())
     figure.update_traces(zmin=-largest if lowest < -largest / 4 else min(lowest, 0.0), zmax=largest)
@@ -449,18 +477,21 @@ def _set_color_range(figure: go.Figure, shown: Array) -> None:
 
 
 def _distinct(texts: list[str]) -> list[str]:
-    """Return the texts, with their positions in front if two of them are equal."""
+    """Return the texts; if two of them are equal, every text with its position in front."""
     return (
         texts if len(set(texts)) == len(texts) else [f"{i}: {text}" for i, text in enumerate(texts)]
     )
 
 
 def _thinning_note(m: int, n: int) -> str:
-    """Return a sentence about omitted rows (of m) and cells (of n); empty if all are drawn."""
+    """Return a sentence that says how many of m rows and n cells are drawn; empty for all.
+
+    m is 1 if only cells are drawn.
+    """
     if max(m, n) <= SIDE:
         return ""
     return (
         f"At most {SIDE} evenly spaced rows and cells are drawn of {m:,} and {n:,}."
         if m > 1
-        else (f"{SIDE} evenly spaced cells of {n:,} are drawn.")
+        else f"{SIDE} evenly spaced cells of {n:,} are drawn."
     )

@@ -35,12 +35,15 @@ from engine.figures.base import (
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range, Workload
 
-MAX_MAP_ATTRIBUTES = 60  # attributes in a map of pairs
+MAX_MAP_ATTRIBUTES = 60  # largest number of attributes in the figure of `pairs_picture`
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
 def has_map(workload: Workload) -> bool:
-    """Return whether `pairs_picture` applies: pairs on at least 3 and at most 60 attributes."""
+    """Return whether `pairs_picture` can draw a workload.
+
+    Its groups on two attributes must have between 3 and 60 different attributes.
+    """
     names = {
         name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes
     }
@@ -48,11 +51,10 @@ def has_map(workload: Workload) -> bool:
 
 
 def pairs_picture(plan: Plan) -> Picture:
-    """Return a heat map of the largest standard error of each pair of attributes, in counts.
+    """Return a heat map of the largest standard error of every pair of attributes, in counts.
 
-    The diagonal shows single attributes; the attribute with the largest error comes first.  Each
-    nonempty cell contains an invisible marker with the group number as custom data, because plotly
-    does not support the selection of heat map cells.
+    The cells on the diagonal are single attributes.  The attribute with the largest error comes
+    first.  Cells of pairs that are not in the workload are empty.
     """
     errors = group_table(plan)["largest standard error"].to_numpy()
     worst: dict[frozenset[str], tuple[float, int]] = {}
@@ -77,7 +79,7 @@ def pairs_picture(plan: Plan) -> Picture:
     figure = heat_map(
         grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts"
     )
-    # Below the columns there is only room for the numbers of the attributes.
+    # There is no space for names below the columns, so columns have the numbers of the attributes.
     figure.update_xaxes(
         tickvals=figure.data[0].x,
         ticktext=[str(number) for number in range(1, len(names) + 1)],
@@ -89,6 +91,8 @@ def pairs_picture(plan: Plan) -> Picture:
     )
     x_labels, y_labels = figure.data[0].x, figure.data[0].y
     nonempty = [(i, j) for i, j in np.argwhere(~np.isnan(grid))]
+    # Plotly cannot select cells of a heat map.  Therefore every nonempty cell contains an invisible
+    # marker, which the user selects; its custom data are number of the group and error.
     figure.add_scatter(
         x=[x_labels[j] for _, j in nonempty],
         y=[y_labels[i] for i, _ in nonempty],
@@ -124,7 +128,7 @@ def error_picture(
 ) -> Picture:
     """Return a figure of the standard errors of the queries of a group, in counts.
 
-    ``across`` and ``fixed`` select the queries to draw, as in `error_grid`.
+    ``across`` and ``fixed`` select the queries to draw, as for `error_grid`.
     """
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
@@ -147,11 +151,11 @@ def error_picture(
 
 
 def areas_picture(areas: pd.DataFrame, level: str) -> Picture:
-    """Return a figure of the largest standard error of each area of a level, in counts.
+    """Return a figure of the largest standard error of every area at a level of a hierarchy.
 
     Parameters
     ----------
-    areas : rows of `engine.analysis.levels.area_errors`, at most `MAX_SIDE` are drawn.
+    areas : result of `engine.analysis.levels.area_errors`; the first `MAX_SIDE` rows are drawn.
     level : name of the level.
     """
     shown = areas.head(MAX_SIDE)
@@ -178,9 +182,15 @@ def areas_picture(areas: pd.DataFrame, level: str) -> Picture:
 
 
 def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figure:
-    """Return a bar, line chart or heat map with one value per query of a grid.
+    """Return a figure with one value per query: a bar, a line chart or a heat map.
 
-    ``values`` has the shape of the grid; ``unit`` may be empty.
+    The kind depends on the number of axes of the grid: 0, 1 or 2.
+
+    Parameters
+    ----------
+    values : values in the shape of the grid.
+    quantity : name of the values.
+    unit : unit of the values; may be empty.
     """
     axis_title = f"{quantity} ({unit})" if unit else quantity
     if not grid.axes:
@@ -202,7 +212,7 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
     """Return a figure of the cumulative distribution of the standard errors of all queries.
 
-    A line marks a tolerance, in counts.
+    A vertical line marks a standard error, ``tolerance``, in counts.
     """
     distribution = error_distribution(plan)
     finite = distribution.errors[np.isfinite(distribution.errors)]
@@ -247,10 +257,10 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
 
 
 def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
-    """Return the plotly axes of a figure of the cumulative distribution of standard errors.
+    """Return the plotly axes for cumulative distributions of standard errors.
 
-    The x axis is logarithmic from the first to the second value of ``log_range``, in counts, or
-    linear if it is None.
+    ``log_range`` contains the ends of the logarithmic x axis, in counts; the axis is linear if it
+    is None.
     """
     kind = log_axis(*log_range) if log_range else {"type": "linear", "rangemode": "tozero"}
     return {
@@ -259,24 +269,26 @@ def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
     }
 
 
-MAX_POINTS = 20_000  # queries on a line
+MAX_POINTS = 20_000  # largest number of queries in a line chart
 Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """Queries of one group arranged along at most two axes.
+    """Queries of one group, arranged in a grid with at most two axes.
 
     Attributes
     ----------
     group : number of the group.
-    axes, labels : title and labels of every axis; the grid has one cell per combination of labels.
-    shown : mask of the cells that contain a query, shape (labels of axis 1, labels of axis 2).
-    index : positions of these queries, one array per part of the group.
+    axes : titles of the axes.
+    labels : labels along every axis; every combination of labels is a cell of the grid.
+    shown : whether a cell contains a query, shape (labels of axis 1, labels of axis 2).
+    index : queries in these cells: one array per part of the group, with the numbers of the queries
+        of this part, each of shape (queries,).
     what : description of the queries, such as "queries on age".
     hover : plotly hover template of a cell.
-    ordered : whether the labels of a single axis are ordered.
-    note : description of omitted queries; may be empty.
+    ordered : whether the labels of an only axis have an order.
+    note : sentence about queries that are not in the grid; may be empty.
     """
 
     group: int
@@ -290,7 +302,10 @@ class Grid:
     note: str = ""
 
     def standard_errors(self, plan: Plan) -> Array:
-        """Return standard errors in counts, shape of the grid; NaN for cells without a query."""
+        """Return the standard errors of the queries in counts; NaN in cells without a query.
+
+        The array has the shape of the grid.
+        """
         out = np.full(self.shown.shape, np.nan)
         if not self.index:
             out[...] = np.sqrt(plan.variances(self.group)[0])
@@ -299,7 +314,7 @@ class Grid:
         return out
 
     def columns(self) -> dict[str, list[str]]:
-        """Return the labels of the queries for a table, one column per axis."""
+        """Return the labels of the queries as columns of a table, one per axis."""
         if not self.axes:
             return {"query": ["all records"]}
         positions = np.nonzero(self.shown)
@@ -316,12 +331,18 @@ def error_grid(
     across: Sequence[int] | None = None,
     fixed: Sequence[int] | None = None,
 ) -> Grid:
-    """Return the queries of a group to draw: a line, a triangle of ranges, or a 2-D slice.
+    """Select the queries of a group to draw, and arrange them in a grid.
+
+    A group consists of parts, such as one query family per attribute, and a query of the group
+    combines one query of every part.
 
     Parameters
     ----------
-    across : one or two parts of the group that are the axes; by default the first two.
-    fixed : query index of every other part, shape (parts,); by default zeros.
+    across : numbers of the one or two parts whose queries are drawn; by default the first two.  If
+        it is one part with ranges, the axes are first and last cell; otherwise every part is an
+        axis.
+    fixed : number of the query of every part, shape (parts,), which applies to the parts that are
+        not in ``across``; by default zeros.
     """
     queries = workload.groups[group]
     if not queries.parts:
@@ -379,9 +400,10 @@ def error_grid(
 def _range_grid(
     workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str
 ) -> Grid:
-    """Return the ranges of one part as a grid of first cell by last cell.
+    """Return the grid of `error_grid` for one part with ranges: first cell by last cell.
 
-    Circular ranges are a grid of first cell by number of cells.
+    For circular ranges, the second axis is the number of cells.  ``suffix`` is the text about the
+    fixed queries of the other parts.
     """
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
@@ -389,7 +411,7 @@ def _range_grid(
     cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
-    # queries are ordered by first cell, then by number of cells or last cell
+    # The queries are ordered by first cell, then by last cell or number of cells.
     query = first * n + second
     if not circular:
         query -= first * (first - 1) // 2 + first
@@ -411,10 +433,10 @@ def _range_grid(
 def _part_positions(
     fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
 ) -> tuple[Positions, ...]:
-    """Return the positions of the drawn queries in every part of a group, one array per part.
+    """Return the field ``index`` of a `Grid`: the queries of every part in the cells of the grid.
 
-    ``positions_by_part`` maps the numbers of the drawn parts to their positions, shape (queries,).
-    In every other part, all queries have the position of this part in ``fixed_queries``.
+    ``positions_by_part`` contains it for the parts that are drawn.  All other parts have the same
+    query, that of ``fixed_queries``, in every cell.
     """
     size = len(next(iter(positions_by_part.values())))
     return tuple(

@@ -33,11 +33,13 @@ from engine.privacy import Budget
 from engine.release import quantile
 
 MAX_BARS = 30
-BAR_NOTE = "Each bar is the part of a table that no smaller table contains (its residual space)."
+BAR_NOTE = (
+    "Each bar is a residual space: the part of a table that no table of fewer attributes contains."
+)
 
 
 def budget_picture(plan: Plan) -> Picture:
-    """Return a bar chart of the share of the privacy budget per residual space."""
+    """Return a bar chart of the shares of the residual spaces in the budget, the largest first."""
     spaces = plan.by_space().sort_values("share", ascending=False, kind="stable")
     names = [set_name(a) for a in spaces["attributes"]]
     table = spaces.assign(attributes=names).rename(
@@ -65,9 +67,10 @@ def budget_picture(plan: Plan) -> Picture:
 
 
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
-    """Return stacked bars of the shares of publishable, doubtful and noisy answers per group.
+    """Return a stacked bar per group: its shares of publishable, doubtful and noisy answers.
 
-    The group with the smallest share of publishable answers comes first.
+    The group with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups
+    are drawn.
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
@@ -114,9 +117,9 @@ BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the curre
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
-    """Return a bar chart of the shares of residual spaces in the variance of a query.
+    """Return a bar chart of the shares of the residual spaces in a variance.
 
-    Without a query, the shares are of the mean variance of the group.
+    It is the variance of a query, or the mean variance of the group if ``query`` is None.
     """
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
@@ -142,7 +145,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
 def interval_picture(
     plan: Plan, variance: float, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
-    """Return a line chart of the half-width of a query's 95% interval against the budget.
+    """Return a line chart of the half-width of the 95% interval of a query at several budgets.
 
     Parameters
     ----------
@@ -208,9 +211,10 @@ def interval_picture(
 
 
 def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
-    """Return bars of the relative gap of a plan to two lower bounds on its weighted RMSE.
+    """Return a bar chart of the relative gaps of a plan to two lower bounds on the weighted RMSE.
 
-    One bound is for the plans of the same class, the other one for every matrix mechanism.
+    The first bound is for the plans that the certificate of the plan covers, the second one for all
+    matrix mechanisms.
     """
     rmse, bounds = plan.weighted_rmse, [plan.certificate.lower_bound, bound.rmse(plan)]
     labels = ["plans of this kind", "any matrix mechanism"]

@@ -1,8 +1,7 @@
 """Figures of releases, and `plot`, the default figure of a plan, comparison or measurement.
 
-The figures of releases show budget spending, answers, published tables and interval coverage.
-Answers and standard errors are in counts.  At most 512 answers are drawn; the note of the picture
-says so if some are omitted.
+The figures of releases show spent budgets, answers, published tables and the coverage of intervals.
+All answers and standard errors are in counts.
 """
 
 from __future__ import annotations
@@ -49,21 +48,25 @@ from engine.release import Measurement
 SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # between attribute and value in the text of a query
 MIN_ANSWERS_HEIGHT_PX = 330
 TITLE_HEIGHT_PX = 24  # of a panel
-MAX_CELL_TEXTS = 120  # answers of a heat map that are printed in its cells
-FEW_ANSWERS = 40  # with more answers in a panel, their intervals are thinner
-# panels of a product of two attributes; products with more panels are drawn as heat maps
-PANELS_PER_ROW, MAX_PANELS = 3, 6
-MIN_VISIBLE_SHARE = 0.01  # shorter intervals, relative to the axis, cannot be seen
+MAX_CELL_TEXTS = 120  # heat maps of at most this number of answers have the answers in their cells
+FEW_ANSWERS = 40  # if a panel has more answers, their intervals are thinner
+PANELS_PER_ROW = 3
+MAX_PANELS = 6  # answers that would need more panels are drawn as a heat map
+MIN_VISIBLE_SHARE = 0.01  # intervals shorter than this share of the axis cannot be seen
 
 
 def spending_picture(total: float, spent: float, requested: float, unit: str = "pcost") -> Picture:
-    """Return a stacked bar of the total budget of a dataset.
+    """Return a bar of the total budget of a dataset: spent, requested and remaining budget.
 
-    Its segments are the spent budget, the budget requested by this release and the remaining
-    budget, all in ``unit``.
+    Parameters
+    ----------
+    total, spent : total budget of the dataset, and the budget that is spent already.
+    requested : budget of this release.  If it is more than the available budget, the release would
+        be refused, and the remaining budget is all that is available.
+    unit : unit of the three budgets.
     """
     available = total - spent
-    fits = requested <= available  # a release that exceeds the budget is refused
+    fits = requested <= available
     remaining = available - requested if fits else available
     segments = [
         (f"spent: {cost(spent)}", spent, GREY, "/"),
@@ -117,7 +120,7 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Series:
-    """Answers with intervals to draw, in counts, each of shape (queries,)."""
+    """Answers to draw and their intervals (low to high), in counts, each of shape (queries,)."""
 
     name: str
     values: pd.Series[float]
@@ -139,7 +142,9 @@ def _unbiased(answers: pd.DataFrame, name: str) -> _Series:
 
 
 def _conditions(query: str) -> list[tuple[str, str]] | None:
-    """Return the conditions of a query as pairs of attribute and value; None if it has others.
+    """Return the conditions in the text of a query as (attribute, value) pairs.
+
+    If a condition does not have the form "attribute sign value", None is returned.
 
     >>> _conditions("age < 20 and sex = F"), _conditions("20 <= age < 30")
     ([('age', '< 20'), ('sex', 'F')], None)
@@ -155,9 +160,10 @@ def _conditions(query: str) -> list[tuple[str, str]] | None:
 
 
 def _product_axes(queries: Sequence[str]) -> tuple[tuple[str, str], list[list[str]]] | None:
-    """Return the attributes and values of queries that are all pairs of values of two attributes.
+    """Return two attributes and their values if the queries are all combinations of these values.
 
-    The first attribute varies slowest.  Returns None for other queries.
+    The result is (names, values): two names, and one list of values per name.  In the order of the
+    queries the second attribute varies fastest.  None is returned for all other queries.
     """
     conditions = [_conditions(query) for query in queries]
     pairs = [pair for pair in conditions if pair is not None and len(pair) == 2]
@@ -171,10 +177,10 @@ def _product_axes(queries: Sequence[str]) -> tuple[tuple[str, str], list[list[st
 
 
 def _query_labels(queries: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return axis labels of queries, and the axis title or None.
+    """Return the axis labels of queries, and the title of the axis or None.
 
-    If all queries are on one attribute, its name is the title and is omitted from the labels.
-    Otherwise a label has one line per condition, because long labels reduce the plot area.
+    If all queries are on the same attribute, the title is its name, and the labels are its values.
+    Otherwise there is no title, and a label has one line per condition.
     """
     conditions = [_conditions(query) for query in queries]
     single = [pair[0] for pair in conditions if pair is not None and len(pair) == 1]
@@ -187,7 +193,10 @@ def _query_labels(queries: Sequence[str]) -> tuple[list[str], str | None]:
 def _answer_traces(
     labels: Sequence[str], series: _Series, rows: slice, *, showlegend: bool
 ) -> dict[str, Any]:
-    """Return the trace of some answers: a mark per answer on a wide, pale interval."""
+    """Return a plotly trace with a marker and an error bar per answer.
+
+    ``rows`` selects the answers of ``series`` that have the ``labels``.
+    """
     values = series.values.iloc[rows]
     bars = {
         "type": "data",
@@ -224,9 +233,9 @@ def _answers_figure(
 ) -> go.Figure:
     """Return a figure of answers with intervals.
 
-    Pairs of values of two attributes are drawn as one panel per value of the attribute with fewer
-    values, or as a heat map of the last series if there are many.  Other queries are drawn next to
-    each other.
+    If the queries are all combinations of values of two attributes, there is one panel per value of
+    the attribute with fewer values; if these are more than `MAX_PANELS`, the answers of the last
+    series are drawn as a heat map.  All other queries are drawn next to each other.
     """
     axes = _product_axes(queries)
     if axes is None:
@@ -268,12 +277,12 @@ def _truth_trace(
 
 
 def _label_height(labels: Sequence[str]) -> float:
-    """Return the height of vertical axis labels, in pixels."""
+    """Return the height that axis labels need if they are vertical, in pixels."""
     return CHAR_WIDTH_PX * max(len(line) for label in labels for line in label.split("<br>"))
 
 
 def _answers_map(names: tuple[str, str], values: list[list[str]], series: _Series) -> go.Figure:
-    """Return a heat map of the answers to all pairs of values of two attributes."""
+    """Return a heat map of the answers to all combinations of values of two attributes."""
     shape = (len(values[0]), len(values[1]))
     intervals = np.stack(
         [one.to_numpy().reshape(shape) for one in (series.low, series.high)], axis=-1
@@ -291,7 +300,14 @@ def _answers_panels(
     series: Sequence[_Series],
     truth: pd.Series[float] | None,
 ) -> go.Figure:
-    """Return one panel of answers per value of an attribute, with a common axis of counts."""
+    """Return one panel of answers per value of an attribute, all with the same axis of counts.
+
+    Parameters
+    ----------
+    names, values : the two attributes, and the values of each.
+    panel_axis : 0 or 1, the attribute whose values are the panels.
+    truth : exact counts, in the order of the series; drawn if not None.
+    """
     panels, labels = values[panel_axis], axis_labels(values[1 - panel_axis])
     titles = [f"{names[panel_axis]} = {value}" for value in panels]
     n_columns = min(len(panels), PANELS_PER_ROW)
@@ -306,7 +322,8 @@ def _answers_panels(
         vertical_spacing=0.12 / n_rows,
     )
     for number in range(len(panels)):
-        # The queries of a panel are contiguous for the first attribute, else equally spaced.
+        # The second attribute varies fastest.  So the queries with one value of the first attribute
+        # are contiguous, and those with one value of the second attribute are equally spaced.
         rows = (
             slice(number * len(labels), (number + 1) * len(labels))
             if panel_axis == 0
@@ -320,7 +337,7 @@ def _answers_panels(
             figure.add_trace(trace, **place)
     figure.update_xaxes(category_axis() | {"nticks": 12})
     for number in range(n_columns):
-        # The last panel of a column has the labels.
+        # Only the lowest panel of a column has labels.
         row = (len(panels) - 1 - number) // n_columns + 1
         place = {"row": row, "col": number + 1}
         figure.update_xaxes(title_text=html.escape(names[1 - panel_axis]), **place)
@@ -333,7 +350,7 @@ def _answers_panels(
 
 
 def _interval_text(series: Sequence[_Series]) -> str:
-    """Return sentences about the widths of the intervals of each series."""
+    """Return one sentence per series with the range of half-widths of its intervals."""
     low = min(float(one.low.min()) for one in series)
     high = max(float(one.high.max()) for one in series)
     notes = []
@@ -350,7 +367,7 @@ def _interval_text(series: Sequence[_Series]) -> str:
 
 
 def _omitted_text(answers: pd.DataFrame) -> str:
-    """Return a sentence about answers that are not drawn, if there are any."""
+    """Return a sentence that says how many answers are drawn; empty if all are."""
     return (
         f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     )
@@ -361,8 +378,9 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
 
     Parameters
     ----------
-    answers : columns query, answer, low and high; rehearsals may have a column truth with the exact
-        counts, which is drawn as well.
+    answers : table with the columns query, answer, low and high.  The table of a rehearsal can have
+        a column truth with the exact counts, which are drawn, too.  The first `MAX_SIDE` rows are
+        drawn.
     rehearsal : whether the picture is marked as a rehearsal.
     """
     shown = answers.head(MAX_SIDE)
@@ -399,10 +417,10 @@ def published_picture(
 
     Parameters
     ----------
-    answers : table with the columns of `engine.postprocess.uncertainty.Uncertainty.answers`, or,
-        without unbiased answers, of `Uncertainty.sums`.
+    answers : result of `engine.postprocess.uncertainty.Uncertainty.answers`, or of
+        `Uncertainty.sums` if ``unbiased`` is False.  The first `MAX_SIDE` rows are drawn.
     rehearsal : whether the picture is marked as a rehearsal.
-    unbiased, published : whether these answers are drawn.
+    unbiased, published : whether the unbiased and the published answers are drawn.
     """
     shown = answers.head(MAX_SIDE)
     drawn = []
@@ -447,7 +465,7 @@ def published_picture(
 
 
 def coverage_picture(coverage: Coverage) -> Picture:
-    """Return a figure of the empirical against the nominal coverage of confidence intervals."""
+    """Return a figure of the observed coverage of confidence intervals against the nominal one."""
     table = coverage.table
     figure = go.Figure()
     figure.add_scatter(
@@ -478,15 +496,18 @@ def coverage_picture(coverage: Coverage) -> Picture:
     )
 
 
-MAX_ANSWERS = 100  # more intervals are not legible
+MAX_ANSWERS = 100  # largest number of answers that `plot` draws
 
 
 def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
-    """Return the default plotly figure of a plan, comparison or measurement, as in the app.
+    """Return the default plotly figure of a plan, comparison or measurement.
 
-    For a plan, it shows the standard errors of the queries of a group; for a comparison, the
-    ranking of the mechanisms; for a measurement, the first 100 answers of a group with intervals.
-    Errors and answers are in counts.
+    Parameters
+    ----------
+    value : a plan, for the standard errors of the queries of a group; a comparison, for the gaps of
+        the mechanisms to the lower bound; or a measurement, for the first 100 answers of a group
+        with their intervals.  Errors and answers are in counts.
+    group : number of the group.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")

@@ -1,8 +1,8 @@
-"""Figures of the two-stage release: budget shares, signal-to-noise ratios and costs.
+"""Figures and texts of the two-stage release: budget shares, signal-to-noise ratios and costs.
 
-The first measurement, the *look*, is the part of the plans that all options share.  The second
-measurement, the *remainder*, completes the plan of the chosen option.  The look is grey in all
-figures, and every option has a distinct color and pattern or dash.
+A two-stage release decides between several plans, its *options*.  The first measurement, the
+*look*, is the part that the plans of all options share.  The second measurement, the *remainder*,
+completes the plan of the option that was chosen.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from engine.workload import Group
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")
-MAX_SIDE = 256  # cells per side of a heat map
-MAX_POINTS = 400  # points with intervals in one figure
-MAX_STEPS = 2_000  # points of a line of shares
+MAX_SIDE = 256  # largest number of rows and of columns of a heat map
+MAX_POINTS = 400  # largest number of points with intervals in a figure
+MAX_STEPS = 2_000  # largest number of points of a line of shares
 
 
 def exact_sum(parts: Sequence[float]) -> str:
-    """Return a sum of privacy costs as text, in exact decimal arithmetic as in the ledger.
+    """Return the text of a sum of privacy costs, in exact decimal arithmetic as in the ledger.
 
     >>> exact_sum([0.1, 0.2])
     '0.1 + 0.2 = 0.3'
@@ -69,14 +69,14 @@ def exact_sum(parts: Sequence[float]) -> str:
 def shares_picture(
     common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
-    """Return stacked bars of the pcost of every option of a two-stage release.
+    """Return one bar per option of a two-stage release, with its pcost.
 
-    The parts of a bar are the first measurement (the look), which all options share, and the
-    remainder of the option.
+    A bar consists of the first measurement (the look), which is the same for all options, and the
+    second measurement (the remainder).
 
     Parameters
     ----------
-    format_budget : function that returns the text of a budget, to be printed on the bars.
+    format_budget : function that returns the text of a budget, for the texts on the bars.
     """
     table = common.budget_shares()
     look_text = format_budget(common.look.budget)
@@ -123,7 +123,7 @@ def shares_picture(
 
 
 def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost) -> str:
-    """Return a sentence with the cost of the first measurement (the look) of all options."""
+    """Return sentences with the privacy cost of the first measurement (the look)."""
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
         " privacy cost. The look is part of every option, so it costs nothing extra."
@@ -131,9 +131,9 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
 
 
 def space_table(common: CommonPlan) -> pd.DataFrame:
-    """Return a table of the pcost of each residual space in each option, for display.
+    """Return a table with the pcost of every residual space in every option, for display.
 
-    One column is the part of the pcost that the first measurement (the look) covers.
+    The column "shared (pcost)" is the part that the first measurement (the look) spends.
     """
     spaces = common.by_space()
     names = [set_name(space) for space in spaces["attributes"]]
@@ -147,10 +147,11 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def spend_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row per option: pcost of first and second measurement and their sum, as text.
+    """Return a table with the pcost of the measurements of every option.
 
-    The last column is the pcost of the option as a single release.  The texts are exact decimals,
-    as in the ledger.
+    There is one row per option.  Columns: option (its name), look (now), remainder (later), look +
+    remainder, and analysis alone (the pcost of the option as a single release).  All costs are
+    exact decimal numbers as text, as in the ledger.
     """
     rows = []
     for name, (look, residual), plan in zip(
@@ -171,21 +172,20 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def least_total(common: CommonPlan) -> float:
-    """Return the pcost of the cheapest option, the look included.
+    """Return the smallest pcost of an option, which includes the first measurement (the look).
 
-    A dataset must have at least this budget left before the look.
+    A two-stage release needs at least this remaining budget.
     """
     return min(option_cost(p) for p in common.options)
 
 
 def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
-    """Return a sentence with the sum of the pcost charged so far, for a chosen option.
-
-    The sentence compares the sum with the pcost of the option as a single release.
+    """Return a sentence that compares the pcost charged so far with that of a single release.
 
     Parameters
     ----------
     paid : pcost charged in each step.
+    option : name of the option, for the pcost of a single release of its plan.
     """
     separate = Decimal(repr(option_cost(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
@@ -200,11 +200,12 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
 def to_finish_text(
     common: CommonPlan, left: float, format_budget: Callable[[Budget], str] = in_pcost
 ) -> str:
-    """Return what look and remainder of each option cost, and which options a dataset can pay.
+    """Return sentences with the cost of every option, and the options that a dataset can pay.
 
     Parameters
     ----------
     left : remaining budget of the dataset, in pcost.
+    format_budget : function that returns the text of a budget.
     """
     costs = {name: option_cost(p) for name, p in zip(common.names, common.options, strict=True)}
     totals = [
@@ -235,14 +236,16 @@ def summary_text(
     common: CommonPlan,
     format_budget: Callable[[Budget], str] = in_pcost,
 ) -> str:
-    """Return one paragraph for a manager: what was decided, by which rule, and what it cost.
+    """Return a summary of a two-stage release: what was chosen, by which rule, and at which cost.
 
     Parameters
     ----------
-    choices : decision after each look of a chain, in order; the last one is an option of ``common``.
-    rule : rule that was recorded with the first look, or None.
+    choices : decision after each look, in order; there are several if the options form a chain.
+        The last decision is for an option of ``common``.
+    rule : selection rule that was recorded with the first look, or None.
     paid : pcost charged in each step.
     common : options of the last look.
+    format_budget : function that returns the text of a budget.
     """
     last, named_steps = choices[-1], " and then ".join(f"'{choice.option}'" for choice in choices)
     if rule is None:
@@ -267,12 +270,12 @@ def summary_text(
 
 
 def _decimal(number: float) -> Decimal:
-    """Return the decimal number that the ledger counts for a cost."""
+    """Return a privacy cost as the exact decimal number that the ledger records."""
     return Decimal(repr(float(number)))
 
 
 def rule_text(rule: NestedPlanRule) -> str:
-    """Return a text that explains a selection rule, with its thresholds and options."""
+    """Return sentences that explain a selection rule, with its thresholds and options."""
     common = rule.common
     coarse = common.names[rule.common.position(rule.primary)]
     finer = [common.names[i] for i in rule.finer]
@@ -294,13 +297,13 @@ def rule_text(rule: NestedPlanRule) -> str:
     )
 
 
-def _standard_errors(number: float) -> str:
-    """Return a number of standard errors as text."""
-    return f"{number:g} standard error{'' if number == 1 else 's'}"
+def _standard_errors(multiple: float) -> str:
+    """Return text such as "1 standard error" or "2.5 standard errors"."""
+    return f"{multiple:g} standard error{'' if multiple == 1 else 's'}"
 
 
 def group_text(group: Group) -> str:
-    """Return attributes, query family and number of cells of a group, as text."""
+    """Return the attributes, the query family and the number of cells of a group as one text."""
     return (
         f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
         f" ({pluralize(group.count, 'cell')})"
@@ -308,10 +311,10 @@ def group_text(group: Group) -> str:
 
 
 def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int | str) -> Picture:
-    """Return a figure of count / standard error for the queries of a group under an option.
+    """Return a figure of the signal-to-noise ratios of the queries of a group under an option.
 
-    The counts are estimated from the first measurement (the look); the standard errors are those of
-    the finished plan of the option.
+    A ratio is a count divided by its standard error.  The count is estimated from the first
+    measurement (the look); the standard error is that after the second measurement of the option.
     """
     table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
@@ -337,7 +340,7 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
 
 
 def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
-    """Return a line chart of the share of cells above each signal-to-noise ratio, per option.
+    """Return a line chart: for every option, the share of cells above each signal-to-noise ratio.
 
     The shares and their confidence bounds are estimated from the first measurement (the look).
     """
@@ -419,19 +422,25 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
 
 
 def _rehearsal_prefix(look: Measurement) -> str:
-    """Return the words that mark an alternative text as a rehearsal; empty for a release."""
+    """Return the start of the alternative text of a rehearsal; empty for a release."""
     return "Rehearsal on simulated records: " if look.rehearsal else ""
 
 
 def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> list[float]:
-    """Return an axis range that contains the required ratio and is not dominated by large cells."""
+    """Return the range of the axis of ratios, up to about the 90% quantile of all ratios.
+
+    It contains twice the ratio that the rule requires.
+    """
     ratios = np.concatenate([estimate / rule.errors(i) for i in options])
     middle = float(np.quantile(ratios, 0.9, method="inverted_cdf"))
     return [min(0.0, float(ratios.min())), 1.15 * max(middle, 2.0 * rule.snr)]
 
 
 def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return sorted ratios, and the share of cells whose ratio is at least each of them."""
+    """Return the points of a step function: sorted ratios, and the shares of cells with at least each.
+
+    The shares go from 1 to 0.
+    """
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
@@ -448,8 +457,8 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
     Parameters
     ----------
     table : result of `NestedPlanRule.signal_to_noise`.
-    min_ratio : ratio that the selection rule requires, drawn as a line.
-    name : attribute, the title of the x axis.
+    min_ratio : ratio that the selection rule requires, drawn as a horizontal line.
+    name : name of the attribute, for the title of the x axis.
     """
     indices = evenly_spaced(len(table), MAX_POINTS)
     shown = table.iloc[indices]
@@ -494,9 +503,10 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
 
 
 def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple[go.Figure, str]:
-    """Return a heat map of lower confidence bounds of signal-to-noise ratios, and its note.
+    """Return a heat map of the lower confidence bounds of signal-to-noise ratios, and its note.
 
-    The rows are the queries of the first part of the group, the columns those of its other parts.
+    Rows are the values of the first attribute of the group; columns are the combinations of values
+    of its other attributes.
     """
     down = group.parts[0].count
     across = len(table) // down

@@ -1,40 +1,40 @@
 """Worked examples of the lessons.
 
-All examples are small enough to be checked by hand: tables of at most a few hundred cells, with
-invented counts.  Decompositions and plans are computed by the engine.
+All examples have at most a few hundred cells and invented counts, so they can be checked by hand.
+Decompositions and plans are computed by the engine.
 
-Clipping negative counts (`clipping_example`)
-    For a count t with normal noise of standard deviation s and a = t / s,
+Clipping of negative counts: `clipping_example`
+    For a count t with normal noise of standard deviation s, and a = t / s,
 
         E max(t + noise, 0)           = t Phi(a) + s phi(a)
         E (max(t + noise, 0) - t)^2   = s^2 (Phi(a) - a phi(a)) + t^2 Phi(-a)
 
-    The counts are sparse, as in a table of incomes.
-Tuned centers (`centers_example`)
-    A center defines how a query on several attributes passes its total to lower-order tables.  The
-    paper uses equal centers; tuned centers are optimized for the workload.  The gap to the lower
-    bound limits any further improvement.
-Strategies for one attribute (`contest`)
-    Every strategy is a matrix on n cells, scaled to privacy cost 1, with least squares estimates:
-    identity (cells), hierarchical (nodes of a binary tree), wavelet (the total, and for every node
-    the left half minus the right half), Fourier (the best of all strategies of weighted waves) and
-    the certified optimum.
+    Many of the counts are 0, as in a table of incomes.
+Tuned centers: `centers_example`
+    The center of an attribute is a vector of weights with sum 1.  It defines which part of a query
+    on several attributes is answered from the tables of fewer attributes.  The paper uses equal
+    weights; tuned centers are optimized for the workload.
+Strategies for one attribute: `contest`
+    Every strategy is a matrix on n cells, scaled to privacy cost 1; queries are answered by least
+    squares.  The strategies are: identity (all cells), hierarchical (all nodes of a binary tree),
+    wavelet (the total, and for every node its left half minus its right half), Fourier (waves with
+    optimal weights) and the certified optimum.
 
-    Weights mu >= 0 on the cells prove a bound: no strategy of privacy cost 1 has a total squared
-    error below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu).  Equal weights give the singular value
-    bound.  Sources: Li and Miklau, section 3.2 (singular value bound); Xiao, Wang and Gehrke
-    (wavelet); Hay et al. (hierarchical); Weighted Fourier Factorizations.  For the weighted bound
-    see `engine.residuals.dual_solver`.
-Contribution bounding (`caps_table`)
-    A cap of c rows per person discards the excess rows, which biases the total, and scales the
-    noise to c rows instead of to the maximum.
-Decomposition of queries (`decompose_query`) and the common mechanism (`two_analyses`)
+    Weights mu >= 0 on the cells prove a lower bound: no strategy of privacy cost 1 has a total
+    squared error below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu) for the workload matrix W.  Equal
+    weights give the singular value bound.  Sources: Li and Miklau, section 3.2 (singular value
+    bound); Xiao, Wang and Gehrke (wavelet); Hay et al. (hierarchical); Weighted Fourier
+    Factorizations.  The weighted bound is derived in `engine.residuals.dual_solver`.
+Contribution bounding: `caps_table`
+    With a cap of c rows per person, all further rows of the person are not counted.  This biases
+    the total, but the noise has to hide only c rows.
+Decomposition of queries: `decompose_query`; common mechanism: `two_analyses`
     Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
-Reconstruction attack (`reconstruct_replies`)
-    Sixteen invented persons each have a confidential reply, yes or no.  The attacker has the list
-    of persons and the published numbers of yes replies in groups of eight.  Exact answers form a
-    system of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the
-    groups are the rows of Sylvester's Hadamard matrix.
+Reconstruction attack: `reconstruct_replies`
+    Each of sixteen invented persons has a confidential reply, yes or no.  The attacker knows who
+    the persons are, and the published number of yes replies in several groups of eight persons.
+    Exact numbers form a system of linear equations, whose solution is the replies.  Source: Dinur
+    and Nissim 2003; the groups are the rows of Sylvester's Hadamard matrix.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Spa
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
+# Invented counts of 32 cells.
 SPARSE = (
     0,
     2,
@@ -100,19 +101,19 @@ SPARSE = (
     0,
     1,
 )
-WIDTHS = (1, 2, 4, 8)  # cells per bin
+WIDTHS = (1, 2, 4, 8)  # numbers of cells per bin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClippingExample:
-    """Expected values and errors of a table whose negative noisy counts are clipped to zero.
+    """Expected values and errors of noisy counts if negative ones are replaced by zero (clipped).
 
     Attributes
     ----------
     counts : true counts, shape (bins,).
-    std : standard error of a noisy count, in counts.
-    means : expected clipped counts, shape (bins,).
-    errors : root mean squared errors of the clipped counts, shape (bins,).
+    std : standard deviation of the noise, in counts.
+    means : expected values of the clipped noisy counts, shape (bins,).
+    errors : root mean squared errors of the clipped noisy counts, shape (bins,).
     """
 
     counts: Array
@@ -122,26 +123,31 @@ class ClippingExample:
 
     @property
     def bias(self) -> float:
-        """Bias of the sum of all clipped counts, in counts."""
+        """Bias of the sum of all clipped noisy counts, in counts."""
         return float(np.sum(self.means - self.counts))
 
     @property
     def std_of_sum(self) -> float:
-        """Standard error of the sum of the noisy counts without clipping."""
+        """Standard error of the sum of all noisy counts without clipping, in counts."""
         return self.std * math.sqrt(len(self.counts))
 
     @property
     def rmse(self) -> float:
-        """Root mean squared error of a cell after clipping."""
+        """Root mean squared error over all clipped noisy counts."""
         return float(np.sqrt(np.mean(self.errors**2)))
 
 
 def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
-    """Return the effect of clipping at zero on counts, shape (bins,), with normal noise.
+    """Return expected values and errors of counts with normal noise, clipped at zero.
+
+    Parameters
+    ----------
+    counts : true counts, shape (bins,).
+    std : standard deviation of the noise, in counts.
 
     Raises
     ------
-    PlanError : ``std``, the standard deviation of the noise, is not positive.
+    PlanError : ``std`` is not positive.
 
     >>> round(clipping_example([0.0], 1.0).bias, 4), round(clipping_example([50.0], 1.0).bias, 4)
     (0.3989, 0.0)
@@ -164,23 +170,23 @@ def bin_counts(width: int) -> Array:
     [149.0, 21.0, 1.0, 1.0]
     """
     if width not in WIDTHS:
-        raise PlanError(f"The width was {width!r}. Give one of {WIDTHS}.")
+        raise PlanError(f"The width of a bin was {width!r} cells. Give one of {WIDTHS}.")
     return np.asarray(np.reshape(SPARSE, (-1, width)).sum(axis=1), dtype=float)
 
 
 NAMES = ("age", "income", "hours", "children")
 QUERY_KINDS = ("prefix", "range")
-CELLS = (4, 10, 12)  # cells per attribute
+CELLS = (4, 10, 12)  # allowed numbers of cells per attribute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CentersExample:
-    """Two plans of one workload at one budget, and a lower bound for all matrix mechanisms.
+    """Two plans for the same workload and budget, and a lower bound for all matrix mechanisms.
 
     Attributes
     ----------
     equal, tuned : plans with equal and with tuned centers.
-    bound : lower bound on the weighted RMSE, in counts.
+    bound : lower bound on the weighted RMSE of every matrix mechanism, in counts.
     how : method that computed the bound, as text.
     """
 
@@ -191,16 +197,16 @@ class CentersExample:
 
     @property
     def gain(self) -> float:
-        """Relative decrease of the weighted RMSE by tuning."""
+        """Relative decrease of the weighted RMSE by tuned centers."""
         return 1.0 - self.tuned.weighted_rmse / self.equal.weighted_rmse
 
     @property
     def gap(self) -> float:
-        """Relative excess of the weighted RMSE of the tuned plan over the bound."""
+        """Weighted RMSE with tuned centers divided by the lower bound, minus 1; at least 0."""
         return max(self.tuned.weighted_rmse / self.bound - 1.0, 0.0)
 
     def centers(self) -> dict[str, Array]:
-        """Return the center of every attribute in the tuned plan, shape (n,), with sum 1."""
+        """Return the centers of the tuned plan: by attribute, weights of its n cells with sum 1."""
         schema, tuned_centers = self.tuned.workload.schema, self.tuned.split.centers
         return {
             name: tuned_centers.get(name, np.full(schema[name].size, 1.0 / schema[name].size))
@@ -209,11 +215,16 @@ class CentersExample:
 
 
 def pairs_workload(queries: str, cells: int) -> Workload:
-    """Return queries of one family on all pairs of four attributes with the same number of cells.
+    """Return a workload of one query family on all pairs of four attributes.
+
+    Parameters
+    ----------
+    queries : query family, one of `QUERY_KINDS`.
+    cells : number of cells of every attribute, one of `CELLS`.
 
     Raises
     ------
-    PlanError : the lesson does not include the family or the number of cells.
+    PlanError : an argument is not one of these.
     """
     check_choice("queries", queries, QUERY_KINDS, error=PlanError)
     if cells not in CELLS:
@@ -230,7 +241,7 @@ def centers_example(workload: Workload, budget: Budget) -> CentersExample:
 
     Raises
     ------
-    LimitExceeded : a bound would take too long to compute.
+    LimitExceeded : the computation of the bound would take too long.
 
     >>> result = centers_example(pairs_workload("prefix", 4), Budget(pcost=1.0))
     >>> result.bound <= result.tuned.weighted_rmse < result.equal.weighted_rmse
@@ -243,12 +254,12 @@ def centers_example(workload: Workload, budget: Budget) -> CentersExample:
 
 @lru_cache(maxsize=8)
 def centered_pairs(queries: str, cells: int) -> CentersExample:
-    """Return `centers_example` for `pairs_workload` at privacy cost 1; cached."""
+    """Return `centers_example` for a workload of `pairs_workload`, at privacy cost 1; cached."""
     return centers_example(pairs_workload(queries, cells), Budget(pcost=1.0))
 
 
 def gap_text(example: CentersExample) -> str:
-    """Return a Markdown text about the gap of the tuned plan to the bound, and its causes."""
+    """Return Markdown text about the gap between tuned plan and lower bound, and possible causes."""
     gain_text = f"Tuning reduces the error by **{example.gain:.2%}**."
     if example.gap < 1e-4:
         return f"{gain_text} **Plan and bound are equal**: no mechanism has a smaller error."
@@ -261,18 +272,20 @@ def gap_text(example: CentersExample) -> str:
     )
 
 
+# query families and numbers of cells of `contest`
 FAMILIES = ("range", "prefix", "circular", "marginal")
 SIZES = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StrategyResult:
-    """One strategy on one workload at privacy cost 1.
+    """Errors of the queries of a workload if they are answered from one strategy.
 
     Attributes
     ----------
     name : name of the strategy.
-    rows : strategy matrix, shape (measurements, n); the largest column norm is 1.
+    rows : strategy matrix, shape (measurements, n).  The largest norm of a column is 1, so the
+        privacy cost is 1 with noise of standard deviation 1.
     errors : standard error of every query, shape (queries,), in counts.
     """
 
@@ -282,20 +295,20 @@ class StrategyResult:
 
     @property
     def rmse(self) -> float:
-        """Root of the mean squared error, in counts."""
+        """Root mean squared error over all queries, in counts."""
         return float(np.sqrt(np.mean(self.errors**2)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """All strategies on one workload, and a lower bound for every strategy.
+    """Comparison of several strategies for the queries of one family on one attribute.
 
     Attributes
     ----------
-    family : query family of the workload.
-    cells : number of cells n.
-    results : one per strategy; the optimal strategy is last.
-    weights : cell weights that give the best bound, shape (n,), with sum 1.
+    family : query family.
+    cells : number of cells n of the attribute.
+    results : one per strategy; the last one is the optimal strategy.
+    weights : weights of the cells that prove the largest lower bound, shape (n,), with sum 1.
     """
 
     family: Family
@@ -309,21 +322,27 @@ class Contest:
         return self.family.count((self.cells,))
 
     def bound(self, share: float = 1.0) -> float:
-        """Return a lower bound on the RMSE of every strategy, in counts.
+        """Return the lower bound on the RMSE of every strategy that weights of the cells prove.
 
-        ``share`` interpolates the weights from equal (0, the singular value bound) to optimal (1).
+        The bound is in counts.  ``share`` interpolates the weights, from equal weights (0, the
+        singular value bound) to those that prove the largest bound (1).
         """
-        mass = (1.0 - share) / self.cells + share * self.weights
-        return math.sqrt(_problem(self.family.name, self.cells).bound(mass) / self.queries)
+        cell_weights = (1.0 - share) / self.cells + share * self.weights
+        return math.sqrt(_problem(self.family.name, self.cells).bound(cell_weights) / self.queries)
 
 
 @lru_cache(maxsize=32)
 def contest(name: str, cells: int) -> Contest:
-    """Return the errors of all strategies on one query family at privacy cost 1; cached.
+    """Compare all strategies for one query family at privacy cost 1; cached.
+
+    Parameters
+    ----------
+    name : name of the query family, one of `FAMILIES`.
+    cells : number of cells of the attribute, one of `SIZES`.
 
     Raises
     ------
-    PlanError : the lessons do not include the family or the number of cells.
+    PlanError : an argument is not one of these.
 
     >>> result = contest("range", 8)
     >>> round(result.results[0].rmse, 3), result.results[-1].rmse / result.bound() - 1 < 1e-6
@@ -331,7 +350,8 @@ def contest(name: str, cells: int) -> Contest:
     """
     if name not in FAMILIES or cells not in SIZES:
         raise PlanError(
-            f"The lessons have the families {FAMILIES} on {SIZES} cells, not {name!r} on {cells!r}."
+            f"The lessons have no example of the family {name!r} on {cells!r} cells. Give one of"
+            f" {FAMILIES} and one of {SIZES}."
         )
     query_family, problem = family(name), _problem(name, cells)
     queries, gram = query_family.rows((cells,)), query_family.gram((cells,))
@@ -349,7 +369,9 @@ def contest(name: str, cells: int) -> Contest:
 
 
 def tree_rows(cells: int) -> Array:
-    """Return the binary tree strategy, from the root down, shape (2 n - 1, n); n is a power of 2.
+    """Return the hierarchical strategy, shape (2 n - 1, n): the nodes of a binary tree on n cells.
+
+    The root comes first.  The number of cells is a power of 2.
 
     >>> tree_rows(2)
     array([[1., 1.],
@@ -361,9 +383,10 @@ def tree_rows(cells: int) -> Array:
 
 
 def wavelet_rows(cells: int) -> Array:
-    """Return the Haar wavelet strategy, shape (n, n): the total, then left minus right halves.
+    """Return the Haar wavelet strategy, shape (n, n).
 
-    The number of cells is a power of 2.
+    The first row is the total; every other row is the left half minus the right half of a node of
+    the binary tree on the cells.  The number of cells is a power of 2.
 
     >>> wavelet_rows(2)
     array([[ 1.,  1.],
@@ -379,17 +402,17 @@ def wavelet_rows(cells: int) -> Array:
 
 
 def fourier_rows(gram: Array) -> Array:
-    """Return the optimal strategy of real Fourier waves for a workload, shape (waves, n).
+    """Return the best strategy of real Fourier waves for a workload, shape (waves, n).
 
     Parameters
     ----------
-    gram : workload Gram matrix G, shape (n, n).
+    gram : Gram matrix G of the workload, shape (n, n).
 
     Notes
     -----
-    Guarantee: optimal among the strategies whose Gram matrices have eigenvectors
-    exp(2 pi i k c / n).  The amplitude of wave k is the fourth root of f_k^* G f_k.  Waves of zero
-    amplitude are omitted.  Source: Weighted Fourier Factorizations.
+    Guarantee: the strategy is optimal among all whose Gram matrices have the eigenvectors
+    f_k = exp(2 pi i k c / n) / sqrt(n).  The amplitude of wave k is the fourth root of f_k^* G f_k;
+    waves with amplitude 0 are left out.  Source: Weighted Fourier Factorizations.
     """
     n = len(gram)
     waves = np.fft.fft(np.eye(n)) / math.sqrt(n)
@@ -397,15 +420,20 @@ def fourier_rows(gram: Array) -> Array:
     rows = []
     for k in range(n // 2 + 1):
         strength = max(float(energies[k]), 0.0) ** 0.25
-        if strength**4 > 1e-12 * energies.max():
-            scale = 1.0 if k in (0, n / 2) else math.sqrt(2.0)
-            rows += [scale * strength * waves[k].real]
-            rows += [scale * strength * waves[k].imag] if scale > 1.0 else []
+        if strength**4 <= 1e-12 * energies.max():
+            continue
+        # Waves 0 and n / 2 are real.  Any other wave k and its conjugate, wave n - k, are replaced
+        # by their real and imaginary parts, scaled so that the Gram matrix stays the same.
+        is_real = k in (0, n / 2)
+        scale = 1.0 if is_real else math.sqrt(2.0)
+        rows.append(scale * strength * waves[k].real)
+        if not is_real:
+            rows.append(scale * strength * waves[k].imag)
     return np.array(rows)
 
 
 def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
-    """Return the errors of a strategy, scaled to privacy cost 1, for a matrix of queries."""
+    """Return the errors of the rows of ``queries`` for a strategy scaled to privacy cost 1."""
     scaled = rows / math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
     variances = np.diag(LinearMechanism(scaled).covariance(queries))
     return StrategyResult(name=name, rows=scaled, errors=np.sqrt(variances))
@@ -413,26 +441,24 @@ def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
 
 @lru_cache(maxsize=32)
 def _problem(name: str, cells: int) -> DualProblem:
-    """Return the optimization problem of the best strategy for a query family."""
+    """Return the dual problem whose solution is the best strategy for a query family."""
     gram = family(name).gram((cells,))
     return DualProblem(lift=FullDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
 
-# Number of rows per person -> number of persons with this number of rows.
+# Maps a number of rows to the number of invented persons with this number of rows.
 VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
 
 def rows_in_all() -> int:
-    """Return the number of rows of all persons in the example of contribution bounding."""
+    """Return the total number of rows in the example of contribution bounding."""
     return sum(rows * persons for rows, persons in VISITS.items())
 
 
 def person_budget(budget: Budget, rows: int) -> Budget:
-    """Return the privacy cost for a person with several rows, as a budget.
-
-    ``budget`` is the privacy cost for a person with one row.
+    """Return the budget of a person with several rows, given that of a person with one row.
 
     >>> person_budget(Budget(pcost=1.0), 3).pcost
     9.0
@@ -442,11 +468,14 @@ def person_budget(budget: Budget, rows: int) -> Budget:
 
 
 def caps_table(budget: Budget) -> pd.DataFrame:
-    """Return a table of the error of the total number of rows, per cap on the rows of a person.
+    """Return a table of the error of the total number of rows for every cap on rows per person.
 
-    Columns: cap; rows lost, the rows above the cap; standard error of the noise; error, the root of
-    the squared rows lost plus the variance of the noise; all in counts.  Every cap spends the same
-    budget per person.
+    Every cap spends the same budget per person.  Columns, all in counts:
+
+    - cap: largest number of rows of a person that are counted.
+    - rows lost: number of rows that are not counted.
+    - standard error: standard deviation of the noise.
+    - error: root of the squared rows lost plus the variance of the noise.
 
     >>> caps_table(Budget(pcost=1.0)).iloc[0].tolist()[:3]
     [1.0, 701.0, 1.0]
@@ -462,14 +491,15 @@ def caps_table(budget: Budget) -> pd.DataFrame:
 
 
 def best_cap(budget: Budget) -> int:
-    """Return the cap with the smallest error of the total."""
+    """Return the cap on rows per person with the smallest error in `caps_table`."""
     table = caps_table(budget)
     return CAPS[int(table["error"].argmin())]
 
 
-NOISE_GRID_STEPS = 1024  # grid steps per count
-MAX_CELLS = 512
+NOISE_GRID_STEPS = 1024  # grid steps of the noise per count
+MAX_CELLS = 512  # largest number of cells of a table that is decomposed
 MEANING_COLUMNS = ["term", "value", "in words"]
+# Invented numbers of persons by age.
 INVENTED = {
     "0-9": 41,
     "10-19": 52,
@@ -489,8 +519,8 @@ class QueryPiece:
     Attributes
     ----------
     attributes : attributes of the residual space; empty for the total.
-    table : coefficients, one axis per attribute.
-    spread : the same component as a query on the full table, shape (n_1, ..., n_k).
+    table : coefficients on the marginal of these attributes, one axis per attribute.
+    spread : the same component as coefficients on the full table, shape (n_1, ..., n_k).
     """
 
     attributes: Space
@@ -499,38 +529,50 @@ class QueryPiece:
 
     @property
     def name(self) -> str:
-        """Text of the attribute set."""
+        """Attributes of the residual space as text."""
         return " × ".join(self.attributes) or "total"
 
     @property
     def cost(self) -> float:
-        """Privacy cost (pcost) of the component alone, with noise of standard deviation 1."""
+        """Privacy cost (pcost) of answering only this component, with a standard error of 1."""
         return float(np.max(self.spread**2))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueryDecomposition:
-    """A query, shape (n_1, ..., n_k), and its components in all residual spaces."""
+    """A query and its components in all residual spaces of its table.
+
+    Attributes
+    ----------
+    query : coefficients of the query on the full table, shape (n_1, ..., n_k).
+    pieces : components, one per residual space, starting with the total.
+    """
 
     schema: Schema
     query: Array
     pieces: tuple[QueryPiece, ...]
 
     def added(self, count: int | None = None) -> Array:
-        """Return the sum of the first ``count`` components (by default all), (n_1, ..., n_k)."""
+        """Return the sum of the first ``count`` components, by default all, on the full table."""
         return np.asarray(
             np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0)
         )
 
     @property
     def misfit(self) -> float:
-        """Largest difference between the query and the sum of its pieces, due to rounding."""
+        """Largest absolute difference between the query and the sum of its components."""
         return float(np.max(np.abs(self.added() - self.query)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Overlaps:
-    """Cosines, shape (queries, queries), with the label and the table of each query."""
+    """Cosines between queries of several tables.
+
+    Attributes
+    ----------
+    labels, tables : label and table of every query.
+    cosines : cosine between the coefficient vectors of two queries, shape (queries, queries).
+    """
 
     labels: tuple[str, ...]
     tables: tuple[str, ...]
@@ -545,13 +587,14 @@ class Overlaps:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbours:
-    """Densities of a noisy count for two neighbouring data sets, without and with one person.
+    """Densities of a noisy count for two datasets, without and with one person.
 
     Attributes
     ----------
-    values : noisy counts, relative to the count without the person.
-    without, with_one : densities at the values.
-    guess : largest probability of a correct guess, for a prior probability of 1/2.
+    values : values of the noisy count minus the exact count without the person, shape (points,).
+    without, with_one : densities at these values for the two datasets, shape (points,).
+    guess : largest probability with which an attacker guesses the dataset right from the noisy
+        count, if both datasets are equally likely.
     """
 
     values: Array
@@ -562,7 +605,13 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoAnalyses:
-    """A coarse and a fine analysis, and their common mechanism ``shared``."""
+    """A coarse and a fine analysis, and what they have in common.
+
+    Attributes
+    ----------
+    coarse, fine : mechanisms of the two analyses.
+    shared : common mechanism of the two, which can be measured before one of them is chosen.
+    """
 
     coarse: LinearMechanism
     fine: LinearMechanism
@@ -570,14 +619,15 @@ class TwoAnalyses:
 
     @property
     def separate(self) -> float:
-        """Pcost of a separate first measurement that is as accurate as the shared one."""
+        """Pcost of a separate measurement that is as accurate as the common mechanism."""
         return self.shared.common.pcost
 
     def spends(self) -> pd.DataFrame:
-        """Return the pcost of a first measurement (the look) and the analysis that follows it.
+        """Return a table of the pcost of a first measurement (the look) and a following analysis.
 
-        One row per path: shared or separate look, then the coarse or the fine analysis.  Columns:
-        path, look, remainder, total.
+        Each row is one combination of a look (shared with the analysis, or separate from it) and an
+        analysis (coarse or fine).  Columns: path (text of the combination), look, remainder (what
+        the analysis costs after the look), total.
         """
         rows = []
         for number, name in enumerate(("coarse", "fine")):
@@ -593,15 +643,19 @@ class TwoAnalyses:
 def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
     """Decompose a query on all attributes of a small schema into its components in residual spaces.
 
+    Parameters
+    ----------
+    query : coefficients on the table of all attributes, in the shape of the schema.
+
     Raises
     ------
-    WorkloadError : the query is not a table of finite numbers in the shape of the schema, is too
-        large, or is 0 everywhere.
+    WorkloadError : ``query`` does not have the shape of the schema, has more than `MAX_CELLS`
+        entries or entries that are not finite numbers, or is 0 everywhere.
 
     Notes
     -----
-    Guarantee: the pieces sum to the query, up to rounding, and are pairwise orthogonal.  Source:
-    QuerySmasher, equation 3.
+    Guarantee: the components sum to the query, up to rounding, and are pairwise orthogonal.
+    Source: QuerySmasher, equation 3.
 
     >>> schema = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
     >>> result = decompose_query(schema, [[0, 1, 1], [0, 0, 1]])
@@ -620,8 +674,8 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
         or table.size > MAX_CELLS
     ):
         raise WorkloadError(
-            f"The query must be a table of numbers of shape {sizes}, at most {MAX_CELLS}, that are"
-            " not all 0. Choose at least one cell."
+            f"The query is not a table of finite numbers with shape {sizes} and at most"
+            f" {MAX_CELLS} entries that are not all 0. Choose at least one cell."
         )
     pieces = tuple(
         QueryPiece(attributes=space, table=coefficients[0], spread=spread[0])
@@ -631,9 +685,13 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
 
 
 def overlaps(schema: Schema, *, split: bool) -> Overlaps:
-    """Return the cosines between the cells of all marginals of a schema, as query vectors.
+    """Return the cosines between the cells of all marginals of a schema.
 
-    With ``split`` every vector is first projected to the residual space of its marginal.
+    A cell is the query that counts its records, as a vector of coefficients on the full table.
+
+    Parameters
+    ----------
+    split : whether every vector is first projected to the residual space of its marginal.
 
     >>> pair = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
     >>> round(overlaps(pair, split=False).largest, 3), round(overlaps(pair, split=True).largest, 3)
@@ -641,8 +699,8 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     """
     if schema.size > MAX_CELLS:
         raise WorkloadError(
-            f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Choose a schema"
-            " with fewer cells."
+            f"The schema has a table of {schema.size:,} cells; at most {MAX_CELLS} are allowed."
+            " Choose a schema with fewer cells."
         )
     labels: list[str] = []
     tables: list[str] = []
@@ -663,15 +721,16 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
 
 
 def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
-    """Draw possible releases of a histogram, shape (draws, cells), in counts, each at the budget.
+    """Draw several possible releases of a histogram, shape (draws, cells), in counts.
 
-    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
-    the operating system.  The counts are invented; `engine.release.measure` releases real records.
+    Every release is at the budget.  The noise is an exact discrete Gaussian on a grid of 1/1024
+    count, drawn with random bits of the operating system.  This function is for invented counts;
+    `engine.release.measure` releases real records.
 
     >>> draw_releases([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
     """
-    # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost.
+    # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
     noise = discrete_gaussian(variance=variance, size=draws * len(counts)).reshape(
         draws, len(counts)
@@ -680,10 +739,15 @@ def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
 
 
 def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbours:
-    """Return the densities of one noisy count for two data sets that differ in one person.
+    """Return the densities of one noisy count for two datasets that differ in one person.
 
-    The noise is calibrated for one row; ``rows`` is the number of rows of the person in the count.
-    Source: Dong, Roth and Su 2019 (testing between two normal distributions shifted by mu).
+    Source: Dong, Roth and Su 2019 (test between two normal distributions shifted by mu).
+
+    Parameters
+    ----------
+    budget : budget for a person with one row, which determines the noise.
+    points : number of values at which the densities are computed.
+    rows : number of rows of the person that the count includes.
 
     >>> round(neighbours(Budget(pcost=1.0)).guess, 3)
     0.691
@@ -703,7 +767,10 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 
 def budget_table(budget: Budget) -> pd.DataFrame:
-    """Return a budget in every unit, with explanations: columns term, value, in words."""
+    """Return a table of a budget in every unit.
+
+    Columns: term (name of the unit), value, and in words (an explanation); all are texts.
+    """
     delta = budget.report_delta
     epsilon = budget.epsilon(delta)
     mu_text = f"largest shift; an attacker guesses right at most {budget.guess:g}% of the time"
@@ -730,13 +797,18 @@ def budget_table(budget: Budget) -> pd.DataFrame:
 
 
 def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnalyses:
-    """Return the analyses of all 1-way and of all ``fine_ways``-way marginals of binary attributes.
+    """Return two analyses of binary attributes: all 1-way marginals, and all k-way marginals.
 
-    Each analysis costs the budget.
+    Each analysis alone costs the complete budget.
+
+    Parameters
+    ----------
+    attributes : number of attributes, from 2 to 7.
+    fine_ways : number k of attributes of a marginal in the fine analysis, from 2 to ``attributes``.
 
     Raises
     ------
-    PlanError : not 1 < fine_ways <= attributes <= 7.
+    PlanError : a number is outside these limits.
 
     >>> two_analyses(7, fine_ways=2, budget=Budget(pcost=1.0)).shared.saved
     0.75
@@ -744,7 +816,7 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
     if not 1 < fine_ways <= attributes <= 7:
         raise PlanError(
             f"There are {attributes} attributes and the fine analysis is {fine_ways}-way. Choose 2"
-            " to 7 attributes, and at least 2 ways but no more than attributes."
+            " to 7 attributes, and a fine analysis from 2-way up to the number of attributes."
         )
     schema = yes_or_no(attributes)
 
@@ -758,14 +830,17 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
 
 
 def yes_or_no(attributes: int) -> Schema:
-    """Return a schema of attributes with the values yes and no."""
+    """Return a schema with a number of attributes that all have the values yes and no."""
     return Schema(
         [Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)]
     )
 
 
 def table_rows(schema: Schema, space: Space) -> Array:
-    """Return the cells of a marginal as queries on the full table, shape (cells, all cells)."""
+    """Return the cells of a marginal as queries on the full table.
+
+    The result has the shape (cells of the marginal, cells of the full table).
+    """
     sizes = schema.sizes(schema.names)
     shape = [n if name in space else 1 for name, n in zip(schema.names, sizes, strict=True)]
     k = math.prod(shape)
@@ -773,14 +848,17 @@ def table_rows(schema: Schema, space: Space) -> Array:
 
 
 def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
-    """Return a mapping from residual spaces to the components of query rows in them.
-
-    A component is given twice: as coefficients, shape (k, sizes of its attributes), and as queries
-    on the full table, shape (k, n_1, ..., n_d).
+    """Return the components of k queries in every residual space of a schema.
 
     Parameters
     ----------
-    rows : queries on the full table, shape (k, cells).
+    rows : coefficients of the queries on the full table, shape (k, cells).
+
+    Returns
+    -------
+    Mapping from the attributes of a residual space to the pair (coefficients, spread).  Both are
+    the components of the queries in this space: ``coefficients`` on the marginal of its attributes,
+    shape (k, sizes of these attributes), and ``spread`` on the full table, shape (k, n_1, ..., n_d).
     """
     names, sizes = schema.names, schema.sizes(schema.names)
     pieces = {}
@@ -796,26 +874,26 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
 
 def _factor_text(epsilon: float) -> str:
-    """Return exp(epsilon) as text."""
+    """Return exp(epsilon), the largest ratio of two probabilities, as text."""
     factor = math.exp(min(epsilon, 700.0))  # larger exponents overflow
     if factor < 10:
         return f"{factor:,.2f}"
     return f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
 
 
-# Confidential reply of every person, 1 for yes.
+# Confidential reply of every invented person; 1 is yes and 0 is no.
 SECRETS = (1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1)
 PERSONS = len(SECRETS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attack:
-    """Result of a reconstruction attack.
+    """Result of a reconstruction attack on the replies of `SECRETS`.
 
     Attributes
     ----------
     answers : published answers, shape (questions,), in counts.
-    estimate : least squares estimate of every reply, shape (persons,); 1 is yes.
+    estimate : least squares estimate of every reply, shape (persons,); 1 is yes and 0 is no.
     """
 
     answers: Array
@@ -823,19 +901,20 @@ class Attack:
 
     @property
     def guesses(self) -> tuple[int, ...]:
-        """Reconstructed reply of every person, 0 or 1."""
+        """Guessed reply of every person: 1 if the estimate is above 1/2, otherwise 0."""
         return tuple(int(value > 0.5 + 1e-9) for value in self.estimate)
 
     @property
     def right(self) -> int:
-        """Number of correctly reconstructed replies."""
+        """Number of replies that are guessed correctly."""
         return sum(guess == secret for guess, secret in zip(self.guesses, SECRETS, strict=True))
 
 
 def group_questions(count: int) -> Array:
-    """Return the query matrix of the first ``count`` questions of the attack.
+    """Return the query matrix of the first ``count`` questions, shape (count, persons).
 
-    Shape (count, persons); an entry is 1 if the answer to the question counts the person.
+    A question asks for the number of yes replies in a group of persons.  An entry of the matrix is
+    1 if the person is in the group, otherwise 0.
 
     Raises
     ------
@@ -850,20 +929,19 @@ def group_questions(count: int) -> Array:
 
 
 def spread_of_answers(count: int, budget: Budget) -> float:
-    """Return the standard error, in counts, of each of ``count`` answers at a joint budget.
-
-    The reply of one person changes each answer that counts the person by 1.
-    """
+    """Return the standard error, in counts, of each of ``count`` answers with a budget for all."""
+    # The reply of one person changes the answer to every question about the person by 1.
     return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
 def published_answers(count: int, budget: Budget | None = None) -> Array:
     """Return the answers to the first ``count`` questions, shape (count,), in counts.
 
-    The answers are exact without a budget, and noisy with a budget for all of them together.
-
-    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
-    the operating system.
+    Parameters
+    ----------
+    budget : budget of all answers together.  The noise is an exact discrete Gaussian on a grid of
+        1/1024 count, drawn with random bits of the operating system.  Without a budget the answers
+        are exact.
     """
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
@@ -877,10 +955,10 @@ def published_answers(count: int, budget: Budget | None = None) -> Array:
 
 
 def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
-    """Reconstruct the replies of all persons from published answers, by least squares.
+    """Estimate the replies of all persons from published answers, by least squares.
 
-    If there are fewer answers than persons, the estimate is the solution that is closest to 1/2 for
-    every person.
+    If there are fewer answers than persons, several estimates fit the answers.  The result is the
+    one with the smallest distance to the vector of 1/2.
 
     Parameters
     ----------
@@ -897,5 +975,5 @@ def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
 
 
 def _max_questions_per_person(count: int) -> int:
-    """Return the largest number of questions that count one person: the squared L2 sensitivity."""
+    """Return the largest number of questions about one person, the squared L2 sensitivity."""
     return int(group_questions(count).sum(axis=0).max())
