@@ -563,15 +563,13 @@ def _solve_problems(
         product_component(builder.workload, problem, strategy, share)
         for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
-    # Joint cost of the components over the sum of their costs.  With Laplace noise it is 1, because
-    # all columns of a p-Identity strategy have the same L1 norm.
-    ratio = 1.0
-    if solver.noise == "gaussian":
-        ratio = joint_share([(c.attributes, c.factors, c.share) for c in components])
+    # joint cost of the components over the sum of their costs
+    ratio = joint_share([(c.attributes, c.factors, c.share) for c in components], solver.noise)
     joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
         components = tuple(replace(c, share=c.share / ratio) for c in components)
-        error *= ratio
+        # shares are of pcost, or of epsilon, whose square divides the variance
+        error *= ratio if solver.noise == "gaussian" else ratio**2
     return HDMMStrategy(
         noise=solver.noise,
         operator=operator,

@@ -48,8 +48,8 @@ UNIT_ROUNDOFF = 2.0**-53
 # raises privacy costs to cover floating-point rounding of norms and of the sum over blocks
 ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
-# relative difference above which squared column norms count as unequal
-UNEQUAL_NORMS = 1e-6
+# relative difference above which the costs of a strategy's columns count as unequal
+UNEQUAL_COSTS = 1e-6
 # largest number of strategies for which `joint_share` computes the joint sensitivity
 MAX_JOINT = 3_000
 # The joint privacy cost of blocks (maximum over cells) replaces the sum of their costs only if it
@@ -414,29 +414,29 @@ def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
     return ((axes, Strategy(sizes=block.sizes, rows=rows, pinv=rows.T, complete=False)),)
 
 
-def joint_share(parts: Sequence[MeasuredPart]) -> float:
+def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
     """Return the joint privacy cost of strategies divided by the sum of their privacy costs.
 
-    The joint cost is the maximum over cells of the summed costs for that cell.  The result is 1
-    without a computation if there are more than `MAX_JOINT` strategies, or if at most one strategy
-    has unequal column norms.
+    The joint cost is the maximum over cells of the summed costs for that cell.  The costs are
+    pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 without a
+    computation if there are more than `MAX_JOINT` strategies, or if at most one strategy has
+    columns of unequal costs.
 
     Parameters
     ----------
-    parts : strategies with Gaussian noise: (attributes, factors, squared multiplier) each.
+    parts : (attributes, factors, scale) of each strategy; ``scale`` multiplies its cost.
+    law : "gaussian" or "laplace".
     """
     if len(parts) > MAX_JOINT:
         return 1.0
-    distinct = {s for _, factors, _ in parts for _, s in factors}
-    unequal = {
-        s for s in distinct if np.ptp(s.column_costs("gaussian")) > UNEQUAL_NORMS * s.column_norm**2
-    }
+    costs = {s: s.column_costs(law) for _, factors, _ in parts for _, s in factors}
+    unequal = {s for s, c in costs.items() if np.ptp(c) > UNEQUAL_COSTS * c.max()}
     if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
         return 1.0
     total = math.fsum(
-        scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts
+        scale * math.prod(float(costs[s].max()) for _, s in factors) for _, factors, scale in parts
     )
-    return min(1.0, joint_sensitivity(parts, "gaussian") / total)
+    return min(1.0, joint_sensitivity(parts, law) / total)
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:

@@ -232,13 +232,16 @@ def test_joint_share_too_many_blocks_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert joint_share(parts) == 1.0
 
 
-def union_plan(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> Plan:
-    """Return a plan of three product strategies whose costliest cells differ."""
+def union_plan(monkeypatch: pytest.MonkeyPatch, budget: Budget, queries: int = 2) -> Plan:
+    """Return a plan of three product strategies whose costliest cells differ.
+
+    ``queries`` is the number of custom queries on each pair of attributes.
+    """
     monkeypatch.setattr("engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1)
     rng = np.random.default_rng(2)
     workload = Workload(Schema([Attribute.of_size(name, 4) for name in "abc"]))
     for pair in ("ab", "ac", "bc"):
-        workload = workload.add(list(pair), Custom(matrix=rng.normal(size=(2, 16))))
+        workload = workload.add(list(pair), Custom(matrix=rng.normal(size=(queries, 16))))
     return plan(workload, budget, "hdmm", operator="OPT_plus", cache=False)
 
 
@@ -256,6 +259,18 @@ def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: B
         result.pcost
         < 0.97 * total_pcost(result.blocks, result.max_records) * budget.rows_per_person**2
     )
+
+
+def test_hdmm_laplace_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = union_plan(monkeypatch, Budget.pure(0.5), queries=1)
+    assert result.joint
+    with campaign.no_noise():
+        for one in campaign.replay("union", [result], result, result.pcost, tight=True, rng=RNG):
+            assert not one.wrong, one
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+        summed = union_plan(monkeypatch, Budget.pure(0.5), queries=1)
+    assert result.rmse < 0.99 * summed.rmse
 
 
 def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:
