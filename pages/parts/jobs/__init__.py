@@ -1,4 +1,1 @@
-"""Background jobs in worker processes, and plans.
-
-Every function in `tasks` makes one engine call.
-"""
+"""Jobs in worker processes, and the plans of requests."""

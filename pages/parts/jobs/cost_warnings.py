@@ -1,4 +1,4 @@
-"""Warnings about expensive plans: the costly tables and remedies."""
+"""Warnings about plans that take long to compute, with buttons for cheaper requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_
 from pages.parts.shell.history import RequestState
 
 MEMORY_LIMIT = 4e9  # bytes
-LONG_PLANNING_S = 300.0  # above this time the page lists the tables that take longest
-PLACE = "remedy"  # where the error of a remedy is shown
+LONG_PLANNING_S = 300.0  # above this forecast the page lists the tables that take longest
+PLACE = "remedy"  # key of the error of a remedy, see `deferred_errors`
 
 
 def is_too_costly(expected: Forecast) -> bool:
@@ -54,8 +54,8 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
 
     Parameters
     ----------
-    new : number of tables at the end of the workload that a form proposes and that are not added
-        yet. A button then applies its remedy and adds these tables.
+    new : number of tables at the end of the workload that a form proposes, and that the user has
+        not added yet. A button then applies its remedy and adds these tables.
     """
     groups = request_state.required_workload.groups
     costly = _costly_groups(request_state.request_key, request_state)
@@ -70,7 +70,7 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
             if any(len(part.axes) > 1 for part in groups[number].parts)
             else "Its attributes have too many cells. Each button shows its planning time."
         )
-        # a form with one proposed table does not offer to leave this table out
+        # If the form proposes only this table, the remedy of leaving it out makes no sense.
         is_only_new = new == 1 and is_new
         prefix = "Add: " if new else ""
         _buttons(
@@ -102,9 +102,10 @@ def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
 
 
 def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """Return changes of the request that make planning of a table cheaper.
+    """Return changes of the request with which planning takes less time for a table.
 
-    Each is a pair of a label, with the estimated planning time, and the changed request.
+    Each is a pair of a button label, which has the predicted planning time, and the changed request.
+    ``group`` is the index of the table.
     """
     return _cached_remedies(f"{group}|{request_state.request_key}", request_state, group)
 

@@ -1,8 +1,8 @@
 """Job queue: one job per key for all sessions, one worker per core.
 
-Sessions that wait for a job are its holders. A job is stopped and removed with its files when all
-its holders have ended. The status of a job is one immutable value, so a reader never sees the state
-"done" without the result. Workers import this module and `tasks`; neither imports Streamlit.
+The sessions that wait for a job are its holders. When its last holder ends, the job is stopped and
+removed with its files. The status of a job is one immutable value, so that the state "done" and the
+result are always set together. This module does not import Streamlit, because workers import it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pages.parts.jobs.status import Status
 from pages.parts.jobs.worker_process import finish, launch
 
 WORKERS = cores()
-RECONNECT_S = 20.0  # time for a reloaded page to reconnect to its jobs
+RECONNECT_S = 20.0  # time in which a reloaded page can become a holder of its jobs again
 STOPPED = "Nothing was changed."
 
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    """A function call in the queue, and its status.
+    """A function call in the queue, with its status; for most fields see `start`.
 
-    The class is private, because a reference to a job keeps its result in memory. For the
-    parameters see `start`.
+    Other modules receive the status only, because a reference to a job would keep its result in
+    memory.
     """
 
     status: Status
@@ -48,13 +48,16 @@ class _Job:
 
     @property
     def share(self) -> int:
-        """Number of workers that the job occupies: all of them if it starts processes itself."""
+        """Number of workers that the job occupies: all workers if it starts processes itself."""
         return WORKERS if self.gentle else 1
 
     def update(self, kind: str, *content: Any) -> None:
-        """Update the status from a message of the worker.
+        """Update the status by a message of the worker.
 
-        The messages are "progress" (fraction, text), "done" (result) and "failed" (error text).
+        Parameters
+        ----------
+        kind : "progress", "done" or "failed".
+        content : fraction and text for "progress", the result for "done", a message for "failed".
         """
         if kind == "progress":
             self.status = replace(self.status, fraction=content[0], text=content[1])
@@ -82,21 +85,22 @@ def start(
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
-    """Start or queue the job of this key, unless it is already waiting, running or done.
+    """Start or queue a job, unless a job of this key is waiting, running or done; return its status.
+
+    If there is such a job already, ``copies`` and ``files`` are removed at once.
 
     Parameters
     ----------
     key : identity of the job; sessions that give the same key share one job.
-    function, arguments : the call, which the worker makes with the further argument ``progress``.
+    function, arguments : the worker calls ``function(*arguments, progress=callback)``.
     holder : session that waits for the job; empty for none.
     spends : the job spends budget. It goes to the front of the queue, is never killed, and can be
-        cancelled only before the spend.
-    gentle : the job starts processes itself. It runs in a thread and ends them if cancelled.
-    stays : the job continues after its holders have left, for example an export.
+        cancelled only before it spends.
+    gentle : the job starts processes itself. It therefore runs in a thread of the server, and is
+        cancelled by its progress callback, so that it can end these processes.
+    stays : the job continues after its last holder has left, for example because it writes a file.
     copies : input files, removed when the job ends.
     files : files of the result, removed with the job.
-
-    If no job starts, because one of this key exists, ``copies`` and ``files`` are removed at once.
     """
     with _LOCK:
         if is_there(key):
@@ -129,14 +133,17 @@ def is_there(key: str) -> bool:
 
 
 def before(key: str) -> int:
-    """Return how many waiting jobs start before the job of this key."""
+    """Return the number of waiting jobs that start before the job of this key."""
     with _LOCK:
         waiting = _queue()
         return waiting.index(key) if key in waiting else 0
 
 
 def cancel(key: str) -> None:
-    """Cancel a job: immediately, or, if it spends budget, only before the spend."""
+    """Cancel a waiting or running job.
+
+    A job that spends budget is not killed. It ends by itself if it has not spent yet.
+    """
     with _LOCK:
         job = _JOBS.get(key)
         if job is None or not job.status.running:
@@ -159,7 +166,7 @@ def forget(key: str) -> None:
 
 
 def hold(key: str, holder: str) -> None:
-    """Add a session to the holders of a job, which keep it from being stopped."""
+    """Add a session to the holders of a job; a job with holders is not stopped."""
     with _LOCK:
         if holder and key in _JOBS:
             _JOBS[key].holders.add(holder)
@@ -167,7 +174,10 @@ def hold(key: str, holder: str) -> None:
 
 
 def release_job(key: str, holder: str) -> None:
-    """Remove a holder from a job; without holders, stop and remove the job."""
+    """Remove a session from the holders of a job; after the last holder, stop and remove the job.
+
+    A job that was started with ``stays`` is not stopped.
+    """
     with _LOCK:
         job = _JOBS.get(key)
         if job is not None and holder in job.holders:
@@ -180,9 +190,9 @@ def release_job(key: str, holder: str) -> None:
 
 
 def leave(holder: str) -> None:
-    """Release all jobs of an ended session after `RECONNECT_S`.
+    """Release all jobs of an ended session, `RECONNECT_S` seconds later.
 
-    A reloaded page is a new session, which can become a holder of the jobs within this time.
+    After a reload, the new session of the page can become a holder of the jobs in the meantime.
     """
 
     def release_all() -> None:
@@ -216,7 +226,7 @@ def _begin_next() -> None:
             job.process, job.stop, receiver = launch(
                 job.function, job.arguments, outlives=job.status.spends
             )
-        # the system has no process or memory left, or the fork server was killed
+        # The system has no process or memory left, or the fork server was killed.
         except (OSError, EOFError):
             message = "A worker could not be started. Close other programs, or try again."
             job.status = replace(job.status, state="died", error=message)
@@ -251,14 +261,17 @@ def _run_here(key: str, job: _Job) -> None:
         finish(job.function, job.arguments, progress, job.update)
     finally:
         if job.status.running:
-            # the text of an unexpected error may contain private values
+            # The text of an unexpected exception is not shown: it may contain private values.
             message = "The job ended without a result. Try again."
             job.status = replace(job.status, state="died", error=message)
         _end(key, job)
 
 
 def _end(key: str, job: _Job) -> None:
-    """Remove the input files of an ended job, and the result files if it failed; start others."""
+    """Clean up after a job has ended, and start the next waiting jobs.
+
+    The input files are removed, and the result files too unless the job is done.
+    """
     with _LOCK:
         _remove(job.copies)
         job.arguments, job.process, job.stop = (), None, None

@@ -1,4 +1,4 @@
-"""Job widget: progress bar, cancel button, result and report on the rows."""
+"""Progress bar and cancel button of a job, and the private report on the rows that it read."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ ROWS = "rows_read"
 
 @dataclass(eq=False)
 class _RowReport:
-    """Private report on the rows that a paid job reads; ``rows`` is None until the job is done."""
+    """Private report on the rows that a release read; ``rows`` is None until the job is done."""
 
     key: str
     rows: Mapping[str, Any] | None = None
 
 
-# random token of a browser tab -> its report, in the memory of this process only; an entry ends
-# with the page state that holds the report
+# random token of a browser tab -> its report. Reports exist only in the memory of this process, and
+# only as long as the page state of a session refers to them.
 _REPORTS: WeakValueDictionary[str, _RowReport] = WeakValueDictionary()
 
 
 @st.cache_resource(scope="session", on_release=job_queue.leave, show_spinner=False)
 def _holder() -> str:
-    """Return the random name of this session as a holder of jobs.
+    """Return a random name by which this session holds jobs, see `job_queue.hold`.
 
-    Streamlit calls `job_queue.leave` with this name when the session ends.
+    When the session ends, Streamlit calls `job_queue.leave` with this name.
     """
     return secrets.token_hex(8)
 
@@ -48,14 +48,14 @@ def start(key: str, function: Callable[..., Any], *arguments: Any, **options: An
 
 
 def release_job(key: str) -> None:
-    """Release a job that this session no longer needs."""
+    """Record that this session no longer needs a job; without other holders it is stopped."""
     job_queue.release_job(key, _holder())
 
 
 def replace_job(session_key: str, key: str, *, needed: str = "") -> None:
-    """Store the job of a form under a key of the session state, and release the one before it.
+    """Store the key of a form's job in the session state, and release the job stored there before.
 
-    The job ``needed`` is not released, because another part of the page waits for it.
+    The previous job is not released if its key is ``needed``, because another form waits for it.
     """
     previous = st.session_state.get(session_key, key)
     if previous not in (key, needed):
@@ -64,15 +64,18 @@ def replace_job(session_key: str, key: str, *, needed: str = "") -> None:
 
 
 def claim(key: str) -> None:
-    """Record that this session started a release; only it sees the report on the rows read."""
+    """Record that this session started the release job of this key.
+
+    Only this session, or its browser tab after a reload, sees the report on the rows read.
+    """
     token = st.session_state[history.REPORT_TOKEN] = secrets.token_hex(16)
     history.page_state()[ROWS] = _REPORTS[token] = _RowReport(key)
 
 
 def receipt(key: str, text: str, *, icon: str) -> None:
-    """Draw the receipt of a paid job, and the report on its rows if this session started it.
+    """Draw the message that a release is done; if this session started it, also the row report.
 
-    A report of many dropped rows comes before the receipt.
+    If many rows were dropped, the report comes first.
     """
     rows = _rows_read(key)
     is_alarming = rows is not None and rows["many_dropped"]
@@ -86,10 +89,10 @@ def receipt(key: str, text: str, *, icon: str) -> None:
 def _rows_read(key: str) -> Mapping[str, Any] | None:
     """Return the private report on the rows that a release read; None for jobs of other sessions.
 
-    The report moves from the queue, which all sessions share, to the state of this page, where it
-    stays until another page is opened. After a reload, the new session of the same browser finds
-    it by the token, which `session_restore` stores; Streamlit keeps the state of the former
-    session for two minutes.
+    The report is moved from the job queue, which all sessions share, to the page state of this
+    session, which is deleted when the user opens another page. After a reload, the new session
+    finds the report by the token that `session_restore` stores, as long as Streamlit keeps the
+    state of the former session.
     """
     token = st.session_state.get(history.REPORT_TOKEN, "")
     report: _RowReport | None = history.page_state().get(ROWS) or _REPORTS.get(token)
@@ -124,13 +127,14 @@ def show_rows(rows: Mapping[str, Any]) -> None:
 
 
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
-    """Draw the progress or the error of a job; return its status once it is done, else None.
+    """Draw the progress or the error of a job; return its status if it is done, otherwise None.
 
     Parameters
     ----------
     label : name of the job on screen.
-    quiet : draw one line of text instead of a progress bar.
-    stream : run the page again when the job reports progress, so that it shows partial results.
+    quiet : draw one line of text instead of a progress bar and an error box.
+    stream : run the page again whenever the job reports progress, so that the page can show partial
+        results.
     """
     job_queue.hold(key, _holder())
     job_state = job_queue.find(key)
@@ -166,8 +170,8 @@ def _line(key: str, label: str) -> None:
 def _bar(key: str, label: str, shown_fraction: float | None) -> None:
     """Draw the progress bar of a running job; run the page again when it ends.
 
-    ``shown_fraction`` is the progress, from 0 to 1, of the partial results on the page; the page also runs
-    again when the job has another progress. None if the page shows no partial results.
+    If the page shows partial results, ``shown_fraction`` is their progress, from 0 to 1, and the page
+    also runs again as soon as the job has made progress. Otherwise it is None.
     """
     job_state = job_queue.find(key)
     if (

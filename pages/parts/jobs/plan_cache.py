@@ -1,4 +1,4 @@
-"""Plan cache for all sessions, which drops the least recently used plans above a size in bytes.
+"""Cache of plans for all sessions; above a size in bytes, it drops the least recently used plans.
 
 Plans contain no records, so sessions may share them.
 """
@@ -15,8 +15,9 @@ from engine.plans import Plan
 from engine.residuals.cache import LruCache
 
 CACHE_BYTES = 64 * 2**20
-LARGE_PLAN_BYTES = 600 * 2**20  # size of the second cache, for plans larger than the first cache
-DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10  # for tables computed from a plan, and per group
+LARGE_PLAN_BYTES = 600 * 2**20  # a second cache, for plans that are larger than the first cache
+# estimates: bytes of the tables that pages compute from a plan, and bytes per group of the workload
+DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
@@ -38,7 +39,7 @@ def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
     """
     _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups
-    # a fixed size per group, because measuring 100,000 groups takes seconds
+    # Groups are not measured one by one, because this would take seconds for 100,000 groups.
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
     return (
@@ -55,11 +56,15 @@ def cached_plan(key: str) -> Plan | None:
 
 
 def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
-    """Return the plan in the cache under this key; call ``make`` and store its plan if absent.
+    """Return the cached plan of this key; if absent, store the plan that ``make`` returns.
 
-    Sessions that request the same plan at the same time wait for one call of ``make``. The arrays
-    that the new plan shares with ``like``, the plan it is derived from, count only once towards the
-    size of the cache.
+    If several sessions request the same plan at the same time, ``make`` is called once and all of
+    them wait.
+
+    Parameters
+    ----------
+    like : plan from which ``make`` derives the new plan. Arrays that both plans share count only
+        once towards the size of the cache.
     """
     with _LOCKS[hash(key) % len(_LOCKS)]:
         plan = cached_plan(key)

@@ -1,6 +1,7 @@
-"""Plan of a request: computed while the page waits, or in a worker if the forecast is long.
+"""The plan of a request: from the cache, computed while the page waits, or by a worker.
 
-A change of the budget only rescales the noise of a plan in the cache, without a new search.
+Workers compute plans that are forecast to take long. After a change of the budget no new plan is
+computed: the noise of the cached plan is rescaled.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
 
-QUICK_S = 1.5  # plans with a shorter forecast are computed while the page waits
-LIVE_S = 0.5  # as `QUICK_S`, for pages that plan after every edit
-# slower plans are started in a worker without a button if their forecast is at most this long:
-# for the present workload, and for the proposal of a form
+# Plans with a forecast of at most this many seconds are computed while the page waits; the second
+# limit is for pages that need a plan after every edit.
+QUICK_S, LIVE_S = 1.5, 0.5
+# A worker starts a slower plan without a click of the user if its forecast is at most this long; the
+# second limit is for tables that a form proposes.
 STARTED_S, FORM_STARTED_S = 60.0, 10.0
-LIVE_PLAN = "live_plan"  # session key of the job that plans the present workload for a panel
-FORM_PLAN = "foreseen"  # session key of the job that plans the proposal of a form
-PAGE_LIMIT_S = 3.0  # a search in the page is stopped after this time and continues in a worker
+LIVE_PLAN = "live_plan"  # session state key of the job that plans the present workload
+FORM_PLAN = "foreseen"  # session state key of the job that plans the tables that a form proposes
+PAGE_LIMIT_S = 3.0  # after this time the page stops planning, and a worker starts again
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
@@ -55,15 +57,18 @@ def _plan(request_state: RequestState) -> Plan:
 
 
 def _search_key(request_state: RequestState) -> str:
-    """Return the cache key of a plan for this request at any budget with the same noise law."""
+    """Return the cache key of a plan for this request without its budget.
+
+    Only the distribution of the noise, Gaussian or Laplace, is part of the key.
+    """
     return f"searched|{request_state.budget.law}|{request_state.request_key}"
 
 
 def plan_of(request_state: RequestState) -> Plan | None:
-    """Return the plan of a request if it is available; otherwise return None.
+    """Return the plan of a request; None if it is not available yet.
 
-    In that case the page shows the forecast with a button, the progress of the worker, or the step
-    that is missing.
+    If it is not available, the page shows what is missing: a schema or tables, a click on the button
+    that starts planning, or the end of a running job.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info("To continue, choose a schema and add queries on Workload.", icon="🧮")
@@ -81,12 +86,12 @@ def plan_of(request_state: RequestState) -> Plan | None:
 
 
 def live_plan(request_state: RequestState) -> Plan | None:
-    """Return the plan of the current request for the accuracy panel; None while it is missing."""
+    """Return the plan of the current request for the accuracy panel; None if not available yet."""
     return _plan_after_edit(request_state, LIVE_PLAN, STARTED_S, "Computing errors", _offer)
 
 
 def plan_of_form(request_state: RequestState) -> Plan | None:
-    """Return the plan of a request that a form proposes; None while it is missing."""
+    """Return the plan of a request with tables that a form proposes; None if not available yet."""
     return _plan_after_edit(
         request_state, FORM_PLAN, FORM_STARTED_S, "Forecasting accuracy", _offer_forecast
     )
@@ -99,17 +104,18 @@ def _plan_after_edit(
     label: str,
     offer: Callable[[str, RequestState, Forecast], None],
 ) -> Plan | None:
-    """Return the plan of a request that changes with every edit; None while it is missing.
+    """Return the plan of a request that changes with every edit; None if not available yet.
 
-    The plan is computed in the page if its forecast is at most `LIVE_S`, in a worker if it is at
-    most ``max_seconds`` and `MEMORY_LIMIT`, and otherwise in a worker after a click on the button
-    of ``offer``.
+    A plan with a forecast of at most `LIVE_S` seconds is computed while the page waits. A worker
+    computes it if the forecast is at most ``max_seconds`` and `MEMORY_LIMIT`. Any other plan is
+    computed by a worker after a click on the button that ``offer`` draws.
 
     Parameters
     ----------
-    session_key : key of the session state with the job of the last edit. That job is released,
+    session_key : key of the session state with the job of the previous edit. That job is released,
         unless it plans the current request.
     label : name of the job on screen.
+    offer : function that draws the forecast and the button.
     """
     with show_errors():
         if (quick := quick_plan(request_state, LIVE_S)) is not None:
@@ -127,10 +133,10 @@ def _plan_after_edit(
 
 
 def quick_plan(request_state: RequestState, seconds: float = math.inf) -> Plan | None:
-    """Return the plan of a request if the cache has it or its forecast is short; otherwise None.
+    """Return the plan of a request if it is cached or quickly computed; otherwise None.
 
-    A forecast is short if it is at most ``seconds`` and at most `QUICK_S`. A search that takes
-    longer than `PAGE_LIMIT_S` nevertheless is stopped, and starts again in a worker.
+    It is computed here if its forecast is at most ``seconds`` and at most `QUICK_S`. If it then
+    takes longer than `PAGE_LIMIT_S`, planning is stopped and starts again in a worker.
     """
     if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
@@ -157,9 +163,9 @@ def _worker_plan(request_state: RequestState, label: str, *, quiet: bool) -> Pla
 
 
 def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
-    """Return the plan of a request from the cache; call ``make`` and store its plan if absent.
+    """Return the plan of a request from the cache; if absent, store the plan that ``make`` returns.
 
-    The plan is stored a second time under a key without the budget: plans at other budgets are
+    The plan is also stored under a key without the budget, so that plans at other budgets can be
     derived from it.
     """
     plan = plan_cache.plan_of_key(request_state.key, make)
@@ -180,9 +186,9 @@ def expected_seconds(request_state: RequestState) -> float:
 
 
 def begin(request_state: RequestState) -> None:
-    """Start the plan of a request in a worker, if it is slow and within the memory limit.
+    """Start planning in a worker, if it takes more than `QUICK_S` and is within the memory limit.
 
-    Another page calls this before it opens Preview.
+    Other pages call this before they open Preview.
     """
     expected, key = _expected(request_state), _job(request_state)
     if (

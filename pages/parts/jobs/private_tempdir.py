@@ -1,7 +1,7 @@
 """Private temporary folder of the server, for copies of records and for results.
 
-Only its owner can read it.  It is locked while the server runs and removed at its end; the next
-server removes folders of killed servers.
+Only the user who runs the server can read it.  It contains a file that is locked while the server
+runs, and it is removed when the server ends.  If a server is killed, the next one removes its folder.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # Windows, where open files cannot be removed anyway
+except ImportError:  # Windows needs no lock: it refuses to remove the open files of a server
     fcntl = None  # type: ignore[assignment]
 
 PREFIX, LOCK = "dp-workbench-", "lock"
 _LOCKS: list[IO[str]] = []  # the lock file, open until the process ends
 MAX_CHECKPOINTS = 4
-LOCK_DELAY_S = 60.0  # maximum age of a folder that has no lock yet
+LOCK_DELAY_S = 60.0  # a folder without a lock file counts as used until it has this age
 
 
 @cache
 def folder() -> Path:
-    """Return the temporary folder of this server; the first call creates and locks it.
-
-    Only the owner of the server has access.
-    """
+    """Return the private temporary folder of this server; the first call creates and locks it."""
     place = Path(tempfile.mkdtemp(prefix=PREFIX))
     _LOCKS.append(open(place / LOCK, "w"))  # noqa: SIM115
     if fcntl is not None:
@@ -50,10 +47,10 @@ def new_file(kind: str, suffix: str = "") -> Path:
 
 
 def checkpoint_folder(job: str) -> Path:
-    """Return the folder for the checkpoint of a job; create it if absent.
+    """Return the folder for the checkpoint of a job, created if absent.
 
-    The folder remains when the job is stopped, so that a later call can continue. Only the
-    `MAX_CHECKPOINTS` folders that were used last remain.
+    It remains when the job is stopped, so that the job can continue later. Of all such folders, only
+    the `MAX_CHECKPOINTS` used most recently are kept.
     """
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
@@ -62,7 +59,8 @@ def checkpoint_folder(job: str) -> Path:
     os.utime(job_folder)
     by_age = sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)
     for old_folder in by_age[:-MAX_CHECKPOINTS]:
-        shutil.rmtree(old_folder, ignore_errors=True)  # a running job creates its folder again
+        # If a job that still runs loses its folder, it creates the folder again.
+        shutil.rmtree(old_folder, ignore_errors=True)
     return job_folder
 
 

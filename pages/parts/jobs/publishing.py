@@ -1,4 +1,4 @@
-"""Tasks of the workers for published tables."""
+"""Functions that workers call to compute published tables."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ def publish_tables(
 ) -> dict[str, Any]:
     """Compute published tables with their errors, write them to files, and return a summary.
 
-    The summary maps "total" to the sum of each table, "summary" to a table with one row per group,
-    "bias" to one table of bias by cell size per group, "files" to the paths, "too large" to the
-    reasons for missing files by kind, and "acceptance" to the quality criteria of synthetic
-    records, if there are any.
-
     Parameters
     ----------
     source : "ledger" and "key" of a release, or "plan" and "file" of a rehearsal.
@@ -52,7 +47,19 @@ def publish_tables(
     records : whether to draw synthetic records, and their number (None: the total of the tables).
     rule : parameters of the `QualityRule` that marks unreliable cells.
     files : kind of file, such as "csv" -> path; "levels" is the file of sums along code lists.
-    checkpoint : folder for the checkpoint of an interrupted call; removed at the end.
+    checkpoint : folder in which an interrupted call leaves its results for the next call; removed
+        at the end.
+
+    Returns
+    -------
+    A mapping with the keys
+
+    - "total": number of records in the published tables, the same in every table;
+    - "summary": table of errors with one row per group;
+    - "bias": list with one table per group, the bias by cell size;
+    - "files": the argument ``files``;
+    - "too large": mapping from the kinds of files that were not written to the reason;
+    - "acceptance": quality criteria of the synthetic records, only if they were drawn.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
@@ -111,7 +118,7 @@ def weigh(
     *,
     progress: Progress,
 ) -> tuple[str, list[tuple[int, float, float]]]:
-    """Choose weights of groups for published tables, and compare the errors of unbiased answers.
+    """Choose group weights for published tables; compare the errors of unbiased answers.
 
     Parameters
     ----------
@@ -119,9 +126,9 @@ def weigh(
 
     Returns
     -------
-    JSON of the workload with the new weights, and one tuple for each number of attributes: this
-    number, and the root mean squared error, in counts, of the unbiased answers of all groups on
-    this number of attributes, with the original and with the new weights.
+    The workload with the new weights as JSON, and a list of tuples: a number of attributes, and the
+    root mean squared error, in counts, of the unbiased answers of all groups on this many
+    attributes, first with the original and then with the new weights.
     """
     original, plan_budget = Workload.from_json(workload), Budget.from_dict(budget)
     weighted = publication_weights(original, plan_budget, expected_records=expected_records)

@@ -1,4 +1,4 @@
-"""Sources of records as texts, which workers can receive: tables, text files, sheets."""
+"""Sources of records (database tables, text files, sheets) as texts that workers can receive."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SHEET = "sheet:"  # "sheet:QUOTED NAME:PATH"
 
 
 def sheet_of(path: object, sheet: str) -> str:
-    """Return the text that denotes a sheet of a workbook in `open_source`."""
+    """Return the text by which `open_source` recognizes a sheet of a workbook."""
     return f"{SHEET}{quote(sheet, safe='')}:{path}"
 
 
 @contextmanager
 def open_source(data: str) -> Iterator[Any]:
-    """Yield the source of records that a text denotes; a path of a file is yielded unchanged.
+    """Yield the source of records that a text denotes; the path of a file is yielded unchanged.
 
-    While a database table is open, SIGTERM raises KeyboardInterrupt in this process, because that
-    also stops the query in the database.
+    While a database table is open, SIGTERM raises KeyboardInterrupt instead of ending the process,
+    because the database then also stops the running query.
     """
     if data.startswith(TEXT):
         encoding, _, path = data.removeprefix(TEXT).partition(":")

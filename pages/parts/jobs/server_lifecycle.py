@@ -22,14 +22,14 @@ from pages.parts.shell.auth_middleware import LOOPBACK
 
 SESSION_CHECK_S = 5.0  # interval between checks for expired sessions
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
-MALLOC_ARENAS = 2  # glibc's default of eight per core keeps freed memory
-MMAP_BYTES = 2**18  # larger arrays are returned to the system when freed
+MALLOC_ARENAS = 2  # with glibc's default of eight per core, freed memory is not returned
+MMAP_BYTES = 2**18  # memory of larger arrays is returned to the system as soon as it is freed
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return the function that `st.App` runs at the start and the end of the server.
+    """Return the context manager within which `st.App` runs the server.
 
-    ``token`` is the secret part of the printed address.
+    ``token`` is the access token, a secret part of the address that is printed.
     """
 
     @asynccontextmanager
@@ -40,7 +40,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         allocator("mallopt", M_MMAP_THRESHOLD, MMAP_BYTES)
         private_tempdir.sweep()
         gc.collect()
-        # exclude loaded modules from garbage collection, which takes as long as drawing a page
+        # A collection that includes all loaded modules takes as long as drawing a page.
         gc.freeze()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
@@ -80,7 +80,7 @@ def keep_values_out_of_logs() -> None:
 
 
 def allocator(name: str, *args: int) -> bool:
-    """Call an allocator function of glibc; False if it does not exist or fails."""
+    """Call a memory function of glibc; return False if it does not exist or fails."""
     try:
         return bool(getattr(ctypes.CDLL(None), name)(*args))
     except (AttributeError, OSError, TypeError):
@@ -95,10 +95,10 @@ def release_memory() -> None:
 
 
 async def _end_sessions() -> None:
-    """End expired sessions regularly, and then return their memory to the system.
+    """Every `SESSION_CHECK_S` seconds, end expired sessions and return their memory to the system.
 
-    Garbage is collected here, because Streamlit would collect it after every click, which takes
-    longer than drawing most pages.
+    Garbage is collected only here. Streamlit's own collection after every click is switched off,
+    because it takes longer than drawing most pages.
     """
     previous_sessions = 0
     while True:

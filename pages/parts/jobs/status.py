@@ -17,7 +17,8 @@ class Status:
         "died" (the worker ended without a message).
     spends : whether the job spends budget.
     started : time of the request, in seconds of `time.monotonic`.
-    fraction, text : progress of the job, from 0 to 1, and what it does at present.
+    fraction : progress of the job, from 0 to 1.
+    text : what the job does at present.
     result : return value of the function in the state "done", else None.
     error : message for the user if the job ended without a result.
     """

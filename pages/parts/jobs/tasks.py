@@ -71,7 +71,7 @@ def compare_all(
 
     Returns
     -------
-    the comparison, and a mapping from the label of each mechanism to its name and options.
+    The comparison, and a mapping from the label of each mechanism to its name and its options.
     """
     request_workload = Workload.from_json(workload)
     result = comparison(
@@ -90,7 +90,10 @@ def recomputed_rmse(number: int, *, progress: Progress) -> float:
 
 
 def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
-    """Return a lower bound on the weighted squared error of every matrix mechanism, at pcost 1."""
+    """Return a lower bound on the error of every matrix mechanism at privacy cost 1.
+
+    The error is the weighted sum of squared errors. ``law`` is the distribution of the noise.
+    """
     progress(0.1, "Computing the limit for every matrix mechanism")
     return mechanism_bound(Workload.from_json(workload), law)
 
@@ -115,7 +118,7 @@ def solve_targets(
 
     Returns
     -------
-    the budget and the options as mappings, and the plan as JSON.
+    The budget and the options as mappings, and the plan as JSON.
     """
     request = _request(workload, budget, mechanism, options)
     result = fit_targets(request, targets, locked, progress)
@@ -131,9 +134,9 @@ def propose_weights(
     *,
     progress: Progress,
 ) -> WeightProposal | None:
-    """Return larger weights for ``groups``, whose errors are far above the typical error.
+    """Propose larger weights for groups whose errors are far above the typical error.
 
-    None if no such weights help.
+    ``groups`` are the indices of these groups. Returns None if larger weights do not help.
     """
     request = _request(workload, budget, mechanism, options)
     return hidden_errors.propose_weights(request, groups, progress)
@@ -142,7 +145,10 @@ def propose_weights(
 def _request(
     workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any]
 ) -> Request:
-    """Return the arguments of `plan` as one object, from workload and budget as JSON types."""
+    """Return the arguments of `plan` as one object.
+
+    ``workload`` is JSON, and ``budget`` is the mapping of `Budget.to_dict`.
+    """
     return Request(
         workload=Workload.from_json(workload),
         budget=Budget.from_dict(budget),
@@ -176,10 +182,12 @@ def release(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release a plan on records.
+    """Release a plan on records, and spend its budget unless the ledger already has this release.
 
-    Return "key", the key of the release in the ledger, and "rows", the private report on dropped
-    rows, or None if the release was stored before.
+    Returns
+    -------
+    A mapping with "key", the key of the release in the ledger, and "rows", the private report on
+    the rows read, which is None if the ledger already had the release.
     """
     intakes: list[Intake] = []
     options = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
@@ -202,9 +210,9 @@ def check(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Return the private report on how records fit the schema of a plan; spends nothing.
+    """Return the private report on how records fit the schema of a plan, without spending budget.
 
-    Without a ledger ("") it does not report earlier releases of the same records.
+    If ``ledger`` is empty, the report does not mention earlier releases of the same records.
     """
     book, loaded_plan = Ledger(ledger) if ledger else None, load_plan(plan_text)
     with open_source(data) as records:
@@ -225,21 +233,21 @@ def check(
 def same_records(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return as text how records differ from those of a release, "" if equal; spends nothing."""
+    """Return how records differ from those of a stored release as text; empty if they are equal."""
     return _difference(data, partial(compare_records, ledger, key, **columns, progress=progress))
 
 
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return as text how records differ from those of a look, "" if equal; spends nothing."""
+    """Return how records differ from those of a stored look as text; empty if they are equal."""
     return _difference(
         data, partial(stepwise.compare_records, ledger, key, **columns, progress=progress)
     )
 
 
 def _difference(data: str, compare: Callable[[Any], object]) -> str:
-    """Return the difference that ``compare`` reports for these records; "" if it reports none."""
+    """Return the difference that ``compare`` raises as OtherRecords; empty if it raises nothing."""
     try:
         with open_source(data) as records:
             compare(records)
@@ -280,7 +288,7 @@ def export(
 def write_signed_package(
     measurement: Measurement, path: str | os.PathLike[str], *, ledger: Ledger, **options: Any
 ) -> Path:
-    """Write the package of a release with receipt and signature of its ledger; return the path.
+    """Write a release package with the receipt and the signature of the ledger; return its path.
 
     ``options`` are further arguments of `write_package`.
     """
@@ -291,9 +299,9 @@ def write_signed_package(
 def coverage(
     plan_text: str, rows: int, seed: int, rehearsals: int, *, progress: Progress
 ) -> Coverage:
-    """Return how often the intervals contain the true counts in repeated simulated releases.
+    """Return the share of intervals that contain the true count in repeated simulated releases.
 
-    Stops after ``rehearsals`` releases, or after two minutes if that is earlier.
+    There are ``rehearsals`` releases, or fewer if two minutes have passed.
     """
     loaded_plan = load_plan(plan_text)
     records = synthetic(loaded_plan.schema, rows, seed)
@@ -338,11 +346,14 @@ def look(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release the first measurement (the look) of a two-stage release.
+    """Release the look, the first measurement of a two-stage release.
 
-    The decision rule is written to the ledger before the look is shown. Return "key", the key of
-    the look in the ledger, and "rows", the private report on dropped rows, or None if the look was
-    stored before.
+    The decision rule is written to the ledger before the user sees the look.
+
+    Returns
+    -------
+    A mapping with "key", the key of the look in the ledger, and "rows", the private report on the
+    rows read, which is None if the ledger already had the look.
     """
     intakes: list[Intake] = []
     common_plan, book = CommonPlan.from_json(common), Ledger(ledger)
@@ -374,10 +385,12 @@ def finish(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release the second measurement of the option that was chosen after the look.
+    """Release the remainder, the second measurement, of the option that was chosen after the look.
 
-    Return "key", the key of the release in the ledger, and "rows", the private report on dropped
-    rows, or None if the release was stored before.
+    Returns
+    -------
+    A mapping with "key", the key of the release in the ledger, and "rows", the private report on
+    the rows read, which is None if the ledger already had the release.
     """
     intakes: list[Intake] = []
     options = {"attempt": attempt, "on_changed": on_changed, **columns}
@@ -389,7 +402,7 @@ def finish(
 
 
 def _fit(fit: ColumnFit) -> dict[str, Any]:
-    """Return one row of the table on how records fit the schema: the row counts of a column."""
+    """Return how one column of the records fits the schema, as a row of a table on screen."""
     if not fit.there:
         return {"Column": fit.column, "Frequent unlisted values": "the file has no such column"}
     return {

@@ -19,10 +19,11 @@ from typing import Any
 from engine._workers import FORK_ENVIRONMENT, PRELOADED
 from engine.errors import EngineError
 
-# the fork server inherits the environment
+# These settings must be set before the fork server starts, which passes them on to the workers.
 for _name, _value in FORK_ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
-# fork is unsafe in a server with threads; the fork server preloads the imports of all workers
+# Forking the server itself is unsafe, because it has threads. The fork server imports once what all
+# workers need.
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _CONTEXT = (
     multiprocessing.get_context("forkserver")
@@ -52,11 +53,12 @@ def launch(
 
     Parameters
     ----------
-    outlives : the server waits for the worker at its end instead of killing it.
+    outlives : when the server ends, it waits for the worker instead of killing it.
 
     Returns
     -------
-    the process, the event that requests it to stop, and the receiving end of its pipe.
+    The process, an event that asks the process to stop when it is set, and the receiving end of the
+    pipe with the messages of the process.
     """
     stop = _CONTEXT.Event()
     receiver, sender = _CONTEXT.Pipe(duplex=False)
@@ -72,7 +74,7 @@ def _run(
     sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     """Call the function in the worker process and send progress and result through the pipe."""
-    # tracebacks may contain values of records or file names
+    # Tracebacks are not printed, because they may contain values of records or file names.
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if hasattr(os, "nice"):
         os.nice(NICENESS)
@@ -95,7 +97,10 @@ def finish(
     progress: Callable[[float, str], bool],
     send: Callable[..., None],
 ) -> None:
-    """Call the function, then ``send("done", result)`` or ``send("failed", message)``."""
+    """Call the function; then call ``send("done", result)`` or ``send("failed", message)``.
+
+    An unexpected exception is raised again, without a message to ``send``.
+    """
     try:
         result = function(*arguments, progress=progress)
     except EngineError as error:

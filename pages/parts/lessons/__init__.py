@@ -1,4 +1,4 @@
-"""Lessons of the Learn page, in the order of learning, and paths through them."""
+"""Lessons of the Learn page, and the paths (selections of lessons for 15, 45 or 90 minutes)."""
 
 from pages.parts.lessons import (
     attack,
@@ -25,13 +25,13 @@ LESSONS = (
     centers.LESSON,
     common_mechanism.LESSON,
 )
-# Minutes of a path -> names of its lessons; the longest path has all of them.
+# minutes of a path -> names of its lessons; the longest path has all lessons
 PATHS = {
     90: tuple(lesson.name for lesson in LESSONS),
     45: ("attack", "noise", "rows", "binning", "pieces", "strategies"),
     15: ("attack", "noise"),
 }
-# Names in the order in which older addresses numbered the lessons.
+# Older addresses have the number of a lesson instead of its name; these are the names in that order.
 NUMBERED = (
     "pieces",
     "overlap",

@@ -40,7 +40,7 @@ STEPS = (
 
 
 def noisy_answers(count: int, budget: Budget) -> Array:
-    """Return the noisy answers of this session, shape (count,); draw them if the inputs changed."""
+    """Return noisy answers, shape (count,); the same ones until an argument changes."""
     cached: tuple[int, Budget, Array] | None = st.session_state.get(NOISY_ANSWERS)
     if cached is None or cached[:2] != (count, budget):
         cached = st.session_state[NOISY_ANSWERS] = (count, budget, published_answers(count, budget))
@@ -53,7 +53,7 @@ def publish_again() -> None:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the attack: on all exact answers, then on a chosen number, then on noisy answers."""
+    """Draw the attack: on all exact answers, then on fewer exact answers, then on noisy answers."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
     count, budget, is_noisy = PERSONS, Budget(pcost=COST), step > 1
     if step > 0:

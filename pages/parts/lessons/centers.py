@@ -25,7 +25,10 @@ STEPS = (
 
 
 def user_plans(workload: Workload, budget: Budget) -> CentersExample:
-    """Return plans of the user's workload with uniform and tuned centers; cached on the page."""
+    """Return plans of the user's workload with uniform and with tuned centers, and the bound.
+
+    They are cached until the user opens another page.
+    """
     key = (history.current().request_key, budget)
     cached = history.page_state().get("centered")
     if cached is None or cached[0] != key:

@@ -30,7 +30,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cost of a first measurement (the look) followed by an analysis."""
+    """Draw the cost of a look followed by an analysis, then the saved budget in numbers."""
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
     questions = dial(

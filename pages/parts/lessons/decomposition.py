@@ -33,7 +33,10 @@ PAPER_QUERY = {"yes": ["b", "c"], "no": ["c"]}  # figure 1 of the paper
 
 
 def grid() -> tuple[Schema, list[list[int]]]:
-    """Draw widgets that choose the cells of a query; return its schema and 0/1 matrix."""
+    """Draw widgets that choose the cells of a query; return the schema and the query.
+
+    The query has one row per reply and one column per city; its entries are 1 for counted cells.
+    """
     left, right = st.columns(2, gap="large")
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
     across = dial(left.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)

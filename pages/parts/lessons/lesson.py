@@ -15,8 +15,8 @@ from pages.parts.shell import figure_view, python_script
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script
 
-UNIFORM = {"centers": "uniform"}  # plan options of lessons about the split of the paper
-COURSE = "course"  # session key: whether the lessons are shown for a class
+UNIFORM = {"centers": "uniform"}  # plan options of lessons that use the centers of the paper
+COURSE = "course"  # session state key: whether the course mode is on
 COURSE_FONT_PX, COURSE_SCALE = 16, 1.25  # font size and scale of figures in the course mode
 
 
@@ -53,7 +53,14 @@ class Formula:
 
 @dataclass(frozen=True, kw_only=True)
 class LessonPicture:
-    """Figures of a lesson with the present choices, and the plan request and code behind them."""
+    """Figures of a lesson at the present choices, with the plan and the code of their numbers.
+
+    Attributes
+    ----------
+    request_state : request of the plan that the lesson is about.
+    script : code that prints the numbers of the figures; it may use the variable `workload_plan`.
+    pictures : the figures.
+    """
 
     request_state: RequestState
     script: Script
@@ -101,9 +108,13 @@ class Lesson:
 
 
 def question(text: str, *choices: tuple[str, str]) -> Question:
-    """Return a question from pairs of answer and feedback; a tick marks the correct answer."""
+    """Return a question; ``choices`` are pairs of an answer and its feedback.
+
+    The correct answer begins with "✓ ", which is removed.
+    """
     parsed_choices = (
-        Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices
+        Choice(text=answer.removeprefix("✓ "), feedback=feedback, right=answer.startswith("✓ "))
+        for answer, feedback in choices
     )
     return Question(text=text, choices=tuple(parsed_choices))
 

@@ -34,7 +34,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw a count with and without a person with several rows, then the error of each cap."""
+    """Draw a count with and without a person who has several rows, then the error of each cap."""
     left, middle = st.columns(2)
     rows = dial(
         left.select_slider, "Rows per person", CAPS, of=NAME, name="rows", default=max(CAPS)

@@ -35,7 +35,7 @@ STEPS = (
 
 
 def possible_releases(budget: Budget) -> Array:
-    """Return the noisy tables of this session, shape (draws, cells); draw new ones if needed."""
+    """Return noisy tables, shape (draws, cells); the same ones until the budget changes."""
     cached: tuple[Budget, Array] | None = st.session_state.get(RELEASES)
     if cached is None or cached[0] != budget:
         cached = st.session_state[RELEASES] = (

@@ -85,7 +85,7 @@ print(workload_plan.by_space())"""
 
 
 def expected() -> dict[str, str]:
-    """Return the largest cosine between tables, before and after the decomposition.
+    """Return the largest cosine between different tables, before and after the decomposition.
 
     The keys are descriptions, the values the numbers as text.
     """

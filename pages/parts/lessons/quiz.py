@@ -11,17 +11,18 @@ from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
-UNCHOSEN = "learn_unchosen"  # session key: question that was checked without an answer
+# session state key of the question whose button was clicked although no answer was chosen
+UNCHOSEN = "learn_unchosen"
 
 
 def answers() -> Mapping[tuple[str, int], Choice]:
-    """Return a mapping from (lesson name, question number) to the last answer that was checked."""
+    """Return a mapping from (lesson name, question index) to the answer that was checked last."""
     stored_answers: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
     return stored_answers
 
 
 def restore(lessons: Sequence[Lesson]) -> None:
-    """Load the answers that this browser gave in earlier sessions."""
+    """Once per session, load the answers given in this browser in earlier sessions."""
     if ANSWERS in st.session_state:
         return
     numbers = answer_store.load()
@@ -37,7 +38,7 @@ def restore(lessons: Sequence[Lesson]) -> None:
 
 
 def progress(lessons: Sequence[Lesson]) -> None:
-    """Draw a progress bar with the numbers of answered and correctly answered questions."""
+    """Draw how many questions of these lessons are answered, and how many of them correctly."""
     questions = {
         (lesson.name, number) for lesson in lessons for number in range(len(lesson.questions))
     }
@@ -58,8 +59,7 @@ def forget() -> None:
 
 
 def questions(lesson: Lesson) -> None:
-    """Draw one question of a lesson with the button that checks its answer, and the feedback."""
-
+    """Draw the chosen question of a lesson, the button that checks its answer, and the feedback."""
     numbers = range(len(lesson.questions))
     checked = [answers().get((lesson.name, number)) for number in numbers]
     with st.container(border=True):
@@ -93,7 +93,7 @@ def questions(lesson: Lesson) -> None:
 
 
 def _check(lesson: Lesson, number: int) -> None:
-    """Store the selected answer of a question, or that none is selected."""
+    """Store the selected answer of a question; without one, store that the question has none."""
     choice = st.session_state.get(f"question_{lesson.name}_{number}")
     st.session_state[UNCHOSEN] = (lesson.name, number) if choice is None else None
     if choice is None:

@@ -1,8 +1,8 @@
-"""Choices of a lesson in the URL, for sharing and for the browser's back button.
+"""The lesson and its choices in the URL, so that users can share them and go back.
 
 `?lesson=strategies&cells=32` is the lesson on strategies with 32 cells; default values are omitted.
-The page reads the URL when it is opened and after the back or forward button, and otherwise writes
-its choices to the URL.
+When the page is opened, and after the browser's back or forward button, it reads the URL. At all
+other times it writes its choices to the URL.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from pages.parts.lessons.lesson import COURSE
 from pages.parts.shell import history, permalink
 from pages.parts.shell.streamlit_internals import is_history_navigation
 
-LESSON, TAB = "lesson", "lesson"  # URL parameter, and session key of the name of the lesson
-MINUTES, MINUTES_KEY = "minutes", "learn_minutes"  # URL parameter and session key of the path
-CHOSEN = "learn_chosen"  # session key: lesson name -> URL parameter -> (choice, its text)
+# URL parameters, and session state keys of the same choices
+LESSON, TAB = "lesson", "lesson"  # name of the lesson
+MINUTES, MINUTES_KEY = "minutes", "learn_minutes"  # duration of the path
+CHOSEN = "learn_chosen"  # session state key of the mapping that `_chosen` describes
 
 
 def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[int]) -> None:
-    """Read the lesson and its choices if the page was opened by a URL or the back button.
+    """Read the lesson and its choices from the URL, if the URL or the back button opened the page.
 
     Parameters
     ----------
     names : names of all lessons; the first is the default.
-    numbered : names of the lessons that older addresses call 1, 2, ...
+    numbered : names of the lessons that older URLs call 1, 2, ..., in this order.
     minutes : durations of the paths; the first is the default.
     """
     cache, back = history.page_state(), is_history_navigation()
@@ -50,7 +51,7 @@ def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[i
 
 
 def keep(lesson: str, *, default_minutes: int) -> None:
-    """Write the lesson and its choices other than defaults into the URL."""
+    """Write the lesson, and those of its choices that are not defaults, into the URL."""
     parameters = {LESSON: lesson} | {
         name: text for name, (_, text) in _chosen(lesson).items() if text
     }
@@ -76,7 +77,7 @@ def dial(
     always: bool = False,
     **more: Any,
 ) -> Any:
-    """Draw a widget of a lesson and return its choice, which is stored in the session and the URL.
+    """Draw a widget of a lesson; return its choice, which is also stored in session and URL.
 
     Parameters
     ----------
@@ -105,9 +106,9 @@ def set_dial(of: str, name: str, value: Any) -> None:
 
 
 def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:
-    """Return the choices of a lesson: URL parameter -> (choice, its text in the URL).
+    """Return a mapping from URL parameters of a lesson to pairs (choice, its text in the URL).
 
-    The text is empty if the choice is the default, which the URL omits.
+    The text is empty if the choice is the default, because the URL then omits it.
     """
     choices: dict[str, dict[str, tuple[Any, str]]] = st.session_state.setdefault(CHOSEN, {})
     return choices.setdefault(lesson, {})

@@ -20,7 +20,8 @@ MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
 def user_workload(lesson: str) -> Workload | None:
     """Draw the choice between the example of a lesson and the user's workload.
 
-    Return the user's workload, or None for the example. ``lesson`` is the name of the lesson.
+    Returns None if the user chose the example, has no workload, or has one that is too large.
+    ``lesson`` is the name of the lesson.
     """
     workload = history.current().workload
     if workload is None or not workload.groups:
@@ -55,7 +56,7 @@ def user_workload_cost(
     Parameters
     ----------
     draw : function that draws the widget, such as ``st.select_slider``.
-    costs : costs to choose from, besides the cost of the user's plan.
+    costs : costs to choose from; the privacy cost of the user's budget is added to them.
     of : name of the lesson.
     default : cost at which the figure shows what the lesson teaches.
     """

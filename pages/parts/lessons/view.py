@@ -17,9 +17,9 @@ from pages.parts.shell.error_text import error_text, show_error
 
 
 def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
-    """Draw a lesson; return its Python code, empty if there is no picture.
+    """Draw a lesson; return the Python code of its picture, empty if the picture failed.
 
-    ``after`` is the next lesson of the path.
+    ``after`` is the next lesson of the path; None for the last one.
     """
     is_course = st.session_state.get(COURSE, False)
     st.header(lesson.title)

@@ -66,8 +66,8 @@ class Guard:
         if not reason and not self._has_token(request_headers):
             reason = NO_KEY
         if not reason:
-            # without the Origin header, which `refusal` has checked: to check it again, Streamlit
-            # would look up the external address of this machine
+            # `refusal` has checked the Origin header. It is removed, because Streamlit would check
+            # it again and for this look up the external address of the machine.
             headers = [
                 (name, value) for name, value in scope["headers"] if name.lower() != b"origin"
             ]
@@ -87,7 +87,8 @@ class Guard:
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-        # a redirect would not work: after one from another site, browsers omit strict cookies
+        # An HTTP redirect would not work: if another site led to this address, browsers follow the
+        # redirect without cookies of SameSite=strict.
         target = place.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'
@@ -101,7 +102,8 @@ class Guard:
         return page
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
-        # browsers send the cookies of all ports of a host, also those that a strict parser refuses
+        # Parsed by hand: browsers also send cookies of programs on other ports of the same host,
+        # and a strict parser would refuse all cookies because of an invalid one.
         cookies = [pair.partition("=") for pair in headers.get("cookie", "").split(";")]
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         tokens = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
@@ -112,7 +114,7 @@ class Guard:
 
 
 def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
-    """Return why a request is refused whatever its token is; empty if it is not refused.
+    """Return why a request is refused even with a valid token; empty if it is not refused.
 
     Parameters
     ----------

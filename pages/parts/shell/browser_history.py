@@ -1,12 +1,18 @@
-"""Middleware with a script for history entries and SVG files, and a style sheet.
+"""Middleware that adds a script and a style sheet to the HTML page of the app.
 
-Streamlit adds a history entry for every change of the address, also for changes that a page makes
-itself. A script in the head of the page replaces the current entry instead, unless the user made a
-choice that is part of the address, such as a lesson. When Streamlit leaves a page, it first removes
-that choice from the address; the script ignores this change, because the address of the next page
-follows. The script also scrolls a new page to its top, and lets the button svg_KEY save the chart
-chart_KEY by the button of the chart's toolbar. In course mode, marked by the container
-for_a_class, the style sheet hides the sidebar and enlarges the text.
+The script has three purposes:
+
+- History entries. Streamlit adds an entry to the browser's history whenever the address changes,
+  even if the page itself wrote its settings into the address. The script replaces the current entry
+  instead, unless the change is a choice of the user, such as another lesson. When the user opens
+  another page, Streamlit first removes such choices from the address; the script ignores this
+  change, because the address of the new page follows at once.
+- Scrolling. A newly opened page is scrolled to its top.
+- SVG files. A click on the button with key svg_KEY clicks the download button in the toolbar of the
+  chart with key chart_KEY.
+
+In course mode, recognized by the container for_a_class, the style sheet hides the sidebar and
+enlarges the text.
 """
 
 from __future__ import annotations
@@ -41,8 +47,9 @@ SCRIPT = """<script>
   });
 })();
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
-# A compact page: the title starts beside the toolbar, on a phone below it. Clicks beside the buttons
-# of the transparent toolbar reach the page. #root outranks Streamlit's classes.
+# The title of a page is at the height of Streamlit's toolbar, on a phone below it. The toolbar is
+# transparent, and clicks between its buttons reach the page below. The selector #root gives these
+# rules precedence over those of Streamlit.
 STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
@@ -63,8 +70,8 @@ STYLE = b"""<style>
 #root:has(.st-key-for_a_class) [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
 @media (min-width: 900px) {html:has(.st-key-for_a_class) {font-size: 22px !important}}
 </style>"""
-# request headers that allow a compressed, cached or partial response, in which no text can be
-# inserted
+# Request headers that allow a compressed, cached or partial response. They are removed, because
+# text can only be inserted into a complete, uncompressed response.
 PARTIAL_RESPONSE_HEADERS = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
 
 

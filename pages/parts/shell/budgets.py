@@ -16,10 +16,10 @@ from pages.parts.shell.error_text import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "attacker's success rate"
-# budget unit -> function that returns a Budget for numbers in this unit
+# budget unit -> function that returns the Budget for numbers in this unit
 MAKERS: dict[str, Callable[..., Budget]] = {
     APPROX: Budget.approx,
-    RISK: lambda percent, **whom: Budget.gdp(mu_of_guess(percent), **whom),
+    RISK: lambda percent, **unit: Budget.gdp(mu_of_guess(percent), **unit),
     PCOST: Budget,
     RHO: Budget.zcdp,
     MU: Budget.gdp,
@@ -72,8 +72,11 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def _number_text(value: float) -> str:
-    """Return epsilon, pcost, rho or mu as text; an epsilon of 0 at some delta is not written as 0."""
-    return cost(value or 5e-324)
+    """Return epsilon, pcost, rho or mu as text; 0 is written as "less than 0.0000001".
+
+    Epsilon is 0 if the budget is so small that its delta alone covers it.
+    """
+    return cost(value or 5e-324)  # the smallest positive float
 
 
 @lru_cache(maxsize=256)
@@ -83,9 +86,10 @@ def _epsilon(budget: Budget) -> float:
 
 
 def in_words(budget: Budget) -> str:
-    """Return a budget as text in the chosen unit, with its privacy unit if that is not standard.
+    """Return a budget as text in the chosen unit.
 
-    The standard is one row per person, and the protection of a person's presence.
+    The text also names the privacy unit, unless it is the standard: one row per person, and the
+    protection of a person's presence.
 
     >>> in_words(Budget(pcost=1.0)), in_words(Budget.pure(1.0, rows_per_person=3))
     ('ε 4.887', 'ε 1, for up to 3 rows per person')
@@ -122,10 +126,11 @@ def summary(request: history.RequestState) -> str:
 
 
 def choose_unit() -> str:
-    """Draw the choice of the budget unit, which applies to all pages."""
-    pure = history.current().budget.pure_epsilon is not None
-    if pure != (chosen_unit() == PURE):  # undo or a file changed the guarantee
-        st.session_state[UNIT] = PURE if pure else APPROX
+    """Draw the choice of the budget unit, which applies to all pages; return the unit."""
+    is_pure = history.current().budget.pure_epsilon is not None
+    # Undo and opened files change the budget without the unit.
+    if is_pure != (chosen_unit() == PURE):
+        st.session_state[UNIT] = PURE if is_pure else APPROX
     return st.selectbox(
         "Budget unit",
         list(MAKERS),
@@ -171,7 +176,10 @@ def other_units(budget: Budget) -> str:
 
 
 def numbers_of(budget: Budget, unit: str) -> list[float]:
-    """Return a budget in one unit, as the positional arguments of the function in `MAKERS`."""
+    """Return the numbers of a budget in one unit: epsilon and delta, or a single number.
+
+    They are the positional arguments of the function in `MAKERS` for this unit.
+    """
     if unit == APPROX:
         return [_epsilon(budget), budget.report_delta]
     if unit == RISK:
@@ -186,10 +194,10 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
     ]
 
 
-def kind_of_total(language: str) -> str | None:
-    """Return the privacy definition for a total in this unit; None for the ledger's default.
+def kind_of_total(unit: str) -> str | None:
+    """Return the privacy definition by which the ledger counts a total budget in this unit.
 
-    A total in mu, in (epsilon, delta) or as attacker's success rate is a point on the privacy curve
-    of Gaussian noise, "gdp".
+    It is Gaussian differential privacy ("gdp") for mu, (epsilon, delta) and the attacker's success
+    rate. For other units it is None, the default of the ledger.
     """
-    return "gdp" if language in (MU, APPROX, RISK) else None
+    return "gdp" if unit in (MU, APPROX, RISK) else None

@@ -19,14 +19,14 @@ from pages.parts.shell import history
 from pages.parts.shell.streamlit_internals import RerunException, field_values
 
 Action = Callable[..., None]
-PRESSED = "pressed"  # page state: key of a button that was clicked with outdated values
-DUE = "due"  # page state: action and new arguments, called first at the next draw of the page
+PRESSED = "pressed"  # page state: key of the button that was clicked with outdated values
+DUE = "due"  # page state: postponed action with its new arguments, called by `run_pending`
 PAGE_STATE = "only_here"  # session state key of the page state
 VALUES_CHANGED = (
     "A value changed just before your click. Nothing was spent. Check it and try again."
 )
 COMPARABLE = (str, int, float, bool, type(None))
-# field values at the last draw, shared by all buttons of a page
+# values of all fields when the page was drawn; all buttons of the page refer to this dictionary
 _DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("drawn_values", default=None)
 
 
@@ -40,21 +40,23 @@ def button(
     spends: bool = False,
     **looks: Any,
 ) -> None:
-    """Draw a button that calls an action with arguments from the latest field values.
+    """Draw a button that calls an action with arguments computed from the latest field values.
 
-    If a value has changed since the page was drawn, the page is redrawn first, and the action is
-    called with the new arguments, unless the button is then disabled.
+    If the user changed a field after the page was drawn, a click first redraws the page. The action
+    is then called with the new arguments, unless the button is now disabled.
 
     Parameters
     ----------
     args : arguments of the action.
     place : container in which the button is drawn.
-    spends : whether the action spends budget. After a changed value it then needs a second click.
+    spends : whether the action spends budget. If a field was changed, the action is then not
+        called, and the user has to click again.
     looks : further arguments of `st.button`.
     """
     page_values, cache = _DRAWN.get(), history.page_state()
     values = _field_values() if page_values is None else page_values
-    if cache.get(PRESSED) == key:  # clicked with outdated values; all fields are drawn again now
+    # The last click came with outdated values; this run has drawn the fields with the new ones.
+    if cache.get(PRESSED) == key:
         del cache[PRESSED]
         if spends:
             st.toast(VALUES_CHANGED, icon="✋")
@@ -87,21 +89,22 @@ def run_pending() -> Iterator[None]:
     token, is_complete = _DRAWN.set(values), True
     try:
         yield
-    except RerunException:  # the page ends early, possibly before the clicked button
+    except RerunException:  # the page ended early, possibly before it drew the clicked button
         is_complete = False
         raise
     finally:
         _DRAWN.reset(token)
-        # the buttons of the page have a reference to this dictionary; only now are all fields drawn
+        # The buttons of the page refer to this dictionary. It is filled here, because some fields
+        # are drawn after a button.
         values |= _field_values()
         if is_complete:
             history.page_state().pop(PRESSED, None)
 
 
 def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
-    """Return a mapping from the key of each field to its value in comparable form.
+    """Return a mapping from the key of each field to its value, see `_comparable`.
 
-    Fields without a comparable value, and the field `except_key`, are left out.
+    The field ``except_key`` and fields without a comparable value are omitted.
     """
     values = {
         key: _comparable(value)
@@ -112,9 +115,10 @@ def _field_values(except_key: str = PAGE_STATE) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value by which two values of a field can be compared; None for other types.
+    """Return a value that differs if the user changed the field; None for an unknown type.
 
-    A list becomes a tuple, an edited grid a text, and an uploaded file its id.
+    Texts, numbers and flags are returned as they are, a list as a tuple, the edits of a grid as
+    text, and an uploaded file as its id.
     """
     if isinstance(value, COMPARABLE):
         return value

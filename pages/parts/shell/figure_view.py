@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from engine._format import Frame
 
-OPEN = "open_tabs"  # session state: key of tabs -> last open tab
-SHORT = 8  # rows of a table without fixed height
+OPEN = "open_tabs"  # session state key: mapping from the key of a row of tabs to its last open tab
+SHORT = 8  # a table with at most this many rows has no fixed height
 NAME_CHARACTERS_PER_LINE = 19
 QUERY_CHARACTERS_PER_LINE = 25
 TALL_ROW_HEIGHT = 66  # pixels of a row with several lines
 QUERY_WIDTH = 180  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
-SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns in percent
+SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns shown in percent
 OPTIMUM = "certified optimum"
-# columns with four decimals
+# columns shown with four decimals
 FINE = (
     "ratio",
     "worst ratio",
@@ -58,9 +58,10 @@ EXPORT = {"modeBarButtons": [["toImage"]]}
 def tabs(
     views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()
 ) -> Any:
-    """Draw tabs and return the result of the open one; the others are not computed.
+    """Draw tabs, and return what the function of the open tab returns.
 
-    When the user returns to the page, the tab that was open last is open again.
+    The functions of closed tabs are not called. When the user returns to the page, the tab that was
+    open last is open again.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def tabs(
 def folds(
     views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()
 ) -> None:
-    """Draw expanders; only the content of open ones is computed.
+    """Draw expanders; the functions of closed expanders are not called.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ def chart(
     config: Mapping[str, Any] | None = None,
     height: int | Literal["content"] = "content",
 ) -> Callable[..., Any]:
-    """Return a function that draws the figure; its arguments are those of `st.plotly_chart`.
+    """Return a function that draws the figure; it accepts further arguments of `st.plotly_chart`.
 
     Parameters
     ----------
@@ -290,10 +291,10 @@ def choice(
 
 
 def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
-    """Return a mapping from columns to their number formats.
+    """Return a mapping from the columns of a table to their formats and widths.
 
-    Integers have thousands separators, floats two or four decimals, or percent for the columns in
-    `SHARES` and `shares`.
+    Integers have thousands separators. Floats are shown in percent in the columns of `SHARES` and
+    ``shares``, with four decimals in the columns of `FINE`, and otherwise with two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
@@ -312,7 +313,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
             )
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")
-        elif column == "query":  # narrow enough for the numbers next to it on a phone
+        elif column == "query":  # leaves room for the numbers beside it on a phone
             formats[column] = st.column_config.TextColumn(width=QUERY_WIDTH)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")

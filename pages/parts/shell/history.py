@@ -1,8 +1,9 @@
-"""Request of the session, one frozen value with schema, workload, budget and mechanism; undo, redo.
+"""Request of the session (schema, workload, budget and mechanism), with undo and redo.
 
-A page does not change the request while it draws: a widget calls `commit` from a callback, and the
-page then draws what `current` returns. Every widget that shows a part of the request has
-`version()` in its key, so that undo, redo and loading a file reset it to the new value.
+The request is one immutable value. A page does not change it while it draws: a widget calls
+`commit` in a callback, and the page then draws the request that `current` returns. Every widget
+that shows a part of the request has `version()` in its key, so that undo, redo and loading a file
+reset the widget to the new value.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ from pages.parts.shell.request_state import RequestState as RequestState
 
 MAX_UNDO_STEPS = 200
 KEY = "history"
-# TARGETS: option of the mechanism with the error targets of single tables
-# DROPPED: session state key; True if a change of the workload removed these targets
-TARGETS, DROPPED = "targets", "targets_dropped"
-# session state key of the token with which a reloaded page finds its private report
+TARGETS = "targets"  # option of the mechanism: one error target per table
+DROPPED = "targets_dropped"  # session state key: True if a workload change removed the targets
+# session state key of a random token, by which a reloaded page finds its report on dropped rows
 REPORT_TOKEN = "report_token"
-CARRIED = "carried"  # session state key of values of the page state for the next page
+CARRIED = "carried"  # session state key of page-state values that the next page receives
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
 
@@ -38,8 +38,8 @@ class History:
     ----------
     past : earlier requests, the latest one last.
     future : undone requests, the next one to redo first.
-    version : number of changes that widgets must show although they did not cause them, such as
-        undo.
+    version : part of the key of every widget that shows the request. It increases with each change
+        that widgets must show although the user did not make it in them, such as undo.
     """
 
     present: RequestState = field(default_factory=lambda: RequestState(budget=DEFAULT_BUDGET))
@@ -48,9 +48,9 @@ class History:
     version: int = 0
 
     def push(self, request: RequestState, *, redraw: bool) -> History:
-        """Return the history with a new present request, unless it equals the present one.
+        """Return the history after a change; unchanged if the request equals the present one.
 
-        `redraw` increases the version, so that widgets show the new values.
+        ``redraw`` increases the version, so that widgets show the new values.
         """
         if request.key == self.present.key:
             return self
@@ -58,7 +58,7 @@ class History:
         return History(present=request, past=past, version=self.version + redraw)
 
     def undo(self) -> History:
-        """Return the history one step back."""
+        """Return the history after undoing the last change; unchanged if there is none."""
         if not self.past:
             return self
         future = (self.present, *self.future)
@@ -67,7 +67,7 @@ class History:
         )
 
     def redo(self) -> History:
-        """Return the history one step forward."""
+        """Return the history after repeating the last undone change; unchanged if there is none."""
         if not self.future:
             return self
         past = (*self.past, self.present)
@@ -93,7 +93,7 @@ def version() -> int:
 
 
 def commit(request: RequestState, *, redraw: bool = False) -> None:
-    """Make this the present request; `redraw` resets the widgets that show parts of it."""
+    """Make ``request`` the present request; ``redraw`` makes all widgets show its values."""
     before = current()
     committed = request.after(before)
     if TARGETS in before.options and TARGETS not in committed.options:
@@ -107,28 +107,29 @@ def change(*, redraw: bool = False, **fields: Any) -> None:
 
 
 def start_with(request: RequestState) -> None:
-    """Replace the history by a loaded request, without undo."""
+    """Start a new history with a loaded request; earlier requests cannot be restored by undo."""
     st.session_state[KEY] = History(present=request)
 
 
 def undo() -> None:
-    """Undo the last change of the request and remove the error messages about it."""
+    """Undo the last change of the request, and remove all error messages of forms."""
     note_dropped_groups(())
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().undo()
 
 
 def redo() -> None:
-    """Repeat the change that was undone last."""
+    """Repeat the change that was undone last, and remove all error messages of forms."""
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().redo()
 
 
 def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
-    """Return a mapping from old to new names of renamed attributes.
+    """Return a mapping from the old to the new names of attributes that were renamed.
 
-    An attribute counts as renamed if the schemas have equally many attributes, its position is
-    unchanged, and neither name is in the other schema.
+    The attributes at the same position of both schemas count as one renamed attribute if the old
+    name is not in the new schema and the new name is not in the old one. Schemas of different
+    length have no renamed attributes.
     """
     if len(old) != len(new):
         return {}
@@ -154,7 +155,7 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
-        # weights of levels are a part of the family
+        # A family with weights per level computes the query weights itself.
         query_weights = group.query_weights if group.part_weights is None else None
         try:
             new_workload = new_workload.add(attributes, family, group.weight, query_weights)
@@ -164,10 +165,10 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
-    """Commit a schema, with the groups of the present workload that are valid on it.
+    """Commit a schema with the groups of the present workload that are valid on it.
 
-    The page then lists the removed groups. If the schema declares another maximum of rows per
-    person, it also applies to the budget.
+    The other groups are removed, and the page lists them. If the maximum number of rows per person
+    in the schema has changed, the budget also gets the new maximum.
     """
     before, budget = current().workload, current().budget
     workload, reasons = (Workload(schema), ()) if before is None else fit_workload(before, schema)
@@ -178,7 +179,11 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
 
 
 def enter(page: str) -> None:
-    """Store the title of the current page; if it is another one, delete page state and uploads."""
+    """Store the title of the page that is drawn; after a change of the page, clear its state.
+
+    The page state and the uploaded files of the previous page are deleted; values stored by `carry`
+    become the page state of the new page.
+    """
     if st.session_state.get("page", page) != page:
         page_state().clear()
         page_state().update(st.session_state.pop(CARRIED, {}))
@@ -188,13 +193,16 @@ def enter(page: str) -> None:
 
 
 def carry(keys: Iterable[str]) -> None:
-    """Keep these values of the page state when the page changes, which happens right afterwards."""
+    """Pass values of the page state on to the next page, which the caller opens right afterwards.
+
+    ``keys`` are their keys in the page state; keys without a value are ignored.
+    """
     state = page_state()
     st.session_state[CARRIED] = {key: state[key] for key in keys if key in state}
 
 
 def page_state() -> dict[str, Any]:
-    """Return the dictionary of values that are deleted when the user opens another page."""
+    """Return the page state: a dictionary that is emptied when the user opens another page."""
     values: dict[str, Any] = st.session_state.setdefault("only_here", {})
     return values
 

@@ -44,8 +44,8 @@ def page(title: str) -> PageInfo:
 
 
 DONE = "✅"  # icon of a completed step in the navigation
-PREVIEWED = "previewed"  # key of the last request whose plan was shown
-# whether the layout is drawn around the current page
+PREVIEWED = "previewed"  # session state key: the last request whose errors Preview has shown
+# True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
 
@@ -95,10 +95,10 @@ def completed_steps(request: history.RequestState) -> frozenset[str]:
 
 
 def require() -> None:
-    """Draw the layout when a page was opened without it.
+    """Draw the layout, if Streamlit runs a page file without it, and end the run.
 
-    Before `start` ran for the first time, Streamlit treats the folder `pages` as legacy navigation,
-    and the address of a page opens the bare page.
+    This happens when the address of a page is opened before `start` has run once: until then,
+    Streamlit runs every file in the folder `pages` as a page by itself.
     """
     if not _DRAWN.get():
         start()
@@ -134,7 +134,7 @@ def _show_budget(request: history.RequestState) -> None:
 
 
 def gauge() -> None:
-    """Draw the spent share of the chosen dataset's budget, if a dataset is chosen."""
+    """Draw how much of the budget of the chosen dataset is spent; nothing without a dataset."""
     status = st.session_state.get("dataset_status")
     if status is None:
         return
@@ -146,10 +146,10 @@ def gauge() -> None:
 
 
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
-    """Draw title and lead in one row, with an explanation as tooltip; return the current request.
+    """Draw title, one-sentence lead and tooltip of a page; return the current request.
 
-    Below them, draw the error of a damaged address, and the tables that were removed because they
-    do not fit a changed schema.
+    Below the title, draw two messages if they apply: the error of a damaged address, and the list
+    of tables that were removed because they do not fit a changed schema.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
@@ -174,7 +174,13 @@ def mark_previewed(request: history.RequestState) -> None:
 
 
 def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
-    """Draw the Python code of the page and the button to the next page, or why it is disabled."""
+    """Draw the Python code of the page and the button to the next page.
+
+    Parameters
+    ----------
+    target : the next page; None for no button.
+    reason : why the button is disabled, drawn beside it; empty if it is enabled.
+    """
     with st.expander("As Python"):
         st.caption("This page as a Python script, without the app.")
         # some colors of Python highlighting have too little contrast

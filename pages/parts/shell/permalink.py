@@ -22,15 +22,15 @@ from pages.parts.shell.history import RequestState
 NAME = "plan"
 MAX_LENGTH = 12_000  # some browsers and proxies cut longer addresses
 MAX_TEXT = 5_000_000
-MAX_QUESTION = 1_000_000  # characters; more would not fit into an address after compression
+MAX_QUESTION = 1_000_000  # characters of a request; longer ones are not compressed but stored
 # digest of a request -> its workload, for all sessions of this process
 _WORKLOADS: WeakValueDictionary[str, Workload] = WeakValueDictionary()
-NAMED = "~"  # prefix of names in `long_url_store`
-OURS = (NAME, session_restore.NAME)  # query parameters of every page
+NAMED = "~"  # prefix of the name of a request in `long_url_store`
+OURS = (NAME, session_restore.NAME)  # query parameters that the app sets on every page
 
 
 def packed(request: RequestState) -> str:
-    """Return the request as compressed text for an address.
+    """Return the request as compressed text for the address of a page.
 
     >>> unpacked(packed(RequestState())).budget.pcost
     1.0
@@ -83,9 +83,10 @@ def restore() -> None:
 
 
 def keep() -> None:
-    """Write the present request into the address, or its name in the store if it is too long.
+    """Write the present request into the address.
 
-    Without a schema, the address contains no request.
+    If the request is too long, it is stored in a file, and the address contains the name of that
+    file. Without a schema, the address contains no request.
     """
     request = history.current()
     text = "" if request.workload is None else _packed_once(request)

@@ -16,10 +16,10 @@ from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell.history import RequestState
 
-# a schema or workload that takes more lines or characters is read from a downloaded file
+# A schema or workload with more lines or characters of code is read from a downloaded file instead.
 MAX_LINES = 40
 MAX_TEXT = 4000
-# query families for numeric attributes with which a workload may equal one call of `all_ways`
+# families of numeric attributes for which `_leading_ways` tries a call of `Workload.all_ways`
 DEFAULT_FAMILIES = ("prefix", "marginal", "range")
 
 
@@ -55,68 +55,89 @@ class Script:
 
 
 def _script(lines: str, **imports: str) -> Script:
-    """Return a script from code and imports.
+    """Return a script with these lines of code and its imports.
 
-    An import is written as module="Name1 Name2", with "__" for a dot in the module, or as module=""
-    for the module itself.
+    The keyword argument engine__publish="write_answers" stands for `from engine.publish import
+    write_answers`, and demo_data="" for `import demo_data`. Several names have spaces between them.
     """
     pairs = {
-        (m.replace("__", "."), name)
-        for m, names in imports.items()
+        (module.replace("__", "."), name)
+        for module, names in imports.items()
         for name in names.split() or [""]
     }
     return Script(imports=frozenset(pairs), lines=tuple(lines.split("\n")))
 
 
 def schema_script(schema: Schema | None) -> Script:
-    """Return the script that creates `schema`."""
+    """Return the script that creates the variable `schema`.
+
+    A demo schema is read from the package `demo_data`, and a long schema from a file that the user
+    saves on Start.
+    """
     if schema is None:
         return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
-    name = _demo_name(schema)
-    if name is not None:
-        read = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
-        return _script(read, engine="Schema", demo_data="")
-    lines = [f"    {_attribute(a)}," for a in schema.attributes]
-    n_values = sum(len(one.values) for one in schema.invariants)
-    if _long(lines) or n_values > MAX_LINES or any(a.hierarchies for a in schema.attributes):
-        read = (
+    demo_name = _demo_name(schema)
+    if demo_name is not None:
+        demo_line = f'schema = Schema.from_json(demo_data.schemas()["{demo_name}"].read_bytes())'
+        return _script(demo_line, engine="Schema", demo_data="")
+    lines = [f"    {_attribute(attribute)}," for attribute in schema.attributes]
+    n_totals = sum(len(invariant.values) for invariant in schema.invariants)
+    has_code_list = any(attribute.hierarchies for attribute in schema.attributes)
+    if _long(lines) or n_totals > MAX_LINES or has_code_list:
+        file_lines = (
             "# save schema.json on the page Start\nschema ="
             ' Schema.from_json(Path("schema.json").read_bytes())'
         )
-        return _script(read, engine="Schema", pathlib="Path")
-    unit: dict[str, object] = {"person": schema.person, "rows_per_person": schema.rows_per_person}
-    unit["impossible"] = list(schema.impossible)
-    unit["invariants"] = [(list(one.attributes), list(one.values)) for one in schema.invariants]
-    more = "".join(f", {key}={value!r}" for key, value in unit.items() if value not in (None, []))
+        return _script(file_lines, engine="Schema", pathlib="Path")
+    options: dict[str, object] = {
+        "person": schema.person,
+        "rows_per_person": schema.rows_per_person,
+        "impossible": list(schema.impossible),
+        "invariants": [
+            (list(invariant.attributes), list(invariant.values)) for invariant in schema.invariants
+        ],
+    }
+    more = "".join(
+        f", {name}={value!r}" for name, value in options.items() if value not in (None, [])
+    )
     return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 
 
 def workload_script(request: RequestState) -> Script:
-    """Return the script that creates `schema` and `workload`."""
-    head = schema_script(request.schema)
+    """Return the script that creates the variables `schema` and `workload`.
+
+    A long workload is read, with its schema, from a file that the user saves on Start.
+    """
+    create_schema = schema_script(request.schema)
     if request.workload is None:
-        return head
-    ways, numeric, n_leading = _leading_ways(request.workload)
-    each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
-    family = f", family={each}" if numeric != DEFAULT_FAMILIES[0] else ""
-    start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
-    groups = request.workload.groups[n_leading:]
-    in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
-    lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
+        return create_schema
+    ways, numeric_family, n_leading = _leading_ways(request.workload)
+    start = "Workload(schema)"
+    if ways:
+        families = (
+            f'{{a.name: "{numeric_family}" for a in schema.attributes if a.kind == "numeric"}}'
+        )
+        # the first of these families is the default of `all_ways`
+        family = f", family={families}" if numeric_family != DEFAULT_FAMILIES[0] else ""
+        start = f"Workload.all_ways(schema, ways={ways!r}{family})"
+    other_groups = request.workload.groups[n_leading:]
+    in_file = len(other_groups) > MAX_LINES or any(map(_bulky, other_groups))
+    lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in other_groups]
     if in_file or _long(lines):
-        read = (
+        file_lines = (
             "# save workload.json on the page Start\nworkload ="
             ' Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
         )
-        return _script(read, engine="Workload", pathlib="Path")
+        return _script(file_lines, engine="Workload", pathlib="Path")
     classes = ("Custom", "Level", "Levels", "Random", "Width")
     used_classes = [name for name in classes if any(f"{name}(" in line for line in lines)]
-    families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
-    return head + Script(imports=frozenset(("engine", name) for name in used_classes)) + families
+    import_classes = Script(imports=frozenset(("engine", name) for name in used_classes))
+    create_workload = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
+    return create_schema + import_classes + create_workload
 
 
 def budget_text(budget: Budget) -> str:
-    """Return the expression that creates a budget.
+    """Return the Python expression that creates a budget.
 
     >>> budget_text(Budget.pure(2.0)), budget_text(Budget.zcdp(0.5))
     ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
@@ -140,7 +161,10 @@ def plan_script(request: RequestState) -> Script:
 
 
 def mechanism_text(request: RequestState) -> str:
-    """Return mechanism and options as text after other arguments of `plan`; empty for defaults."""
+    """Return mechanism and options as Python text that follows other arguments of `plan`.
+
+    The text is empty for the default mechanism with default options.
+    """
     options = "".join(
         f", {name}={value!r}" for name, value in request.options_without_defaults.items()
     )
@@ -183,7 +207,15 @@ def release_code(
 
 
 def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
-    """Return the script that creates `records`: a named table, or a file with encoding or sheet."""
+    """Return the script that creates the variable `records`.
+
+    Parameters
+    ----------
+    path : path of a file.
+    name : name of a table that the server's administrator configured; empty for a file.
+    encoding : encoding of a text file; empty for the default.
+    sheet : sheet of a workbook; empty for the default.
+    """
     if name:
         return _script(f"records = named_table({name!r})", engine__records="named_table")
     place = repr(path.strip() or "records.csv")
@@ -197,7 +229,7 @@ def records_script(path: str, name: str, encoding: str = "", sheet: str = "") ->
 
 
 def columns_text(columns: Mapping[str, Any]) -> str:
-    """Return the person, count and ignored columns as text after other arguments of `measure`."""
+    """Return arguments of `measure` that name columns as Python text; empty ones are omitted."""
     return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
 
 
@@ -249,12 +281,15 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Return a call of `Workload.all_ways` that creates the first groups of a workload.
+    """Find a call of `Workload.all_ways` that creates the first groups of a workload.
+
+    Calls with many values of ``ways`` are tried first.
 
     Returns
     -------
-    Its argument `ways`, its query family for numeric attributes, and how many groups it creates;
-    ((), "prefix", 0) if there is no such call.
+    ways : the argument ``ways`` of the call; empty if no call creates the first groups.
+    family : the family that the call gives to numeric attributes.
+    n_groups : the number of groups that the call creates.
     """
     schema = workload.schema
     for numeric in DEFAULT_FAMILIES:
@@ -275,7 +310,7 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
 
 
 def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
-    """Return whether a group is the one that `Workload.all_ways` creates on these attributes."""
+    """Return whether `Workload.all_ways` with these families creates this group on ``names``."""
     is_plain = group.attributes == names and group.weight == 1.0 and group.query_weights is None
     if not is_plain or not isinstance(group.family, Mapping) or len(group.family) != len(names):
         return False
@@ -283,7 +318,7 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 
 
 def _bulky(group: Group) -> bool:
-    """Return whether a group has too many numbers, such as query weights, for a line of code."""
+    """Return whether a group is too long for a line of code: query weights, or a large matrix."""
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [
         f.matrix.size

@@ -21,8 +21,8 @@ from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
-CENTERS = "centers"  # option of some mechanisms; in the app its default depends on the workload
-PAPER = "uniform"  # default of this option in `plan`, and the centers of the papers
+CENTERS = "centers"  # option of some mechanisms; the app chooses its default for each workload
+PAPER = "uniform"  # value of this option in the papers, and its default in `plan`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,8 +33,8 @@ class RequestState:
     ----------
     workload : workload with its schema; None if no schema is chosen.
     mechanism : name of the mechanism.
-    options : options of the mechanism that the user chose. If centers are not among them, the
-        workload determines them, see `default_options`.
+    options : options of the mechanism that the user chose. Without the option "centers", the app
+        chooses centers for the workload, see `default_options`.
     """
 
     workload: Workload | None = None
@@ -65,9 +65,10 @@ class RequestState:
         )
 
     def with_request(self, request: Request) -> RequestState:
-        """Return the state with the arguments of `plan` in ``request``, a changed `self.request`.
+        """Return the state for ``request``, a modified copy of `self.request`.
 
-        If the options did not change, the workload continues to determine the centers.
+        If its options are unmodified, centers that the app chose are not stored as a choice of the
+        user: after a change of the workload the app chooses again.
         """
         state = RequestState(
             workload=request.workload,
@@ -82,9 +83,10 @@ class RequestState:
         ).after(self)
 
     def with_options(self, options: Mapping[str, Any]) -> RequestState:
-        """Return this state with options of `plan`; centers are left out if they are the default.
+        """Return this state with other options, given as for `plan`.
 
-        The workload then continues to determine them.
+        Centers that the app would choose for this workload anyway are not stored, so that the app
+        chooses again after a change of the workload.
         """
         other_options = {name: value for name, value in options.items() if name != CENTERS}
         with_default_centers = replace(self, options=other_options)
@@ -95,14 +97,15 @@ class RequestState:
 
     @property
     def centers_are_open(self) -> bool:
-        """Whether the workload determines the centers."""
+        """Whether the app chooses the centers, because the user did not."""
         return CENTERS not in self.options
 
     @property
     def with_uniform_centers(self) -> RequestState:
-        """This state with uniform centers, unless the user chose centers.
+        """This state with uniform centers, so that several plans have residual spaces in common.
 
-        Plans with equal centers have residual spaces in common.
+        The state itself is returned if the user chose the centers, if the option "keep" requires
+        tuned centers, or if the mechanism has no centers.
         """
         if (
             not self.centers_are_open
@@ -114,7 +117,7 @@ class RequestState:
 
     @cached_property
     def default_options(self) -> DefaultOptions:
-        """Options including defaults that depend on the workload, and the reason for these."""
+        """Options with the centers that the app chose, and the reason for that choice."""
         if self.workload is None or not self.workload.groups:
             return DefaultOptions(options=self.options)
         options = json.dumps(dict(self.options), sort_keys=True)
@@ -122,7 +125,7 @@ class RequestState:
 
     @property
     def options_without_defaults(self) -> Mapping[str, Any]:
-        """Options of `plan`, without those that equal the defaults of `plan`."""
+        """Options for `plan`; uniform centers are left out, because they are its default."""
         options = self.default_options.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
@@ -137,9 +140,10 @@ class RequestState:
         )
 
     def after(self, before: RequestState) -> RequestState:
-        """Return this state with the error targets of the groups that `before` also has.
+        """Return this state with error targets that fit its groups, after a change from ``before``.
 
-        Without any target left, the options are those of a plan without targets.
+        Removed groups lose their targets. If there is a new group, which has no target, or no group
+        at all, all targets are removed.
         """
         if (
             before.workload is None
@@ -152,18 +156,18 @@ class RequestState:
 
     @property
     def request_json(self) -> str:
-        """Workload, mechanism and options as JSON; not cached, because undo stores many states."""
+        """Workload, mechanism and options as JSON; not cached, because undo keeps many states."""
         workload_json = "null" if self.workload is None else self.workload.to_json()
-        return f'{self._rest[:-1]}, "workload": {workload_json}}}'
+        return f'{self._mechanism_json[:-1]}, "workload": {workload_json}}}'
 
     @cached_property
     def request_key(self) -> str:
         """Digest of workload, mechanism and options."""
         digest = "" if self.workload is None else workload_digest(self.workload)
-        return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
+        return hashlib.sha256(f"{self._mechanism_json}{digest}".encode()).hexdigest()
 
     @property
-    def _rest(self) -> str:
+    def _mechanism_json(self) -> str:
         return json.dumps(
             {"mechanism": self.mechanism, "options": dict(self.options_without_defaults)},
             sort_keys=True,
@@ -171,12 +175,12 @@ class RequestState:
 
     @cached_property
     def workload_budget_key(self) -> str:
-        """Digest of workload and budget."""
+        """Text that is equal for states with the same workload and budget."""
         return f"{workload_digest(self.required_workload)}{json.dumps(self.budget.to_dict())}"
 
     @cached_property
     def key(self) -> str:
-        """Digest of the state."""
+        """Digest of workload, mechanism, options and budget."""
         return hashlib.sha256(
             f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()
         ).hexdigest()
@@ -215,5 +219,5 @@ def _default_options(key: str, _request_state: RequestState) -> DefaultOptions:
         return default_options(
             _request_state.required_workload, _request_state.mechanism, _request_state.options
         )
-    except PlanError:  # invalid options are reported by planning
+    except PlanError:  # the page reports invalid options when it computes the plan
         return DefaultOptions(options=_request_state.options)

@@ -26,7 +26,8 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileManager
 from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
 
 SUPPORTED_VERSIONS = ">=1.67,<1.68"  # as in pyproject.toml
-PAGE_TITLE = b"<title>Streamlit</title>"  # in the app's page, but in no downloaded report
+# part of the HTML page of the app that no downloaded HTML report contains
+PAGE_TITLE = b"<title>Streamlit</title>"
 
 
 class UnsupportedStreamlitError(ImportError):
@@ -44,7 +45,7 @@ def check() -> None:
 
 
 def _has_fields(kind: type, *names: str) -> bool:
-    """Return whether a class defines all attributes, by itself or in its ``__init__``."""
+    """Return whether all names are attributes of a class, or are set in its ``__init__``."""
     code = kind.__init__.__code__  # type: ignore[misc]
     fields = {*code.co_names, *inspect.get_annotations(kind)}
     return all(name in fields or hasattr(kind, name) for name in names)
@@ -85,12 +86,12 @@ def _context_class() -> type:
 
 
 def skip_timer_reruns_of_running_scripts() -> None:
-    """Make Streamlit ignore a rerun that a timer requests while the script of the session runs.
+    """Make Streamlit ignore reruns requested by a timer while the script of the session runs.
 
-    A page that follows a job requests a rerun several times per second. If Streamlit accepts such
-    a request during another run, or while the last messages of a run are being sent, it drops
-    these messages or restores the page that the person has just left, so a click on "Next" could
-    show an empty page. The timer repeats the request soon.
+    While a job runs, the page requests a rerun several times per second. If such a request arrives
+    during another run, Streamlit can drop messages of that run, or draw the page that the user has
+    just left: a click on "Next" then shows an empty page. Ignoring the request is harmless, because
+    the timer repeats it.
     """
     original = AppSession.request_rerun
 
@@ -103,7 +104,7 @@ def skip_timer_reruns_of_running_scripts() -> None:
 
 
 def end_expired_sessions() -> int:
-    """End disconnected sessions after their time limit; return the number of other sessions.
+    """End disconnected sessions whose time limit has passed; return the number of remaining ones.
 
     Streamlit itself only checks the time limit when another session disconnects. Until then an
     expired session would hold its uploaded records.

@@ -1,1 +1,1 @@
-"""Forms for the schema and the workload."""
+"""Forms for the workload and the budget."""

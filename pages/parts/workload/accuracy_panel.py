@@ -1,4 +1,4 @@
-"""Accuracy panel of the Workload page: budget, errors, and the effect of a proposed addition."""
+"""Accuracy panel of the Workload page: budget, errors, and the effect of adding tables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pages.parts.workload import budget_form, forecast_form
 
 
 def draw(proposed: Sequence[Group]) -> Plan | None:
-    """Draw the panel and return the plan of the current request; None while it is computed.
+    """Draw the panel; return the plan of the current request, or None if it is not computed yet.
 
-    ``proposed`` are the groups of the open form that the workload does not have.
+    ``proposed`` are the groups that the open form would add to the workload.
     """
     request_state = history.current()
     plan = None

@@ -14,9 +14,9 @@ from pages.parts.shell.budgets import APPROX, MAKERS, MU, PCOST, PURE, RHO, RISK
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.workload.privacy_unit_form import person
 
-SLIDER = "budget_slider"  # key of the slider; its value is set before every draw
+SLIDER = "budget_slider"  # key of the slider, whose value is set each time before it is drawn
 RISK_LABEL = "attacker's success rate (%)"
-# unit -> budgets that the slider offers
+# unit -> values on the slider
 STEPS: dict[str, tuple[float, ...]] = {
     APPROX: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     PURE: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
@@ -28,7 +28,7 @@ STEPS: dict[str, tuple[float, ...]] = {
 
 
 def slider(current: Budget) -> None:
-    """Draw the budget as a slider in the chosen unit, and a button that opens the exact numbers."""
+    """Draw a slider for the budget in the chosen unit, and a popover with number fields."""
     unit = _unit(current)
     start = budgets.numbers_of(current, unit)[0]
     value = next((step for step in STEPS[unit] if cost(step) == cost(start)), start)
@@ -47,7 +47,7 @@ def slider(current: Budget) -> None:
 
 
 def exact(current: Budget) -> None:
-    """Draw the budget as numbers in the chosen unit, and the same budget in the other units."""
+    """Draw number fields for the budget, the choice of its unit, and its value in all units."""
     unit = budgets.choose_unit()
     _inputs(current, unit)
     show_deferred_error("budget")
@@ -72,7 +72,7 @@ def promise() -> None:
 
 
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
-    """Apply the budget in the input fields."""
+    """Apply the numbers in the fields with these keys as budget in a unit."""
     with deferred_errors("budget"):
         _apply(unit, *(st.session_state[key] for key in keys))
 
@@ -80,27 +80,28 @@ def use_budget(unit: str, keys: tuple[str, ...]) -> None:
 def _use_slider(unit: str) -> None:
     with deferred_errors("budget"):
         delta = (history.current().budget.report_delta,) if unit == APPROX else ()
-        # with a redraw, so that the number fields show the new budget
+        # The redraw makes the number fields show the new budget.
         _apply(unit, st.session_state[SLIDER], *delta, redraw=True)
 
 
 def _apply(unit: str, *numbers: float, redraw: bool = False) -> None:
-    """Commit the budget with these numbers in a budget unit; the privacy unit does not change."""
+    """Commit a budget given by numbers in a budget unit; the privacy unit does not change."""
     history.change(budget=_budget(history.current().budget, unit, *numbers), redraw=redraw)
 
 
 def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
-    """Return the budget with these numbers in a budget unit, with the privacy unit of ``before``.
+    """Return a budget given by numbers in a budget unit, with the privacy unit of ``before``.
 
-    The privacy unit is what is protected: the rows per person, and presence or values.
+    The privacy unit is the number of rows per person, and whether presence or values are protected.
     """
     budget = MAKERS[unit](*numbers, **budgets.privacy_unit(before))
-    # budgets in these two units determine delta; others keep the delta that reports use
+    # In these two units delta is a part of the budget. In other units delta is only used in
+    # reports, and remains unchanged.
     return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
 
 
 def _step_text(unit: str, step: float) -> str:
-    """Return a step of the slider as text.
+    """Return a value on the slider as text.
 
     >>> _step_text(APPROX, 0.5), _step_text(RISK, 55.0)
     ('ε 0.5', 'success rate 55%')
@@ -111,9 +112,10 @@ def _step_text(unit: str, step: float) -> str:
 
 
 def _unit(current: Budget) -> str:
-    """Return the chosen unit, if it fits the guarantee; otherwise a unit that fits.
+    """Return the chosen budget unit, or another one if the budget cannot be stated in it.
 
-    Undo and opened files change the guarantee without the unit.
+    Only a pure epsilon budget can be stated in pure epsilon, and in no other unit. Undo and opened
+    files change the budget without the unit.
     """
     is_pure, unit = current.pure_epsilon is not None, budgets.chosen_unit()
     if is_pure == (unit == PURE):

@@ -24,7 +24,7 @@ JOINT = [family.name for family in FAMILIES if family.arity != 1]
 
 
 def meaning(name: str) -> str:
-    """Return name and meaning of a family.
+    """Return a query family as text: its name, and the question that its queries answer.
 
     >>> meaning("prefix")
     'prefix: How many records are at or below each value?'
@@ -33,21 +33,24 @@ def meaning(name: str) -> str:
 
 
 def choose(label: str, names: Sequence[str], key: str) -> str | Family:
-    """Draw the choice of a family with its parameters; return it for `Workload.add`.
+    """Draw the choice of a query family and the form for its parameters.
 
-    A family without parameters is returned by its name.
+    Return the family as an argument of `Workload.add`: its name, or an object if it has parameters.
     """
     name = st.selectbox(label, names, format_func=meaning, key=key)
     return FORMS[name](key) if name in FORMS else name
 
 
 def families_of(attribute: Attribute) -> list[str]:
-    """Return the names of the families for one attribute; levels only for a code list."""
+    """Return the names of the families that one attribute can have.
+
+    The family `Levels` is among them only if the attribute has a code list.
+    """
     return [*SINGLE, Levels.name] if attribute.hierarchies else SINGLE
 
 
 def choose_of(attribute: Attribute, label: str, key: str) -> str | Family:
-    """Draw the choice of a family for one attribute; see `choose`."""
+    """Draw the choice of the query family of one attribute; return it as `choose` does."""
     name = st.selectbox(label, families_of(attribute), format_func=meaning, key=key)
     if name == Levels.name:
         return _levels(attribute, key)
@@ -55,7 +58,7 @@ def choose_of(attribute: Attribute, label: str, key: str) -> str | Family:
 
 
 def _levels(attribute: Attribute, key: str) -> Family:
-    """Draw the choice of levels of a code list, each with an optional weight."""
+    """Draw the choice of levels of a code list, each with an optional weight; return the family."""
     names = [hierarchy.name for hierarchy in attribute.hierarchies]
     name = names[0]
     if len(names) > 1:

@@ -18,12 +18,13 @@ from pages.parts.shell import history
 from pages.parts.shell.error_text import error_text, escape_markdown
 from pages.parts.shell.history import RequestState
 
-MAX_FORECAST_GROUPS = 3_000  # larger workloads are not forecast while a form is filled in
-MAX_CUSTOM_CELLS = 1_000  # custom families with more cells take seconds to forecast
+# Larger workloads, and custom families with more cells, would take seconds to forecast at each edit.
+MAX_FORECAST_GROUPS = 3_000
+MAX_CUSTOM_CELLS = 1_000
 
 
 def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups that the workload does not have, and draw how many it has already."""
+    """Return those groups that the workload does not have, and draw how many it already has."""
     new = new_groups(history.current().required_workload, groups)
     if groups and not new:
         st.caption("Already in the workload. Raise its weight to make it more accurate.")
@@ -33,7 +34,7 @@ def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def effect(new: Sequence[Group]) -> None:
-    """Draw what adding new groups would change: their errors and those of the other groups."""
+    """Draw a forecast: the errors of the new groups, and how the other errors would change."""
     request_state = history.current()
     workload = request_state.required_workload
     st.markdown(f"**If you add {pluralize(len(new), 'table')}**")
@@ -68,9 +69,14 @@ def effect(new: Sequence[Group]) -> None:
 def _expected(
     key: str, new: int, _extended: RequestState, _request_state: RequestState
 ) -> Forecast:
-    """Return the forecast of planning with the last ``new`` groups, which a form proposes.
+    """Return the forecast of planning after the addition of groups.
 
-    ``_extended`` is the state with these groups, ``_request_state`` the one without them.
+    Parameters
+    ----------
+    key : cache key.
+    new : number of added groups.
+    _extended : request with the added groups at the end of its workload.
+    _request_state : request without them.
     """
     added = _extended.required_workload.groups[-new:]
     return analysis.forecast_added(

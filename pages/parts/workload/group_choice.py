@@ -1,4 +1,4 @@
-"""Widgets that choose a table of a plan, and a slice of it for a chart."""
+"""Widgets that choose a table of a plan, and the queries of the table that a chart shows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal,
 from engine.workload.level_queries import levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 
-MAX_OPTIONS = 2_000  # options of a list without a search
-MAX_MATCHES = 100  # options that a search lists
+MAX_OPTIONS = 2_000  # longer lists have a search field
+MAX_MATCHES = 100  # options that a search lists at most
 
 
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
-    """Draw the choice of a group, with a search if there are many; return its number.
+    """Draw the choice of a group, with a search if there are many; return the index of the group.
 
     The default is the group with the largest error.
     """
@@ -28,7 +28,7 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
     options: Sequence[int] = range(len(all_groups))
     if len(all_groups) > MAX_OPTIONS:
         search_text = st.text_input("Find a table", key=f"{key}_find", placeholder="age income")
-        # without a search only the chosen table is listed
+        # Without a search text, only the chosen table is listed.
         matches = (
             find_groups(plan.workload, search_text)[:MAX_MATCHES] if search_text.strip() else []
         )
@@ -43,7 +43,10 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
 
 
 def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int:
-    """Draw the choice of a cell of an attribute, with a search if there are many; return it."""
+    """Draw the choice of a cell of an attribute, with a search if there are many.
+
+    Return the index of the chosen cell.
+    """
     name = escape_markdown(attribute.name)
     cells: Sequence[int] = range(attribute.size)
     if attribute.size > MAX_OPTIONS:
@@ -60,13 +63,18 @@ def choose_slice(
 ) -> tuple[tuple[int, ...] | None, list[int]] | None:
     """Draw the choice of the queries of a group that a chart shows.
 
-    The queries of one or two parts of the group are the axes of the chart; of every other part one
-    query is fixed.
+    A query of a group combines one query of each of its parts. The user chooses one or two parts as
+    axes of the chart, which then shows all their queries, and fixes one query of every other part.
+
+    Parameters
+    ----------
+    number : index of the group.
+    prefix : beginning of the keys of the widgets.
 
     Returns
     -------
-    The numbers of the parts that are axes (None if the group has no parts), and for each part the
-    number of its fixed query (0 for an axis). None until an axis is chosen.
+    None if the user chose no axis. Otherwise two values: the indices of the parts that are axes, or
+    None for a group without parts; and for each part the index of its fixed query, 0 for an axis.
     """
     group = plan.workload.groups[number]
     axes, fixed = list(range(len(group.parts))), [0] * len(group.parts)
@@ -81,7 +89,7 @@ def choose_slice(
         axes = st.multiselect(
             "Axes",
             list(names),
-            # areas of a code list are many and have a view by level
+            # The default avoids code lists: they have many areas, and another view shows them.
             default=range_parts[:1]
             or [p for p in names if not _has_areas(group, p)][:2]
             or list(names)[:2],
@@ -107,7 +115,7 @@ def _group_text(group: Group, number: int) -> str:
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:
-    """Draw the choice of one query of part ``number`` of a group; return its number in the part."""
+    """Draw the choice of one query of part ``number`` of a group; return the index of the query."""
     part = group.parts[number]
     attributes = [plan.schema[group.attributes[a]] for a in part.axes]
     name = " × ".join(a.name for a in attributes)
@@ -134,7 +142,7 @@ def _has_areas(group: Group, part: int) -> bool:
 
 
 def _choose_area(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:
-    """Draw the choice of an area by search; return the number of its query in the part."""
+    """Draw the choice of an area of a code list by search; return the index of its query."""
     levels = [level for level in levels_of_group(plan.schema, group) if level.part == number]
     name = escape_markdown(group.attributes[group.parts[number].axes[0]])
     text = column.text_input(f"Find an area of {name}", key=f"{key}_find")

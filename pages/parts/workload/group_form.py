@@ -24,10 +24,12 @@ from pages.parts.shell.error_text import (
 from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"  # key of the page state: message about the tables that were just added
-MAX_ATTRIBUTES_PAIRS = 100  # attributes up to which all pairs are selected at first
+MAX_ATTRIBUTES_PAIRS = 100  # the default includes pairs for schemas of at most this many attributes
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
-PLANE = -1  # choice of a chart of one query on both attributes, in place of a part of the group
+# entry of the choice of a chart that shows one query on both attributes; the other entries are the
+# numbers of the group's parts
+PLANE = -1
 # type of counts -> family of numeric attributes
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
 # fields that are reset after an addition, with their initial values
@@ -38,10 +40,10 @@ SAME, EACH, JOINT = "Same for all", "One per attribute", "Joint"
 def add_button(
     groups: Sequence[Group], label: Callable[[Sequence[Group]], str], *, key: str
 ) -> tuple[Group, ...]:
-    """Draw the button that adds groups; return the groups that the workload does not have.
+    """Draw the button that adds groups; return those groups that the workload does not have.
 
-    ``label`` returns the text of the button from the groups that it adds. Right after an addition
-    the message about it replaces the hint that the groups are included.
+    ``label`` computes the text of the button from the groups that it adds. Right after an addition
+    the page shows what was added, and not the hint that the groups are already in the workload.
     """
     message = history.page_state().pop(ADDED, "")
     if message:
@@ -106,7 +108,10 @@ def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
-    """Return the families that differ from the default: numeric attribute -> family."""
+    """Return a mapping from each numeric attribute to the family of a type of counts.
+
+    Attributes whose default is this family are omitted, and so are categorical attributes.
+    """
     family = NUMERIC_FAMILIES[query_kind]
     return {
         a.name: family
@@ -131,7 +136,7 @@ def _all_tables(
 
 
 def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return attributes and keys of their families; a family without attribute has no key."""
+    """Return pairs of an attribute and a value that identifies its family, for a cache key."""
     return [
         (name, family if isinstance(family, (str, Levels)) else family.key)
         for name, family in families.items()
@@ -195,7 +200,11 @@ def _family(schema: Schema, names: list[str]) -> Any:
 
 
 def picture(schema: Schema, group: Group, *, key: str) -> None:
-    """Draw a chart: the queries of one part of a group, or one query on both attributes."""
+    """Draw a chart of the queries of a group.
+
+    It shows the queries on one part of the attributes or, for a group on two attributes, a single
+    query on both. The user chooses if there are several possibilities.
+    """
     part, choices = 0, list(range(len(group.parts)))
     if len(group.attributes) == 2:
         choices.append(PLANE)

@@ -1,4 +1,4 @@
-"""Tables of the workload with their errors: search, pages, weights in the cell, removal."""
+"""Editable grid of the tables of the workload, with their weights and errors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 
 PAGE_SIZE = 100  # groups per page
-SEARCHED_GROUPS = 10  # shorter lists have no search
+SEARCHED_GROUPS = 10  # lists of at most this many groups have no search field
 REMOVE, WEIGHT = "remove", "weight"  # columns that can be edited
 GRID_HEIGHT_PX = 430
-SHORT_GRID = 10  # rows of a grid without a fixed height
+SHORT_GRID = 10  # a grid with at most this many rows has no fixed height
 
 
 def apply_edits(
@@ -28,8 +28,8 @@ def apply_edits(
 
     Parameters
     ----------
-    numbers : numbers of the groups in the rows of the grid.
-    edits : row -> column -> new value, of the columns `WEIGHT` and `REMOVE`.
+    numbers : for each row of the grid, the index of its group in the workload.
+    edits : mapping from row numbers to {column: new value} for the columns `WEIGHT` and `REMOVE`.
     """
     changes = {numbers[int(row)]: values for row, values in edits.items()}
     removed = {i for i, values in changes.items() if values.get(REMOVE)}
@@ -41,9 +41,9 @@ def apply_edits(
 
 
 def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
-    """Draw the search and the grid of the groups; return the numbers of the groups found.
+    """Draw the search and the grid; return the indices of the groups that match the search.
 
-    The grid has the errors in ``plan``, if there is a plan.
+    The grid shows the errors of ``plan``; without a plan that column is empty.
     """
     matches, page_numbers = _matches(workload)
     if not matches:
@@ -87,7 +87,10 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
 
 
 def _use_edits(numbers: Sequence[int], key: str) -> None:
-    """Apply the edits of the grid, which keeps its state unless a group was removed."""
+    """Apply the edits of the grid to the workload.
+
+    After a removal the grid is drawn anew, because its rows have moved.
+    """
     workload, edits = history.current().required_workload, st.session_state[key]["edited_rows"]
     with deferred_errors("grid"):
         new_workload = apply_edits(workload, numbers, edits)
@@ -97,7 +100,7 @@ def _use_edits(numbers: Sequence[int], key: str) -> None:
 
 
 def change_all(numbers: Sequence[int]) -> None:
-    """Draw the button that opens the changes of all groups found by the search."""
+    """Draw a popover that sets the weight of these groups or removes them."""
     with st.popover(f"Change {pluralize(len(numbers), 'table')}", disabled=not numbers):
         st.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
         with st.container(horizontal=True):
@@ -106,14 +109,14 @@ def change_all(numbers: Sequence[int]) -> None:
 
 
 def _remove(numbers: Sequence[int]) -> None:
-    """Remove the groups with these numbers."""
+    """Remove the groups with these indices from the workload."""
     workload, removed = history.current().required_workload, set(numbers)
     remaining = tuple(g for i, g in enumerate(workload.groups) if i not in removed)
     history.change(workload=Workload(workload.schema, remaining), redraw=True)
 
 
 def _set_weight(numbers: Sequence[int]) -> None:
-    """Set the weight of the groups with these numbers."""
+    """Give the groups with these indices the weight in the field."""
     with deferred_errors("grid"):
         weights = dict.fromkeys(numbers, st.session_state.new_weight)
         workload = history.current().required_workload.with_weights(weights)
@@ -121,7 +124,12 @@ def _set_weight(numbers: Sequence[int]) -> None:
 
 
 def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
-    """Draw the search; return the numbers of the matching groups and of those on this page."""
+    """Draw the search and the choice of a page, if there are many groups.
+
+    Returns
+    -------
+    The indices of all groups that match the search, and of those on the chosen page.
+    """
     numbers: Sequence[int] = range(len(workload.groups))
     if len(numbers) <= SEARCHED_GROUPS:
         return numbers, numbers

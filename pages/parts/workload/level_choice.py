@@ -13,24 +13,27 @@ from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries, level_groups, levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 
-SEARCHED_AREAS = 20  # levels with fewer areas have no search
+SEARCHED_AREAS = 20  # levels with fewer areas have no search field
 ALL = "All levels"
 MAX_DOWNLOAD = 200_000  # queries of a level in one download
+# function that returns the table rows of the queries from a first index to an end index
 Read = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
-    """Queries of a group on one page: all of the group, or those on some areas of a level.
+    """The queries of a group that a table lists, and which of them are on the open page.
+
+    The table lists all queries of the group, or those of one level of a code list.
 
     Attributes
     ----------
-    total : number of queries on all pages.
-    first, end : the queries on this page.
-    level : the level, or None for all queries of the group.
-    areas : the areas of the level that are listed.
-    sums : title of a level that is not in the group, whose queries are sums of published cells; or
-        empty.
+    total : number of listed queries on all pages.
+    first, end : the open page has the listed queries from index ``first`` to ``end`` (exclusive).
+    level : the level; None if all queries of the group are listed.
+    areas : the areas of the level whose queries are listed.
+    sums : title of a level that the group does not have, whose answers are sums of published cells;
+        otherwise empty.
     """
 
     total: int
@@ -41,13 +44,16 @@ class Queries:
     sums: str = ""
 
     def page(self, read: Read) -> Any:
-        """Return the rows of the page; ``read`` returns those of consecutive queries of the group."""
+        """Return the rows of the open page; ``read`` returns the rows of queries of the group."""
         if self.level is None:
             return read(self.first, self.end)
         return levels.level_page(read, self.level, self.areas, self.first, self.end)
 
     def full_table(self, read: Read) -> Callable[[], Any] | None:
-        """Return a function that returns the rows of all pages of a level; None without a level."""
+        """Return a function that returns the rows of all pages, for a download.
+
+        None if no level is chosen, or if there are more than `MAX_DOWNLOAD` queries.
+        """
         level = self.level
         if level is None or self.total > MAX_DOWNLOAD:
             return None
@@ -55,7 +61,7 @@ class Queries:
 
 
 def choose_level(titles: Sequence[str], *, key: str) -> str:
-    """Draw the choice of a level by its title; return it."""
+    """Draw the choice of a level; return the title of the chosen level."""
     if st.session_state.get(key) not in titles:
         st.session_state[key] = titles[0]
     choice: str = st.radio(
@@ -70,7 +76,7 @@ def choose_level(titles: Sequence[str], *, key: str) -> str:
 
 
 def search(level: LevelQueries, *, key: str) -> str:
-    """Draw the search for areas of a level, if there are many; return its text."""
+    """Draw the search for areas of a level, if it has many; return the text of the search."""
     if len(level.labels) < SEARCHED_AREAS:
         return ""
     return st.text_input(
@@ -83,16 +89,19 @@ def search(level: LevelQueries, *, key: str) -> str:
 def choose_queries(
     plan: Plan, number: int, length: int, *, key: str, with_sums: bool = False
 ) -> Queries | None:
-    """Draw the choice of a level of a group, of its areas and of a page, if there are several.
+    """Draw the choice of the queries of a group that a table lists.
+
+    The user chooses a level, areas of the level and a page, as far as there are several.
 
     Parameters
     ----------
+    number : index of the group.
     length : number of queries per page.
-    with_sums : whether levels that are not in the group are offered, too.
+    with_sums : whether the user can also choose levels that the group does not have.
 
     Returns
     -------
-    None if no area has the text of the search.
+    The chosen queries; None if no area matches the search.
     """
     group = plan.workload.groups[number]
     by_title = {level.title: level for level in levels_of_group(plan.schema, group)}
@@ -117,7 +126,10 @@ def choose_queries(
 
 
 def choose_page(rows: int, length: int, *, key: str) -> tuple[int, int]:
-    """Draw the choice of a page of a list, if there are several; return its first row and end."""
+    """Draw the choice of a page of a list, if it has several.
+
+    Return the index of the first row of the page, and of the row after its last one.
+    """
     pages = -(-rows // length)
     page = st.pagination(pages, key=key) if pages > 1 else 1
     return (page - 1) * length, min(page * length, rows)

@@ -75,7 +75,7 @@ def _use(text: str) -> None:
 
 
 def _script(request_state: RequestState, records: int) -> str:
-    """Return the choice of weights and the plan as Python."""
+    """Return Python code that computes the weights and then the plan."""
     script = plan_script(request_state)
     *first_lines, plan_line = script.lines
     weights_line = (

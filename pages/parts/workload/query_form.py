@@ -20,7 +20,8 @@ DRAW = "Draw a range"
 def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | None:
     """Draw the form for one query; return the query, or None while the form is incomplete.
 
-    ``with_drawing`` offers a third input method: a range that is drawn on a chart.
+    The user chooses cells or writes a condition; with ``with_drawing`` the user can also draw a
+    range on a chart.
     """
     methods = ["Choose cells", *([DRAW] if with_drawing else []), "Write a condition"]
     method = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
@@ -65,10 +66,10 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
-    """Draw the choice of cells of an attribute, and return them.
+    """Draw the choice of cells of an attribute; return their indices.
 
-    Categorical attributes have a list of values, or a search if there are many; others have the
-    first and the last cell of a range.
+    For a categorical attribute the user selects single cells, or one cell by a search if there are
+    many. For any other attribute the user selects a range.
     """
     name = escape_markdown(attribute.name)
     if attribute.kind == "categorical" and attribute.size > MAX_LABELS:

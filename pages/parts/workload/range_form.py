@@ -1,4 +1,4 @@
-"""Form for a range, by dragging a box over the cells or with sliders."""
+"""Form for a range query: drag a box over a chart of the cells, or move sliders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.workload import group_form
 
-MAX_LABELS = 2_000  # cells of a slider
+MAX_LABELS = 2_000  # cells that a slider can have
 CHART = "range_cells"
-# endpoints of the last box, and the number of boxes, which is part of the key of the sliders
+# Session state key: the endpoints of the last drawn box and the number of boxes drawn so far. The
+# number is part of the key of the sliders, so that they move to a new box.
 DRAWN = "range_drawn"
 
 
 def take_box(schema: Schema, names: tuple[str, ...]) -> None:
-    """Move the endpoints to the box drawn on the chart."""
+    """Set the endpoints of the ranges to those of the box that the user drew on the chart."""
     boxes = st.session_state[f"chart_{CHART}"].selection.box
     if boxes:
         drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
@@ -35,7 +36,10 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
 
 
 def choose(schema: Schema) -> dict[str, tuple[int, int]]:
-    """Draw the cells of one or two attributes and return the chosen range of each."""
+    """Draw the choice of one or two attributes and of a range on each.
+
+    Return a mapping from attributes to the first and the last cell of their range.
+    """
     columns, ranges = st.columns(2), {}
     for column, name in zip(columns, _attributes(schema, columns), strict=False):
         with column:
@@ -57,8 +61,8 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
 def _attributes(schema: Schema, columns: Sequence[DeltaGenerator]) -> list[str]:
     """Draw the choice of one or two attributes, one per column, and return their names.
 
-    The height of these lists does not depend on the names, unlike that of a list with several
-    choices: its change would move the button below while a person presses it.
+    There are two lists and not one list with several choices: the height of such a list depends on
+    the chosen names, so the button below would move while a user presses it.
     """
     numeric = [i for i, a in enumerate(schema.attributes) if a.kind == "numeric" and a.size > 1]
     first = columns[0].selectbox(
@@ -79,7 +83,10 @@ def _attributes(schema: Schema, columns: Sequence[DeltaGenerator]) -> list[str]:
 
 
 def drag_range(schema: Schema) -> tuple[Group, ...]:
-    """Draw the form for a range, its description, and the button that adds it."""
+    """Draw the form for a range, its description, and the button that adds it.
+
+    Return the group of the range if the workload does not have it; otherwise an empty tuple.
+    """
     ranges = choose(schema)
     with show_errors():
         addition = box_workload(schema, ranges)
@@ -94,7 +101,7 @@ def _key(attribute: Attribute) -> str:
 
 
 def _ends(attribute: Attribute) -> tuple[int, int]:
-    """Draw the endpoints of the range of one attribute and return them."""
+    """Draw the fields for the range of one attribute; return its first and its last cell."""
     drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
     first, last = drawn_ends.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
     key = f"{_key(attribute)}_{moves}"
@@ -106,7 +113,7 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
         return 0, 0
     if attribute.size <= MAX_LABELS:
         cells, label = range(attribute.size), f"Range of {escape_markdown(attribute.name)}"
-        # sliders render labels as Markdown
+        # Streamlit renders the labels of sliders as Markdown.
         ends: tuple[int, int] = st.select_slider(
             label,
             cells,

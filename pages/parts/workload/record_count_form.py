@@ -12,7 +12,7 @@ RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_do
 
 
 def scale() -> NoiseScale | None:
-    """Draw the form; return None without a record count."""
+    """Draw the form; return the scale that rates answers, or None without a record count."""
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     records = left.number_input(
         "Expected record count (public)",
@@ -34,14 +34,14 @@ def scale() -> NoiseScale | None:
 
 
 def entered_scale() -> NoiseScale | None:
-    """Return the scale, if a record count was entered on any page."""
+    """Return the scale that was entered on any page; None without a record count."""
     return other_page_scale() if st.session_state.get(RECORDS) else None
 
 
 def other_page_scale() -> NoiseScale | None:
-    """Return the scale entered on another page, with 1 record if no record count was entered.
+    """Return the scale that was entered on another page, to rate released answers.
 
-    Released answers need the thresholds of the scale only.
+    Only its thresholds are used for them. Without a record count, the scale has 1 record.
     """
     form = st.session_state
     with show_errors():

@@ -29,19 +29,19 @@ class SqlRequest:
         return workload_from_sql(schema, self.text)
 
     def readings(self, schema: Schema) -> list[tuple[str, str]]:
-        """Return the conditions as written and as parsed; raises WorkloadError."""
+        """Return pairs of a condition as it is written and as it is parsed; raises WorkloadError."""
         return sql_readings(schema, self.text)
 
 
 def use_example(text: str) -> None:
-    """Fill the field with the example."""
+    """Fill the SQL field with an example."""
     st.session_state["sql_text"] = text
 
 
 def write_sql(schema: Schema) -> tuple[Group, ...]:
-    """Draw the SQL field, the resulting groups, and the button that adds them.
+    """Draw the SQL field, the groups that it describes, and the button that adds them.
 
-    Return the groups that the workload does not have.
+    Return those groups that the workload does not have.
     """
     offer = example(schema)
     text = st.text_area(
@@ -64,9 +64,9 @@ def write_sql(schema: Schema) -> tuple[Group, ...]:
 
 
 def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
-    """Draw how the SQL is read, and the button that adds its tables.
+    """Draw how the conditions are parsed, the button that adds the groups, and a list of them.
 
-    Return the groups that the workload does not have.
+    Return those groups that the workload does not have.
     """
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
