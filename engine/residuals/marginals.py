@@ -45,9 +45,10 @@ from engine.workload import Part
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginalStrategy(Strategy):
-    """Optimal strategy of a marginal on the residual space of one wide attribute, without matrices.
+    """Optimal strategy of a marginal on the residual space of one wide attribute.
 
-    Its rows are orthogonal and of equal norm, and every column has norm 1.
+    Its rows are orthogonal and have equal norms, and every column has norm 1.  Rows and
+    reconstruction are operators, so no matrix is stored.
     """
 
     rows: ReflectedRows  # type: ignore[assignment]
@@ -60,9 +61,9 @@ class MarginalStrategy(Strategy):
 
     @property
     def rounding_terms(self) -> int:
-        # entry k of B x is ``one`` x_k, with at most 4 roundings, plus ``others`` times a sum, with
-        # at most n + 4; the rounding errors of one cell in all entries have a Euclidean norm of at
-        # most (4 + 1.1 sqrt(n)) units of roundoff, of which this is an upper bound
+        # Answer k is ``one`` x_k (at most 4 roundings) plus ``others`` times a sum (at most n + 4
+        # roundings).  The rounding errors that the count of one cell causes in all answers have a
+        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff; the result is not less.
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
@@ -114,7 +115,7 @@ class MarginalStrategy(Strategy):
         return self.cells - 1
 
     def total_variance(self, gram: IntervalGram) -> float:
-        """Return the weighted sum of the queries' variances at noise scale 1, in counts^2."""
+        """Return the sum of weight times variance of all queries at noise scale 1, in counts^2."""
         return IntervalMatrix(gram=gram).trace * self.coordinate_variance
 
     def query_variances(self, part: Part) -> Array:
@@ -130,15 +131,15 @@ class MarginalStrategy(Strategy):
 def marginal_strategy(cells: int) -> MarginalStrategy:
     """Return the optimal strategy of the marginal on an attribute, with columns of norm 1."""
     rows, N = ReflectedRows.unit(cells), CosineMatrix(cells=cells)
-    # the rows B are orthogonal with squared norm 1 / (1 - 1/n), so that N^T B^T (1 - 1/n) maps
-    # answers to residual coordinates
+    # The rows B are orthogonal and have the squared norm 1 / (1 - 1/n).  So (1 - 1/n) N^T B^T maps
+    # answers to residual coordinates.
     pinv = Chain(first=N.T, second=rows.T, scale=1.0 - 1.0 / cells)
     return MarginalStrategy(sizes=(cells,), rows=rows, pinv=pinv, complete=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IdentityStrategy(Strategy):
-    """Strategy that measures every cell of one wide attribute, without stored matrices."""
+    """Strategy that measures every cell of one wide attribute; its identity matrices are operators."""
 
     rows: ScaledIdentity  # type: ignore[assignment]
     pinv: ScaledIdentity  # type: ignore[assignment]
@@ -174,9 +175,9 @@ class IdentityStrategy(Strategy):
 
 
 def identity_strategy(cells: int) -> Strategy:
-    """Return the strategy that measures every cell of an attribute.
+    """Return the strategy that measures every cell of an attribute with this number of cells.
 
-    Its matrices are operators if the attribute is wide.
+    Its matrices are operators if the attribute is wide, otherwise arrays.
     """
     return _identity_strategy(cells, is_wide(cells))
 
@@ -190,7 +191,7 @@ def _identity_strategy(cells: int, as_operator: bool) -> Strategy:
 
 
 def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
-    """Return the optimal strategy of a marginal, with gap 0; ``weight`` is that of each query."""
+    """Return the optimal strategy of a marginal whose queries have this weight; its gap is 0."""
     value = weight * (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
@@ -198,24 +199,25 @@ def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrices:
-    """Strategy rows of interval queries and their reconstruction, computed at the first access."""
+    """Matrices of the strategy of interval queries, computed when they are first read."""
 
     solution: IntervalSolution
 
     @property
     def column_costs(self) -> Array:
-        """Upper bounds on the squared norms of the columns of the rows, shape (n,)."""
+        """Upper bound on the squared norm of every column of the strategy rows, shape (n,)."""
         norms = self.solution.norms
         return np.asarray(norms / norms.max())
 
     @cached_property
     def formed(self) -> tuple[Array, Array]:
-        """Strategy rows on cells, and the matrix from answers to residual coordinates.
+        """Strategy rows, shape (n - 1, n), and the matrix that reconstructs from their answers.
 
-        Shapes (n - 1, n) and (n - 1, n - 1).
+        The second matrix maps answers to residual coordinates, shape (n - 1, n - 1).
         """
         rows, reconstruction = self.solution.strategy()
-        # the privacy cost is that of ``column_costs``, which rounding errors must not exceed
+        # ``column_costs`` is the stated privacy cost; rows are scaled so that no rounding error
+        # makes a column exceed it
         squares = np.einsum("rc,rc->c", rows, rows)
         scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
         rows *= scale
@@ -225,9 +227,10 @@ class IntervalMatrices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeferredMatrix(Operator):
-    """Strategy rows of interval queries, computed as an array at the first operation.
+    """One of the two matrices of `IntervalMatrices`, computed at the first operation on it.
 
-    With ``reconstruction`` it is the matrix from their answers to residual coordinates instead.
+    Without ``reconstruction`` it holds the strategy rows; with it, the matrix that maps their
+    answers to residual coordinates.
     """
 
     matrices: IntervalMatrices
@@ -258,7 +261,7 @@ class IntervalStrategy(Strategy):
     solution: IntervalSolution
 
     def column_costs(self, law: str) -> Array:
-        # rows that were replaced, see `by_rows`, have costs of their own
+        # the costs of the solution do not apply to rows that `by_rows` put in place of its own
         if isinstance(self.rows, DeferredMatrix) and law != "laplace":
             return IntervalMatrices(solution=self.solution).column_costs
         return super().column_costs(law)
@@ -274,9 +277,9 @@ class IntervalStrategy(Strategy):
 
     @cached_property
     def _variance_sums(self) -> tuple[float, float, float]:
-        """Sums of the variances of all cells, of all prefixes and of all ranges.
+        """Summed variance of all cells, of all prefixes, and of all ranges, at noise scale 1.
 
-        The last is NaN if the solution's queries have no ranges.
+        The sum over ranges is NaN if the strategy was optimised for queries without ranges.
         """
         gram = self.solution.space.gram
         cells = float(self.solution.cell_variances().sum())
@@ -288,9 +291,9 @@ class IntervalStrategy(Strategy):
         return cells, prefixes, weighted_ranges / gram.ranges
 
     def total_variance(self, gram: IntervalGram) -> float:
-        """Return the weighted sum of the queries' variances at noise scale 1, in counts^2.
+        """Return the sum of weight times variance of all queries at noise scale 1, in counts^2.
 
-        If ``gram`` has ranges, the queries of the solution must have ranges as well.
+        ``gram`` may have ranges only if the strategy was optimised for queries with ranges.
         """
         cells, prefixes, ranges = self._variance_sums
         total = gram.marginal * cells + (gram.prefix + gram.suffix) * prefixes
@@ -303,9 +306,9 @@ class IntervalStrategy(Strategy):
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
         covariance = self.solution.covariance()
-        # the prefix of all cells, the total, has no component in the residual space
+        # the prefix of all cells is the total and has no component in the residual space: variance 0
         squares = np.pad(np.diagonal(covariance), 1)
-        # the ranges with the same first cell are consecutive
+        # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell i
         rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
         for i in range(1, self.cells):
             rows[i][:-1] -= 2.0 * covariance[i - 1, i:]
@@ -314,7 +317,10 @@ class IntervalStrategy(Strategy):
 
 
 def _table_differences(potentials: Array) -> Array:
-    """Return z_i - z_(i-1) for every column z, with 0 outside; shape (n - 1, k) becomes (n, k)."""
+    """Return z_i - z_(i-1) for i = 1..n and every column z, shape (n, k).
+
+    ``potentials`` has shape (n - 1, k); z_0 and z_n are 0.
+    """
     zero = np.zeros((1, potentials.shape[1]))
     return np.diff(potentials, axis=0, prepend=zero, append=zero)
 
@@ -325,15 +331,15 @@ def interval_solution(
     dual: Array | None = None,
     center: Array | None = None,
 ) -> Solution:
-    """Return the strategy of interval queries on a residual space, optimal up to its gap.
+    """Return a strategy of interval queries on a residual space, with its gap.
 
     Parameters
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     options : stopping rule of the search.
-    dual : dual weights of an earlier search, shape (n,), which determine the strategy without a
-        search; None to search.
-    center : center of the residual space, shape (n,); None for uniform.
+    dual : dual weights of an earlier search, shape (n,); if given, they determine the strategy and
+        there is no search.
+    center : center of the residual space, shape (n,); None for a uniform one.
     """
     if gram.is_marginal and center is None:
         return marginal_solution(gram.cells, gram.marginal)

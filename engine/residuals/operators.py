@@ -21,7 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from engine._arrays import Array
 from engine.errors import LimitExceeded
 
-# number of cells from which an attribute is wide: operators replace its matrices
+# attributes with at least this number of cells are wide: operators replace their matrices
 MIN_WIDE_CELLS = 1_000
 # largest size in bytes of an array to which an operator is converted
 MAX_DENSE_BYTES = 1e9
@@ -33,9 +33,10 @@ def is_wide(cells: int) -> bool:
 
 
 class Operator(NDArrayOperatorsMixin, ABC):
-    """Matrix that is multiplied without being stored.
+    """Matrix that is applied by a formula and not stored.
 
-    Operations other than products, such as indexing, convert it to an array if it is small enough.
+    A product with an array is computed by the formula.  Every other operation, such as indexing,
+    converts the matrix to an array, or raises LimitExceeded if it is too large.
     """
 
     ndim = 2
@@ -78,8 +79,8 @@ class Operator(NDArrayOperatorsMixin, ABC):
             if right is self and isinstance(left, np.ndarray):
                 if left.shape[-1] != self.shape[0]:
                     raise ValueError(
-                        f"A tensor of shape {left.shape} has no product with a matrix of shape"
-                        f" {self.shape}. Give a last axis of length {self.shape[0]}."
+                        f"An array of shape {left.shape} cannot be multiplied by a matrix of shape"
+                        f" {self.shape}. Its last axis must have length {self.shape[0]}."
                     )
                 return self._apply(left)
             if left is self and isinstance(right, np.ndarray) and right.ndim <= 2:
@@ -105,7 +106,7 @@ class Operator(NDArrayOperatorsMixin, ABC):
 
 
 class PrecisionMatrix(Operator):
-    """Precision matrix of the noise of a residual table on one wide attribute, symmetric."""
+    """Symmetric precision matrix of a table on one wide attribute, without its total."""
 
     @property
     @abstractmethod
@@ -120,7 +121,7 @@ class PrecisionMatrix(Operator):
         matrix = scipy.sparse.linalg.LinearOperator(
             self.shape, matvec=lambda x: np.ravel(x) @ self, dtype=float
         )
-        # a fixed start gives the same result every time
+        # a fixed start vector makes the result reproducible
         start = np.random.default_rng(0).random(len(self))
         (value,) = scipy.sparse.linalg.eigsh(
             matrix, k=1, which="LA", v0=start, tol=5e-3, return_eigenvectors=False
@@ -155,7 +156,7 @@ class CenteredIdentity(PrecisionMatrix):
 
 
 class EntryRows(Operator):
-    """Strategy rows that a few numbers determine, on one wide attribute.
+    """Strategy rows on one wide attribute that are given by a formula with a few numbers.
 
     Attributes
     ----------
@@ -167,15 +168,15 @@ class EntryRows(Operator):
     @property
     @abstractmethod
     def entries(self) -> Array:
-        """The numbers that determine the rows."""
+        """The numbers in the formula of the rows."""
 
     @abstractmethod
     def with_entries(self, entries: npt.NDArray[Any]) -> Self:
-        """Return rows of the same ``form`` with other ``entries``, which may be Python integers."""
+        """Return rows with the same formula and other numbers, which may be Python integers."""
 
     @property
     def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Arrays that say to which cells the entries belong, by name."""
+        """Mapping from names to arrays that assign the entries to cells; empty if none are needed."""
         return {}
 
 
@@ -209,10 +210,10 @@ class ScaledIdentity(EntryRows):
 
 @dataclass(frozen=True, kw_only=True)
 class CosineMatrix(Operator):
-    """The cosine basis N of `engine.residuals.basis`, shape (n, n - 1), or its transpose.
+    """The cosine basis N of the vectors with sum 0, shape (n, n - 1), as an operator.
 
-    With ``total`` it is [pi, N], shape (n, n), where pi is the uniform center.  A product is a
-    discrete cosine transform, which takes O(n log n).
+    With ``total`` it is [pi, N], shape (n, n), with the uniform center pi as first column.  With
+    ``transposed`` it is the transpose.  A product is a discrete cosine transform in O(n log n).
 
     >>> (np.eye(2) @ CosineMatrix(cells=2)).round(3)
     array([[ 0.707],
@@ -234,7 +235,7 @@ class CosineMatrix(Operator):
     def _apply(self, tensor: Array) -> Array:
         import scipy.fft
 
-        # the first column of the transform is 1 / sqrt(n), and that of [pi, N] is 1 / n
+        # the first column of the orthonormal transform has entries 1 / sqrt(n); pi has entries 1 / n
         if not self.transposed:
             out = scipy.fft.dct(tensor, norm="ortho")
             if not self.total:
@@ -252,9 +253,9 @@ class ReflectedRows(EntryRows):
     """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
 
     Row k has the entry ``one`` + ``others`` on cell k, ``last`` on the last cell, and ``others`` on
-    all other cells.  With the numbers of `unit` the rows are orthogonal: up to scale, they are rows
-    of the Householder reflection that maps the constant vector to the last unit vector.  A product
-    with a vector takes O(n); the three numbers may be integers.
+    all other cells.  `unit` returns the three numbers for which the rows are orthogonal: up to
+    scale, they are then rows of the Householder reflection that maps the constant vector to the
+    last unit vector.  A product with a vector takes O(n).  The numbers may be integers.
     """
 
     form: ClassVar[str] = "reflection"
@@ -296,14 +297,18 @@ class ReflectedRows(EntryRows):
         return out
 
     def products(self) -> Array:
-        """Return the inner product of two of the first n - 1 columns, and of one with the last."""
+        """Return two inner products of different columns, shape (2,).
+
+        The first is that of any two columns before the last, the second that of any column before
+        the last with the last.
+        """
         within = 2.0 * self.one * self.others + (self.cells - 1) * self.others**2
         return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
 
     def _apply(self, tensor: Array) -> Array:
         if tensor.dtype != object:  # sums of large integers could overflow
             tensor = np.asarray(tensor, float)
-        if self.transposed:  # from a table to answers
+        if self.transposed:  # the product tensor @ B^T maps tables to answers
             total = tensor[..., :-1].sum(axis=-1, keepdims=True)
             out = tensor[..., :-1] * self.one
             out += total * self.others + tensor[..., -1:] * self.last
@@ -318,7 +323,7 @@ class ReflectedRows(EntryRows):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Operator):
-    """The matrix product ``first @ second`` times ``scale``, applied factor by factor."""
+    """The matrix ``scale * first @ second``, applied as two products without being formed."""
 
     first: Operator
     second: Operator

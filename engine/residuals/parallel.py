@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import joblib
 
 
-# expected time of the searches in seconds above which worker processes save time
+# worker processes are used if the expected time of the searches is longer than this, in seconds
 MIN_PARALLEL_S = 2.0
 # time between two calls of the progress function, in seconds
 PROGRESS_INTERVAL_S = 0.1
-# longest wait for cancelled searches in seconds; the machine of a search may be unreachable
+# longest wait for cancelled searches to end, in seconds; a remote machine may be unreachable
 CANCEL_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """Strategy search for a worker, with the arguments of `Search.run`."""
+    """Strategy search for a worker, with initial dual weights: the arguments of `Search.run`."""
 
     search: Search
     warm_start: Array | None = None
@@ -74,10 +74,10 @@ class CancelSignal:
 def workers_for(
     seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None
 ) -> int | None:
-    """Return the number of workers for some searches.
+    """Return how many worker processes should run some searches.
 
-    0 means that the main process runs them, -1 one worker per core, and None the number in the
-    caller's joblib configuration.
+    The result 0 means that the main process runs them, -1 one worker per core, and None as many as
+    the caller's joblib configuration says.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def is_configured() -> bool:
     (threads, _), (processes, number) = (
         get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
     )
-    # without a configuration, ``prefer`` selects two different backends
+    # without a configuration, the two values of ``prefer`` select two different backends
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -132,8 +132,9 @@ def search_all(
     import joblib
     from joblib.parallel import get_active_backend
 
-    # threads if this process is itself a child: a daemonic one may not have children, and others
-    # would wait for idle workers before they end; linear algebra releases the GIL
+    # Threads are used if this process is itself a child process: a daemonic child may not have
+    # children, and any other child would wait for idle workers before it ends.  Threads run in
+    # parallel, because linear algebra releases the GIL.
     prefer = "processes" if multiprocessing.parent_process() is None else "threads"
     backend, _ = get_active_backend(prefer=prefer)
     _check_workers(backend)
@@ -146,7 +147,7 @@ def search_all(
         deadline=time.time() + deadline - planning_time(),
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
-    # threads share the number of threads of linear algebra, so it is set once for all of them
+    # worker threads share one setting for the threads of linear algebra, so it is set here
     with one_thread(), planning_time.counting_waits():
         return_as = "generator_unordered" if backend.supports_return_generator else "list"
         pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=return_as, batch_size=1)
@@ -193,7 +194,7 @@ def _check_workers(backend: object) -> None:
 def _listen(
     pool: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]
 ) -> None:
-    """Put the results of a pool into a queue, then None, or the exception that ended them."""
+    """Put every result of a pool into a queue, and in the end None or the exception of a call."""
     try:
         for result in pool(calls):
             results.put(result)
@@ -203,7 +204,7 @@ def _listen(
 
 
 def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | Cancelled:
-    """Run a search in a worker and return its key and solution; Cancelled if it was cancelled."""
+    """Run a search in a worker; return its key and solution, or the exception that cancelled it."""
     is_same_machine = platform.node() == cancel_signal.machine
     is_child = os.getppid() == cancel_signal.process
 

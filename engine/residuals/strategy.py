@@ -32,27 +32,30 @@ from engine.residuals.basis import Axes, Space, basis
 from engine.residuals.operators import PrecisionMatrix
 from engine.workload import Part
 
-# tolerances of the tests that rows are in the span of others, and that a matrix is orthogonal
-SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
-# a residual row is not answered if more than this share of its norm is outside the measured span
+# tolerance of the test that rows are in the span of other rows, relative to their largest entry
+SPAN_TOLERANCE = 1e-9
+# tolerance of the test that a matrix is orthogonal
+ORTHOGONALITY_TOLERANCE = 1e-5
+# a query cannot be answered if more than this share of its norm is outside the measured span
 MAX_UNMEASURED_SHARE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Strategy:
-    """Strategy rows B on the cells of some attributes, and the matrix that estimates queries.
+    """Measured queries (strategy rows B) on some attributes, and the reconstruction from them.
 
     Attributes
     ----------
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
-    pinv : maps strategy answers to residual coordinates, shape (residual coordinates,
+    pinv : matrix that maps the answers of B to residual coordinates, shape (residual coordinates,
         measurements).  A query with coefficients c on the residual coordinates has the estimate
-        c @ pinv @ answers with variance |c @ pinv|^2 at noise scale 1.  A strategy without residual
-        spaces has cells in place of residual coordinates.
-    complete : whether every residual coordinate is measured, or only the span of the workload.
-    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, residual
-        coordinates); None to compute them when needed.
+        c @ pinv @ answers with variance |c @ pinv|^2 at noise scale 1.  If the strategy measures
+        cells and not a residual space, cells take the place of residual coordinates.
+    complete : True if all residual coordinates can be estimated, False if only their combinations
+        in the span of the workload.
+    measured : orthonormal basis of the column space of ``pinv``, as rows, shape (rank, residual
+        coordinates); None to compute it when needed.
     """
 
     sizes: tuple[int, ...]
@@ -62,10 +65,10 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return this strategy with its rows B replaced by ``rows``; None if not equivalent.
+        """Return an equivalent strategy with other rows; None if ``rows`` are not equivalent to B.
 
-        Rows are equivalent if they are Q B for an orthogonal matrix Q: all queries then have the
-        same variances, at the same privacy cost.
+        Rows are equivalent if they are Q B with an orthogonal matrix Q.  All queries then have the
+        same variances at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None
@@ -82,13 +85,13 @@ class Strategy:
             rotation @ rotation.T, np.eye(len(rotation)), rtol=0.0, atol=ORTHOGONALITY_TOLERANCE
         ):
             return None
-        # not the transpose of Q, which is its inverse up to rounding errors only: they would bias
-        # the estimates
+        # pinv Q^-1 is computed by solving a system, because Q^T differs from Q^-1 by rounding errors,
+        # which would bias the estimates
         return replace(self, rows=rows, pinv=np.linalg.solve(rotation.T, self.pinv.T).T)
 
     @cached_property
     def column_norm(self) -> float:
-        """Largest Euclidean norm of a column of B: the sensitivity of the answers to one record."""
+        """Largest Euclidean norm of a column of B: the L2 sensitivity of the answers to one record."""
         return float(np.sqrt(np.max(np.einsum("rc,rc->c", self.rows, self.rows))))
 
     @cached_property
@@ -97,7 +100,10 @@ class Strategy:
         return float(np.max(np.abs(self.rows).sum(axis=0)))
 
     def column_costs(self, law: str) -> Array:
-        """Return the L1 norm ("laplace") or squared norm of every column of B, shape (cells,)."""
+        """Return the cost of every column of B, shape (cells,).
+
+        It is the L1 norm if ``law`` is "laplace", otherwise the squared Euclidean norm.
+        """
         return np.asarray((np.abs(self.rows) if law == "laplace" else self.rows**2).sum(axis=0))
 
     def column_gram(self) -> Array:
@@ -107,25 +113,26 @@ class Strategy:
     def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
         """Return squared norms and inner products of columns of B.
 
-        The results are the squared norms of the columns ``cells``, shape (k,), the squared norm of
-        the column ``other``, and the inner product of each of the former with the latter, shape
-        (k,).
+        Returns
+        -------
+        The squared norms of the k columns ``cells``, shape (k,); the squared norm of the column
+        ``other``; the inner products of the columns ``cells`` with the column ``other``, shape (k,).
         """
         x, y = self.rows[:, cells], self.rows[:, other]
         return np.einsum("rv,rv->v", x, x), float(y @ y), y @ x
 
     @property
     def rounding_terms(self) -> int:
-        """Number K of roundings in a bound on the floating-point error of the answers B x.
+        """Number K in the bound on the floating-point error of the answers B x.
 
-        The norm of the error is at most gamma_K = K u / (1 - K u), with the unit roundoff u, times
-        the sum over cells of |x_c| times the norm of column c of B.
+        The Euclidean norm of the error is at most K u / (1 - K u) times the sum over cells c of |x_c|
+        times the norm of column c of B, where u is the unit roundoff.
         """
         return self.cells + 1
 
     @property
     def is_finite(self) -> bool:
-        """Whether all entries of the matrices are finite."""
+        """Whether all entries of ``rows`` and ``pinv`` are finite."""
         return bool(np.isfinite(self.rows).all() and np.isfinite(self.pinv).all())
 
     @property
@@ -141,9 +148,9 @@ class Strategy:
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
     def covers(self, part: Part) -> bool:
-        """Return True only if all queries of a part on one attribute are in the measured span.
+        """Return True if all queries of a part on one attribute are known to be answerable.
 
-        False proves nothing.
+        This means that they are in the measured span.  False means that it is not known.
         """
         return self.complete
 
@@ -162,23 +169,24 @@ class Strategy:
 
     @property
     def has_equal_variances(self) -> bool:
-        """Return True only if the residual coordinates are known to have one variance.
+        """Whether all residual coordinates are known to have equal variances.
 
-        False proves nothing.
+        False means that it is not known.
         """
         return False
 
     @property
     def precision(self) -> PrecisionMatrix | None:
-        """Inverse of the covariance of the residual table at noise scale 1, as an operator.
+        """Precision matrix of the estimated residual table at noise scale 1, as an operator.
 
-        None if it is available only as a matrix, or not at all because the strategy is incomplete.
+        None if there is no operator: for narrow attributes, and for incomplete strategies, which
+        have no such matrix.
         """
         return None
 
     @cached_property
     def cell_covariance(self) -> Array:
-        """Covariance of the reconstructed table on one attribute at noise scale 1, shape (n, n)."""
+        """Covariance of the estimated residual table on one attribute at noise scale 1, (n, n)."""
         N = basis(self.sizes[0])
         return N @ self.covariance @ N.T
 
@@ -189,7 +197,7 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of residual coordinates per attribute; of cells if there is no residual space."""
+        """Number of residual coordinates per attribute; number of cells if cells are measured."""
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -199,10 +207,10 @@ class Strategy:
 
     @cached_property
     def span(self) -> Array:
-        """Orthonormal basis of the measured residual rows, shape (residual coordinates, rank)."""
+        """Orthonormal basis of the measured span, as columns, shape (residual coordinates, rank)."""
         if self.measured is not None:
             return self.measured.T
-        # from pinv, because the rows on cells depend on the centers, unlike the measured span
+        # computed from pinv, because the span does not depend on the centers, but the rows do
         U, singular, _ = thin_svd(self.pinv)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
@@ -217,8 +225,8 @@ class Strategy:
 
     def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
         """Return whether k residual rows have a component outside the measured span, shape (k,)."""
-        # not from a difference of squared norms, which would have rounding errors as large as the
-        # square of MAX_UNMEASURED_SHARE
+        # The component is computed as a vector: a difference of squared norms would have rounding
+        # errors as large as the square of MAX_UNMEASURED_SHARE.
         residual = residual_rows - (residual_rows @ self.span) @ self.span.T
         leaving: npt.NDArray[np.bool_] = np.linalg.norm(
             residual, axis=1
@@ -227,13 +235,13 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return an orthogonal matrix Q such that Q @ directions depends only on the span of the rows.
+    """Return the orthogonal matrix Q that rotates ``directions`` to a canonical basis of their span.
 
-    ``directions`` are orthonormal rows, shape (r, m), and Q has shape (r, r).  Q @ directions is
-    the Gram-Schmidt basis of fixed vectors that are projected onto the span.
+    ``directions`` are orthonormal rows, shape (r, m); Q has shape (r, r).  Q @ directions depends on
+    their span only: it is the Gram-Schmidt basis of the projections of fixed vectors to the span.
 
-    Eigenvectors of equal eigenvalues differ between processors and libraries, but the rows of a
-    strategy must not, because answers drawn on one machine are read on others.
+    Eigenvectors of equal eigenvalues differ between processors and libraries.  The rows of a strategy
+    must not differ, because answers that are drawn on one machine are read on other machines.
     """
     Q, R = scipy.linalg.qr(
         directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False
@@ -252,15 +260,15 @@ def _fixed_pseudorandom(rows: int, columns: int) -> Array:
     return ((bits ^ (bits >> np.uint64(31))) / 2.0**63 - 1.0).reshape(rows, columns)
 
 
-# largest number of cells of a table that is the sum or product of others
+# largest number of cells of a table that is formed as a sum or product of tables
 MAX_JOINT_CELLS = 1 << 17
-# largest number of comparisons of entries to find the dominated values of one attribute
+# largest number of comparisons of entries when dominated values of one attribute are searched
 MAX_JOINT_COMPARISONS = 1 << 28
 # relative difference up to which costs count as equal
 TIE_TOLERANCE = 1e-13
-# product of strategies: its attributes, (axes, strategy) of every factor, and the scale of its cost
+# product of strategies: its attributes; the axes and the strategy of every factor; scale of its cost
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-# attributes of a table of costs, and the number of the table
+# attributes of a table of costs, and the index of the table
 Placed = tuple[Space, int]
 
 
@@ -269,10 +277,10 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
 
     Parameters
     ----------
-    parts : (attributes, factors, scale) of each product of strategies.  Its cost at a cell is
-        ``scale`` times the squared Euclidean norm of the cell's column for Gaussian noise, and
-        ``scale`` times the L1 norm of the column for Laplace noise.
-    law : "gaussian" or "laplace".
+    parts : the strategies, each a product over attributes: its attributes; for every factor the
+        axes and the strategy; a scale.  Its cost at a cell is ``scale`` times the cost of the
+        cell's column.
+    law : "gaussian" for the squared Euclidean norm as cost of a column, "laplace" for the L1 norm.
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
     >>> strategies = [
@@ -309,9 +317,10 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
-    """Return the undominated values of every attribute, and in how many steps values were removed.
+    """Return the undominated values of every attribute, and the number of removal steps.
 
-    A step may remove a value whose costs exceed those of another by the factor 1 + `TIE_TOLERANCE`.
+    In one step, a value may be removed although its costs exceed those of the value that dominates
+    it by the factor 1 + `TIE_TOLERANCE`.
     """
     touching: dict[str, list[Placed]] = {}
     for names, k in placed:
@@ -324,7 +333,7 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     steps, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        # tables that are equal up to attribute names have equal rows and are compared once
+        # tables that are equal up to attribute names have equal rows, so only one of them is compared
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in touching[name]:
             axis = names.index(name)
@@ -341,9 +350,9 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
 
 
 def _undominated_rows(rows: Array) -> Index:
-    """Return the numbers of the rows that no other row dominates, of equal rows only one.
+    """Return the indices of the rows that no other row dominates; of equal rows, only one.
 
-    If that takes too many comparisons, all rows are returned.
+    If this would take more than `MAX_JOINT_COMPARISONS`, the indices of all rows are returned.
     """
     if rows.shape[0] ** 2 * rows.shape[1] > MAX_JOINT_COMPARISONS:
         return np.arange(len(rows))
@@ -357,11 +366,11 @@ def _undominated_rows(rows: Array) -> Index:
 def _product(
     scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]
 ) -> tuple[Space, Array]:
-    """Return the attributes of a product of tables on different attributes, and the product.
+    """Return ``scale`` times the outer product of tables, with the attributes of its axes.
 
-    The product is multiplied by ``scale``, and its attributes are sorted by ``order``; those with a
-    single value are left out.  A table that would make the product too large is replaced by its
-    maximum.
+    The tables have no attribute in common.  The attributes of the product are sorted by ``order``,
+    and attributes with one value are left out.  A table that would make the product larger than
+    `MAX_JOINT_CELLS` is replaced by its maximum, so that the result is an upper bound.
     """
     product, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):
@@ -378,7 +387,7 @@ def _product(
 
 
 def _accumulate(bounds: dict[Space, Array], scope: Space, table: Array) -> None:
-    """Add a table on the attributes ``scope`` to the one in ``bounds`` on the same attributes."""
+    """Add ``table`` to the table of ``bounds`` on the same attributes ``scope``, or insert it."""
     bounds[scope] = bounds[scope] + table if scope in bounds else table
 
 
@@ -401,7 +410,8 @@ def _eliminate(
         name = min(
             remaining, key=lambda n: (math.prod(sizes[m] for m in joint_scopes[n]), order[n])
         )
-        # tables with this attribute in sets (attributes, scopes) whose sums are small enough
+        # Tables with this attribute are distributed over buckets, so that the sum of the tables of
+        # a bucket has at most MAX_JOINT_CELLS cells.
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
             for scope_union, scopes in buckets:

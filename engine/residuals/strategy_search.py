@@ -27,20 +27,22 @@ from engine.residuals.dual_solver import (
 
 # part of every cache key; raise the number if a code change may change the weights of a search
 FORMAT = "search/2"
-# assumed floating-point operations per second on one core: matrix products, eigenvalue problems
+# assumed floating-point operations per second on one core, for matrix products and for eigenvalue
+# problems
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
-# the same for products of matrices with hundreds of rows
+# assumed operations per second for products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# a forecast counts the symmetries of a Gram only up to this number of residual coordinates
+# forecasts assume no symmetries for Grams with more residual coordinates, because counting symmetries
+# would take too long
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
-# share of uniform weights in initial weights from another search
+# share of uniform weights that is mixed into initial weights from another search
 UNIFORM_SHARE = 1e-4
 # expected number of sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
 # largest number of directions in the first block of the pinching bound, see `subworkload_solver`
 MAX_COUPLED_DIRECTIONS = 600
-# a search is repeated from uniform weights if its gap exceeds the required one by this factor
+# a search is repeated from uniform weights if its gap is more than this factor times the required gap
 MAX_GAP_RATIO = 100.0
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -56,13 +58,13 @@ class Search:
     Attributes
     ----------
     factor : the residual Gram.
-    centers : one center vector per attribute, None for uniform.
+    centers : one center per attribute, shape (n_i,), None for a uniform one.
     complements : mapping from the positions of a pair's attributes to its tuned complement.
-    spaces : for several residual spaces that one strategy measures, the positions of the attributes
-        of each; empty for the residual space on all attributes.
+    spaces : if one strategy measures several residual spaces, the positions of the attributes of
+        each space; empty if it measures the residual space of all attributes only.
     method : "optimal", or an approximate construction: "eigenbasis" or "fourier".
-    options : stopping rule.  The deadline is not part of the cache key, because searches that it
-        ended are not stored.
+    options : stopping rule.  Its deadline is not part of the cache key, because searches that are
+        ended by the deadline are not stored.
     """
 
     factor: Factor
@@ -79,7 +81,7 @@ class Search:
 
     @cached_property
     def shape(self) -> str:
-        """Hash of all inputs except the entries of the Gram and the stopping rule."""
+        """Hash of all inputs but the entries of the Gram and the stopping rule."""
         kind = (
             FORMAT,
             self.method,
@@ -101,7 +103,7 @@ class Search:
     def fingerprint(self) -> Array:
         """Diagonal of the residual Gram divided by its trace, shape (residual coordinates,).
 
-        The distance of two fingerprints tells how similar searches of one shape are.
+        Searches of equal ``shape`` are the more similar, the closer their fingerprints are.
         """
         matrix = self.factor.matrix
         diagonal = (
@@ -113,8 +115,8 @@ class Search:
     def problem(self) -> DualProblem:
         """Return the dual problem of this search, with copies of all arrays."""
         sizes = self.factor.sizes
-        # copies have a fixed memory order and alignment, so that sums have the same last digit in
-        # every process
+        # The last digit of a sum depends on memory order and alignment.  Copies fix both, so that
+        # every process computes the same digits.
         matrix, low_rank = np.array(self.factor.matrix, order="C"), self.factor.low_rank
         factor = Factor(sizes=sizes, matrix=matrix, low_rank=low_rank)
         centers = [None if pi is None else np.array(pi) for pi in self.centers]
@@ -153,7 +155,7 @@ class Search:
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
-        # a problem with symmetries evaluates blocks that are much smaller than its rank
+        # with symmetries, the blocks of an evaluation are much smaller than the rank
         with threads_for(problem.largest_block):
             if (
                 warm_start is not None
@@ -164,7 +166,8 @@ class Search:
             first = start(problem, near if warm_start is None else warm_start)
             mass, status = problem.maximise(self.options, first, watch=watch)
             best = problem.solution(mass, status)
-            # the initial weights may have misled the search: repeat it from uniform ones
+            # bad initial weights may be the cause of a large gap, so the search is repeated without
+            # them
             if (
                 first is not None
                 and status.startswith("stopped where")
@@ -175,17 +178,17 @@ class Search:
             return best
 
     def _proves(self, problem: DualProblem, mass: Array) -> bool:
-        """Return whether dual weights prove the required gap.
+        """Return whether dual weights prove the required gap, up to rounding errors.
 
-        The tolerance allows for rounding errors, because the search that stored the weights stopped
-        as soon as it had proved the gap.
+        A search stops as soon as its weights prove the gap.  When such weights are read again, they
+        may miss the gap by rounding errors, so a small tolerance is added.
         """
         T, d = problem.evaluate(mass)
         gap = math.sqrt(float(d.max()) * float(mass.sum()) / T) - 1.0
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
 
     def replay(self, mass: Array, status: str) -> Solution:
-        """Return the strategy that recorded dual weights determine, whatever gap they prove.
+        """Return the strategy of recorded dual weights without a search; their gap is not checked.
 
         ``mass`` has shape (orbits,); ``status`` is that of the recorded search.
 
@@ -197,8 +200,8 @@ class Search:
             problem = self.problem()
         if len(mass) != problem.variables:
             raise ValueError(
-                f"The search has {problem.variables} dual weights, but the record has {len(mass)}."
-                " Use the record of a search with the same inputs."
+                f"The record has {len(mass)} dual weights, but this search needs"
+                f" {problem.variables}. Use the record of a search with the same inputs."
             )
         with threads_for(problem.largest_block):
             return problem.solution(mass, status)
@@ -207,7 +210,7 @@ class Search:
 def is_usable(problem: DualProblem, mass: Array | None) -> bool:
     """Return whether ``mass`` is a valid vector of dual weights for a problem.
 
-    It is if it has one number per orbit of cells, each at least 0, with sum 1.
+    Valid weights have shape (orbits,), are at least 0 and have sum 1.
     """
     return (
         mass is not None
@@ -218,10 +221,10 @@ def is_usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return initial weights from those of another search, shape (orbits,).
+    """Return initial weights, shape (orbits,), made from the weights ``near`` of another search.
 
-    None if ``near``, the weights of the other search, is None or not valid for the problem.  A
-    small share of uniform weights is mixed in, because a weight of zero would remain zero.
+    A small share of uniform weights is mixed in, because a weight of zero would remain zero during
+    the search.  The result is None if ``near`` is None or not valid for the problem.
     """
     if near is None or not is_usable(problem, near):
         return None
@@ -233,7 +236,7 @@ def start(problem: DualProblem, near: Array | None) -> Array | None:
 def dense_bytes(rank: int, dimension: int, cells: int) -> int:
     """Return the memory of one dense search, in bytes.
 
-    ``rank`` is that of the Gram, ``dimension`` the number of residual coordinates, and ``cells``
+    ``rank`` is the rank of the Gram, ``dimension`` the number of residual coordinates, and ``cells``
     the number of cells of the table.
     """
     gram = dimension * dimension if rank == dimension else 0
@@ -243,7 +246,7 @@ def dense_bytes(rank: int, dimension: int, cells: int) -> int:
 def step_seconds(rank: int, cells: int) -> float:
     """Return the expected time of one evaluation of a dual, in seconds on one idle core.
 
-    ``rank`` is that of the Gram.  Symmetries, which would save time, are not counted.
+    ``rank`` is the rank of the Gram.  Symmetries, which would save time, are ignored.
     """
     return 4.0 * rank**2 * cells / PRODUCT_FLOPS + 12.0 * rank**3 / EIGEN_FLOPS
 
@@ -251,9 +254,8 @@ def step_seconds(rank: int, cells: int) -> float:
 def eigen_seconds(rank: int) -> float:
     """Return the expected time of one symmetric eigenvalue problem, in seconds on one idle core.
 
-    ``rank`` is the order of the matrix; large matrices take less time per operation.
-    `step_seconds` assumes a constant time per operation, because decisions depend on it that must
-    be the same on all machines.
+    ``rank`` is the order of the matrix.  The formula was fitted to measured times; large matrices
+    take less time per operation than small ones.
     """
     return 1.5e-6 * rank + 3e-8 * rank**2 + 1.4e-10 * rank**3
 
@@ -267,7 +269,7 @@ class Cost:
     seconds : time on one idle core, in seconds.
     peak : largest memory during the search, in bytes.
     saved : memory of the resulting strategy, in bytes.
-    alternates : whether it is an alternating search, which leaves a gap between error and bound.
+    alternates : whether it is an alternating search, whose bound may stay below the error.
     """
 
     seconds: float
@@ -288,7 +290,9 @@ def low_rank_cost(
     Parameters
     ----------
     sizes : domain sizes of the attributes.
-    factor : the Gram, whose symmetries save time; None to assume no symmetries.
+    rank : number of rows.
+    factor : the Gram, whose symmetries are counted because they save time; None to assume that
+        there are none.
     gap : required relative RMSE gap.
     dimension : number of residual coordinates if one strategy measures several residual spaces;
         None for one space on all attributes.
@@ -298,7 +302,7 @@ def low_rank_cost(
     reversals, swaps = 0, 0
     if factor is not None and dimension >= SYMMETRY_FROM:
         reversals, swaps = _example_symmetries(factor)
-    # every reversal halves the blocks of the Gram, every symmetry the orbits of cells
+    # every reversal halves the order of the blocks, every symmetry the number of orbits of cells
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
     product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
@@ -340,14 +344,15 @@ def full_rank_cost(
         symmetry_counts = [0]
     else:
         symmetry_counts = [sum(_example_symmetries(f)) for f in joint]
-    # products of common families are invariant under the reversal of every attribute
+    # a Gram of products only is assumed to be invariant under the reversal of every attribute with a
+    # uniform center
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
     blocks = 2 ** min(symmetry_counts, default=uniform_axes)
     order, orbits = math.ceil(dimension / blocks), cells / blocks
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     step_cost = blocks * (4.0 * order**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(order))
-    # time before and after the steps, for the roots of the Gram and the strategy; the last term is
-    # for memory access
+    # time for the roots of the Gram before the steps, and for the strategy after them; the last term
+    # is the time of memory access
     setup_seconds = (
         blocks * (6.0 * order**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(order))
         + 2.2e-7 * dimension**2
@@ -379,7 +384,7 @@ def alternating_cost(
         ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
         + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
     )
-    # entries of the matrix of the pinching bound
+    # number of entries of the matrix of the pinching bound
     bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
     seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)

@@ -72,32 +72,34 @@ from engine.residuals.strategy_search import (
     low_rank_cost,
 )
 
-# an alternating search ends after this number of sweeps over all axes, or if a sweep lowers the
-# error by less than this share
-MAX_SWEEPS, MIN_RELATIVE_GAIN = 25, 1e-7
+# largest number of sweeps of an alternating search over all axes
+MAX_SWEEPS = 25
+# an alternating search ends when a sweep lowers the error by less than this share
+MIN_RELATIVE_GAIN = 1e-7
 # squared singular values below this share of the largest count as zero
 MIN_SQUARED_SINGULAR_SHARE = 1e-12
-# factor that makes a computed lower bound smaller by more than its rounding errors
+# a computed lower bound is multiplied by this factor, which lowers it by more than rounding errors
 ROUNDING_MARGIN = 1.0 - 1e-6
-# a solution, and a function that returns its dual weights on cells, shape (cells,), sum 1
+# a solution, and a function that returns the dual weights of all cells, shape (cells,) with sum 1
 Searched = tuple[Solution, Callable[[], Array]]
 
 
 @dataclass(kw_only=True, eq=False)
 class AlternatingSearch:
-    """Search for the best product of strategies, one per set of axes, for a sum of products.
+    """Search for the best Kronecker product of strategies, one strategy per set of axes.
 
     After `run`, ``value`` is the weighted squared error of the product at privacy cost 1, ``bound``
-    a lower bound on that of every strategy, and ``solved`` maps sets of axes to their solutions.
+    a lower bound on the error of every strategy, and ``solved`` maps sets of axes to solutions.
 
     Parameters
     ----------
     terms : the Gram as a sum of Kronecker products.
     sets : a partition of the axes.  A factor of the Gram with axes in several sets must have low
-        rank, and each of these sets must consist of a single axis; other factors are arbitrary.
-    sizes, centers : size and center of every axis; centers have shape (n_i,), None for uniform.
-    search : function that solves one Gram on some axes with their centers; returns the solution and
-        a function that computes its dual weights on cells.
+        rank, and each of these sets must consist of one axis.
+    sizes, centers : size and center of every axis; centers have shape (n_i,), None for a uniform
+        one.
+    search : function (Gram on some axes, centers of these axes) that returns a solution and a
+        function that computes its dual weights on cells.
 
     >>> from engine.residuals.strategy_search import Search
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
@@ -126,7 +128,7 @@ class AlternatingSearch:
 
     @cached_property
     def coupled_factors(self) -> list[list[tuple[Axes, Factor]]]:
-        """For every term, its (axes, Gram) factors with axes in several sets."""
+        """For every term, the factors whose axes are in several sets, as (axes, Gram) pairs."""
         sets = [set(axes) for axes in self.sets]
         return [
             [(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)]
@@ -135,9 +137,9 @@ class AlternatingSearch:
 
     @cached_property
     def inner_grams(self) -> list[list[Factor | None]]:
-        """For every set and every term, the Gram of the term's factors with all axes in the set.
+        """Product of the factors inside one set of axes: entry [set][term], as one Gram.
 
-        It is None if the term has no such factor.
+        None if the term has no factor whose axes are all in this set.
         """
         out: list[list[Factor | None]] = []
         for axes in self.sets:
@@ -149,22 +151,23 @@ class AlternatingSearch:
         return out
 
     def centers_of(self, axes: Axes) -> list[Array | None]:
-        """Return the centers of some axes, shape (n_i,) each, None for uniform."""
+        """Return one center per axis of ``axes``: shape (n_i,), or None if it is uniform."""
         return [self.centers[a] for a in axes]
 
     def run(self) -> None:
-        """Search on one set of axes after the other, until a sweep no longer lowers the error."""
+        """Optimise the strategy of one set of axes after the other, until the error stays equal."""
         coefficients = np.array([c for c, _ in self.terms])
-        # for the Gram of every term on every set of axes: a lower bound on the error of all
-        # strategies, and the error of the current strategy
+        # for every set and term, the Gram of `inner_grams` has two entries: in ``minima`` a lower
+        # bound on the error of every strategy, in ``errors`` the error of the current strategy
         minima = np.ones((len(self.sets), len(self.terms)))
         errors = np.ones_like(minima)
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
                 if (gram := self.inner_grams[u][t]) is not None:
                     minima[u, t] = self.search(gram, self.centers_of(axes))[0].bound
-        # factors with axes in several sets need the strategies of other axes, which do not exist in
-        # the first sweep: it leaves out terms with such factors, unless all terms have some
+        # Factors with axes in several sets need the strategies of other axes, which do not exist in
+        # the first sweep.  So the first sweep leaves out terms with such factors, unless all terms
+        # have some.
         include_coupled = all(self.coupled_factors)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):
@@ -198,9 +201,9 @@ class AlternatingSearch:
             self.bound = float((coefficients * coupled_bounds) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
-        """Return the covariance of the residual coordinates on a set of axes, at noise scale 1.
+        """Return the covariance of the estimates on a set of axes at noise scale 1.
 
-        It is the identity before the first search on this set.
+        It is that of the current strategy, or the identity before the first search on this set.
         """
         if axes in self.solved:
             return self.solved[axes][0].strategy.covariance
@@ -209,9 +212,11 @@ class AlternatingSearch:
     def _contribution(
         self, t: int, u: int, weight: float, include_coupled: bool
     ) -> tuple[float, Factor] | None:
-        """Return a weight and a Gram: the error of term t as a function of the strategy of set u.
+        """Return the weight and the Gram that term ``t`` adds to the Gram of set ``u``.
 
-        ``weight`` is the term's coefficient times the errors of its factors within other sets.
+        With the strategies of all other sets fixed, the error of the term is the result's weight
+        times the error of the strategy of set ``u`` for the result's Gram.  ``weight`` is the
+        coefficient of the term times the errors of its factors inside other sets.  The result is
         None if the term has factors with axes in several sets and ``include_coupled`` is False.
         """
         gram = self.inner_grams[u][t]
@@ -229,9 +234,10 @@ class AlternatingSearch:
         return weight, gram
 
     def _gram_on_axis(self, axes: Axes, factor: Factor, axis: int) -> Array:
-        """Return the Gram on one axis of a factor that couples ``axes``, shape (n - 1, n - 1).
+        """Reduce a factor on several ``axes`` to a Gram on one of them, shape (n - 1, n - 1).
 
-        The strategies of the other axes are fixed, see the module.
+        The strategies of the other axes are fixed: the error of any strategy of ``axis`` for the
+        reduced Gram is its error for the factor.
         """
         rows = factor.table
         weighted = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
@@ -246,18 +252,18 @@ class AlternatingSearch:
         return 0.5 * (gram + gram.T)
 
     def _error(self, axes: Axes, factor: Factor) -> float:
-        """Return the weighted squared error of a factor that couples axes, in counts^2.
+        """Return the weighted squared error for a factor on several axes, in counts^2.
 
-        The strategies of the axes are the current ones, with noise scale 1.
+        The current strategy of each axis is used at noise scale 1.
         """
         return float(
             np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],)))
         )
 
     def _lower_bound(self, axes: Axes, factor: Factor) -> float:
-        """Return a lower bound on the error of every strategy for a factor that couples axes.
+        """Return a lower bound on the error of every strategy for a factor on several axes.
 
-        The dual weights that prove it are products of those of the single axes.
+        The dual weights of its proof are products of the dual weights of the single axes.
         """
         weights: Array = np.ones(1)
         for a in axes:
@@ -270,9 +276,10 @@ class AlternatingSearch:
         )
 
     def _pinching_bound(self) -> float:
-        """Return the lower bound from the pinching inequality, see the module; 0 if not applicable.
+        """Return the lower bound from the pinching inequality (item 2 of the module's docstring).
 
-        It applies to sums of one product and factors that couple all axes.
+        It applies if one term has no factor with axes in several sets, and all other terms consist
+        of a factor on all axes.  Otherwise the result is 0.
         """
         products = [t for t, factors in enumerate(self.coupled_factors) if not factors]
         coupled_terms = [
@@ -284,7 +291,8 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        # singular values of the product's H, one axis per set, and bases of the singular vectors
+        # For the term that is a product: the singular values of its H, an array with one axis per
+        # set, and for every set a basis of singular vectors
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):
@@ -302,7 +310,7 @@ class AlternatingSearch:
             transforms.append(half @ V)
         order = [axes[0] for axes in self.sets]
         rows = [
-            # the factor's axes are in the order of the query: sort them as in the space
+            # axes of a factor are in the order of the query; they are sorted as in the space
             math.sqrt(c)
             * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
             for c, ((a, f),) in coupled_terms
@@ -331,16 +339,17 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
     return float(np.sum(factor.dense() * strategy.covariance))
 
 
-# A plan records the status of its searches.  Prefix of this status if the search alternates over
-# single axes, because some factors couple axes:
+# A plan records the status of its searches.  The status of an alternating search over single axes,
+# used if some factors are on several axes, begins with this prefix:
 COUPLED_PREFIX = "in turns"
-# prefix if it alternates over sets of axes that no factor couples, although one dense search on all
-# axes would fit in memory:
+# The status of an alternating search over sets of axes, used if every factor is on axes of one set
+# and one dense search on all axes would fit in memory but take too long, begins with this prefix:
 UNCOUPLED_PREFIX = "set by set"
-# largest expected time of a dense search, in seconds: for optimal strategies, and for approximate
-# constructions
-MAX_OPTIMAL_SEARCH_S, MAX_APPROXIMATE_SEARCH_S = 45.0, 0.35
-# largest expected time of all dense searches with tuned centers together, in seconds
+# largest expected time of a dense search with the method "optimal", in seconds
+MAX_OPTIMAL_SEARCH_S = 45.0
+# largest expected time of a dense search with an approximate construction, in seconds
+MAX_APPROXIMATE_SEARCH_S = 0.35
+# largest expected time of all dense searches together if centers are tuned, in seconds
 MAX_TUNED_SEARCH_S = 5.0
 
 
@@ -350,10 +359,10 @@ class SpaceSolution:
 
     Attributes
     ----------
-    factors : (axes, solution) pairs: the strategy on each set of axes; empty for the total.
+    factors : pairs (axes, solution): the strategy on each set of axes; empty for the total.
     value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
     bound : lower bound on the value of every strategy, in counts^2.
-    status : "optimal", or the reason why a search stopped early.
+    status : "optimal" if all searches proved the required gap, otherwise why one of them ended.
     """
 
     factors: tuple[tuple[Axes, Solution], ...]
@@ -362,14 +371,15 @@ class SpaceSolution:
     status: str
 
 
-# Numbers of residual Grams on the same axes, with the coefficients of their sum.
+# weighted sum of residual Grams on the same axes: pairs (index of a Gram, coefficient)
 MergedKey = tuple[tuple[int, float], ...]
 
 
 def _merged_key(sub: Subworkload, axes: Axes) -> MergedKey:
     """Return a key for the sum of a subworkload's residual Grams on ``axes``.
 
-    A single Gram has the coefficient 1, because its scale does not change the search.
+    If the sum consists of a single Gram, its coefficient in the key is 1, because the search does
+    not depend on the scale.
     """
     numbers = [(k, t.coefficient) for t in sub.terms for a, k in t.factors if a == axes]
     if len({k for k, _ in numbers}) == 1:
@@ -378,25 +388,25 @@ def _merged_key(sub: Subworkload, axes: Axes) -> MergedKey:
 
 
 class SubworkloadSolver:
-    """Solver for the subworkloads of one decomposition.  Equal factors are solved once.
+    """Finds the strategies of the subworkloads of one decomposition.  Equal Grams are solved once.
 
     Parameters
     ----------
-    factors : the factors of the decomposition.
+    factors : the residual Grams of the decomposition.
     method : "optimal", "eigenbasis" or "fourier".
-    options : stopping rule.
+    options : stopping rule of every search.
     memory_limit : largest memory of one search, in bytes.
-    cache : storage of solutions, None for no storage.
+    cache : store of solutions of earlier searches; None for no store.
 
     Attributes
     ----------
-    dense_limit : largest memory of a dense search, in bytes; subworkloads that need more are solved
-        by an alternating search, if that applies to them.
+    dense_limit : largest memory of a dense search, in bytes.  A subworkload that needs more is
+        solved by an alternating search if its Gram allows one.
     watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
-    recorded : dual weights and status of every search of a stored plan, in the order of solving,
-        from which its strategies are rebuilt without a search; None to search.
-    warm : initial dual weights of the searches, in the order of solving, from a similar plan.
-    duals, endings : dual weights and status of the searches so far, in the order of solving.
+    recorded : dual weights and status of the searches of a stored plan, in their original order;
+        strategies are rebuilt from them without a search.  None to search.
+    warm : initial dual weights from a similar plan, one array per search, in the order of searches.
+    duals, endings : dual weights and status of the searches so far, in their order.
     """
 
     def __init__(
@@ -419,15 +429,16 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # (cells, ratios of the query weights, center) -> largest weight, and solution for it
+        # Solutions for Grams without a matrix.  Key: (cells, ratios of the query weights, center), or
+        # the key of a `LevelGram`; value: the largest weight and the solution for it.
         self._structured: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload, before anything is computed.
 
-        Each sum of factors is counted for the first subworkload with it only, because it is solved
-        once.
+        A Gram that occurs in several subworkloads is solved once, so only the first of these
+        subworkloads has its cost.
         """
         counted: set[MergedKey] = set()
         costs, computed = [self._forecast(sub, counted) for sub in subs], set[int]()
@@ -441,13 +452,18 @@ class SubworkloadSolver:
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until dense searches are expected to take at most ``seconds``.
 
-        ``costs`` are the forecasts of the subworkloads.  With tuned centers the time is limited to
-        ``MAX_TUNED_SEARCH_S`` as well, because without the symmetries of uniform centers a search
-        may take a hundred times as long.
+        If a center is tuned, they may take at most ``MAX_TUNED_SEARCH_S`` as well: without the
+        symmetries of uniform centers, a search can take a hundred times as long.
+
+        Parameters
+        ----------
+        subs : the subworkloads.
+        costs : their forecasts.
+        seconds : time limit of all dense searches together.
         """
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, MAX_TUNED_SEARCH_S)
-        # (memory of a dense search, number) of each subworkload that an alternating search may solve
+        # memory of a dense search and index of every subworkload that allows an alternating search
         dense_searches = [
             (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
             for k, s in enumerate(subs)
@@ -460,10 +476,10 @@ class SubworkloadSolver:
                 return
 
     def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
-        """Return the expected cost of a subworkload.
+        """Return the expected cost of a subworkload without the Grams in ``counted``.
 
-        Sums of factors in ``counted`` cost nothing, because an earlier subworkload includes them.
-        If the Gram of this subworkload is one product, its sums are added to ``counted``.
+        ``counted`` holds keys of Grams whose cost an earlier subworkload has.  If the Gram of this
+        subworkload is one Kronecker product, the keys of its factors are added.
         """
         terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
@@ -492,17 +508,17 @@ class SubworkloadSolver:
         for axes, numbers in factors_on:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
-            # factors of terms that differ on these axes only are added up
+            # terms that differ only in their factors on these axes are merged, see `merge_terms`
             merged = {k for t in sub.terms for a, k in t.factors if a == axes}
             grams = [self._structured_gram(self.factors[k], centers) for k in merged]
             has_structured_sum = _has_structured_sum(grams)
             has_areas = any(isinstance(gram, LevelGram) for gram in grams)
             if has_areas and not has_structured_sum and sizes[0] > MAX_MIXED_AREA_CELLS:
                 raise LimitExceeded(
-                    f"An attribute has {sizes[0]:,} cells. With more than {MAX_MIXED_AREA_CELLS:,},"
-                    " areas of a hierarchy are planned with its other areas and the marginal only. Leave out the"
-                    " areas of a second hierarchy and the other queries on this attribute, which"
-                    " follow from its cells; or choose 'residualplanner'."
+                    f"An attribute with {sizes[0]:,} cells has areas of a hierarchy and other"
+                    f" queries. With more than {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy"
+                    " can be planned together with the marginal only. Leave out the other queries,"
+                    " which follow from the cells, or choose 'residualplanner'."
                 )
             if len(axes) == 1 and has_structured_sum:
                 wide = [structured_cost(gram) for gram in grams if gram is not None]
@@ -552,7 +568,8 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
-            # errors, lower bounds and privacy costs of Kronecker products are products
+            # error, lower bound and privacy cost of a Kronecker product are products of those of its
+            # factors
             coefficient, factors = terms[0]
             solved = [
                 (axes, self._factor_solution(factor, [sub.centers[a] for a in axes]))
@@ -569,10 +586,10 @@ class SubworkloadSolver:
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"Queries on a table of {' x '.join(map(str, sub.sizes))} cells couple all its"
-                f" attributes; their strategy needs {needed / 1e9:.1f} GB, more than the limit of"
-                f" {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of these"
-                " attributes."
+                f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are no products"
+                f" over its attributes. Their strategy needs {needed / 1e9:.1f} GB, more than the"
+                f" limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of"
+                " these attributes."
             )
         solution = self._solution(
             assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
@@ -587,7 +604,7 @@ class SubworkloadSolver:
     def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
         """Return the sets of axes of an alternating search, and the prefix of its recorded status.
 
-        There are no sets if one dense search on all axes is used.
+        The list of sets is empty if one dense search on all axes is used.
         """
         if sub.spaces or sub.complements:
             return [], ""
@@ -600,11 +617,12 @@ class SubworkloadSolver:
                 return single_axes, COUPLED_PREFIX
             if ending.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
-            # without a prefix the search was dense, or alternating because the Gram was too large
+            # a status without a prefix belongs to a dense search, or to an alternating search that
+            # was used because a dense one needed too much memory
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         coupling = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
-        # an alternating search over single axes needs the rows of Grams that couple axes, which are
-        # stored only if they are fewer than the coordinates
+        # An alternating search over single axes needs the rows of factors on several axes.  Rows are
+        # stored only if they are fewer than the coordinates.
         has_few_rows = (
             all(f.low_rank for f in coupling) and sum(f.n_rows for f in coupling) < sub.dimension
         )
@@ -632,7 +650,7 @@ class SubworkloadSolver:
         return uncoupled, prefix
 
     def _factor_solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
-        """Return the solution for one residual Gram; each is solved once."""
+        """Return the solution for one residual Gram; equal Grams with equal centers are solved once."""
         key = (factor, *map(digest, centers))
         if key not in self._solved:
             gram = self._structured_gram(factor, centers)
@@ -645,11 +663,11 @@ class SubworkloadSolver:
     def _structured_gram(
         self, factor: Factor, centers: Sequence[Array | None]
     ) -> IntervalGram | LevelGram | None:
-        """Return the Gram of a factor that is solved without a matrix; None for other factors.
+        """Return the query weights of a Gram that is solved without its matrix; None otherwise.
 
-        Areas and marginals are solved without a matrix if the center is uniform.  Other intervals,
-        and marginals with a tuned center, are if the method is "optimal", unless a stored plan is
-        rebuilt whose weights come from a search with a matrix.
+        With a uniform center, areas and the marginal are solved without a matrix by every method.
+        Other interval queries, and the marginal with a tuned center, are solved without a matrix by
+        the method "optimal" only, and not if a stored plan is rebuilt that was searched with one.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
@@ -657,13 +675,16 @@ class SubworkloadSolver:
             return None
         if factor.gram.is_marginal and centers[0] is None:
             return factor.gram
-        # a search with a matrix has one weight per orbit, this one has one per cell
+        # a recorded search with a matrix has one weight per orbit of cells, not one per cell
         recorded = self.recorded or []
         used_matrix = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
         return None if self.method != "optimal" or used_matrix else factor.gram
 
     def _structured_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
-        """Return the solution for intervals or areas with the center ``pi``, None for uniform."""
+        """Return the solution for interval queries or areas, and record its dual weights and status.
+
+        ``pi`` is the center, None for a uniform one.
+        """
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
         # Grams that are equal up to scale and rounding errors have the same strategy
@@ -737,16 +758,17 @@ class SubworkloadSolver:
         )
 
     def _recall_or_run(self, search: Search, similar_weights: Array | None) -> Solution:
-        """Return the solution of a search from the cache, or run it.
+        """Return the solution of a search from the cache, or run the search and store its solution.
 
-        Without a cache, ``similar_weights`` are initial dual weights from a similar plan.
+        ``similar_weights`` are initial dual weights from a similar plan; they are used only if there
+        is no cache.
         """
         if self.cache is None:
             return search.run(near=similar_weights, watch=self.watch)
         solution = self.cache.recall(search)
         if solution is None:
-            # stored weights of the same search may prove the gap without further evaluations; those
-            # of a similar search are initial weights
+            # stored weights of the same search may prove the gap at once; weights of a similar
+            # search are only initial weights
             solution = search.run(
                 self.cache.weights(search), most_similar(self.hints, search), self.watch
             )
@@ -754,7 +776,7 @@ class SubworkloadSolver:
         return solution
 
     def _store(self, search: Search, solution: Solution) -> None:
-        """Store a solution in the cache, and its weights as initial ones for similar searches."""
+        """Store a solution in the cache, and its weights as initial weights of similar searches."""
         if self.cache is not None:
             self.cache.keep(search, solution)
             self.cache.suggest(search, solution)
@@ -766,13 +788,14 @@ class SubworkloadSolver:
         workers: int | None,
         report: Callable[[float], object],
     ) -> None:
-        """Run searches in worker processes, if that saves time, before `solve` uses their results.
+        """Run searches in worker processes if that saves time; `solve` then uses their results.
 
         Parameters
         ----------
-        costs : forecasts of the subworkloads.
+        subs : the subworkloads.
+        costs : their forecasts.
         workers : number of processes that the user set, or None.
-        report : called with the finished share of the searches; may raise to cancel.
+        report : called with the share of searches that ended, 0 to 1; may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
         if (
@@ -784,8 +807,8 @@ class SubworkloadSolver:
         outstanding = [i for i in order if self._worker_searches(subs[i])]
         seconds = sum(costs[i].seconds for i in outstanding)
         peak_bytes = max((costs[i].peak for i in outstanding), default=0.0)
-        # the longest search takes the same time in parallel, so only the time of the others is
-        # saved
+        # the longest search determines the time in parallel, so only the time of all other searches
+        # can be saved
         seconds -= max((costs[i].seconds for i in outstanding), default=0.0)
         number = workers_for(seconds, len(outstanding), peak_bytes, self.memory_limit, workers)
         if number == 0:
@@ -794,7 +817,7 @@ class SubworkloadSolver:
         count = max(len(outstanding), 1)
 
         def tasks() -> Iterator[Task]:
-            """Yield every distinct search, those of the most expensive subworkloads first."""
+            """Yield every distinct search once, beginning with the most expensive subworkload."""
             for i in outstanding:
                 for search in self._worker_searches(subs[i]):
                     if search.key not in seen:
@@ -816,10 +839,11 @@ class SubworkloadSolver:
             self._store(searches.pop(key), solution)
 
     def _worker_searches(self, sub: Subworkload) -> list[Search]:
-        """Return the searches of a subworkload that a worker process with one core may run.
+        """Return the searches of a subworkload that worker processes with one core each may run.
 
-        Left out are searches with a result in the cache, searches that NumPy runs on all cores,
-        searches that exceed the memory limit, and alternating searches, which depend on each other.
+        Searches are left out if their result is in the cache, if NumPy runs them on all cores, or if
+        they exceed the memory limit.  The steps of an alternating search are left out, too, because
+        each depends on the result of the step before.
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
@@ -850,10 +874,10 @@ class SubworkloadSolver:
     def _alternate(
         self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], prefix: str
     ) -> SpaceSolution:
-        """Return the strategy of an alternating search over sets of axes.
+        """Search for a product of strategies by alternating over sets of axes.
 
-        ``prefix`` is put before the recorded status of each of its searches, so that a stored plan
-        is rebuilt by the same kind of search.
+        ``prefix`` is put before the recorded status of every single search.  When a stored plan is
+        rebuilt, it tells which kind of search to use.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
@@ -886,9 +910,10 @@ class SubworkloadSolver:
 
 
 def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
-    """Return whether a sum of Grams on one wide attribute is solved without a matrix.
+    """Return whether a sum of Grams on one wide attribute can be solved without a matrix.
 
-    Areas of one hierarchy can be added up with each other and with marginals.
+    This is possible for sums of interval queries, and for sums of areas of one hierarchy and the
+    marginal.  An entry of ``grams`` is None for queries that need a matrix.
     """
     trees = {gram.tree.key for gram in grams if isinstance(gram, LevelGram)}
     if not trees:
@@ -899,11 +924,13 @@ def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> boo
     return len(trees) == 1 and all(is_area_sum)
 
 
-# largest number of cells on which a dense search combines areas of a hierarchy with other queries
+# largest number of cells of an attribute on which areas of a hierarchy are combined with other
+# queries, which takes a dense search
 MAX_MIXED_AREA_CELLS = 2_000
-# expected number of steps of the search for the precisions of areas, seconds per step and area, and
-# seconds per area to find equal areas
-LEVEL_STEPS, SECONDS_PER_AREA, CLASS_SECONDS = 200, 3e-7, 3e-6
+# expected number of steps of the search for the precisions of areas
+LEVEL_STEPS = 200
+# expected time per step and area, and per area to find equal areas, in seconds
+SECONDS_PER_AREA, CLASS_SECONDS = 3e-7, 3e-6
 
 
 def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
@@ -917,7 +944,7 @@ def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
         return Cost(seconds=seconds, peak=8.0 * 60.0 * areas, saved=8.0 * 2.0 * areas)
     if gram.is_marginal:
         return Cost(seconds=1e-4, peak=0.0, saved=0.0)
-    # the search takes linear memory; the variances of all ranges need their covariance matrix
+    # the search needs memory in proportion to n; the variances of all ranges need an n x n matrix
     peak_entries = 4.5 * n * n if gram.ranges else 100.0 * n
     return Cost(seconds=7e-5 * n, peak=8.0 * peak_entries, saved=8.0 * 2.0 * n)
 
