@@ -46,7 +46,7 @@ def test_cosine_matrix_equals_basis():
 
 
 def test_operator_product_of_other_length_is_refused():
-    with pytest.raises(ValueError, match="product"):
+    with pytest.raises(ValueError, match="multiplied"):
         np.ones(4) @ CosineMatrix(cells=5)
 
 
