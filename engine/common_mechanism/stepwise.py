@@ -573,6 +573,24 @@ def looks(ledger: Book, dataset: str) -> list[str]:
     ]
 
 
+def paid_keys(steps: Steps) -> list[str]:
+    """Return the ledger keys of all spends of a look: the look, then every attempt at the remainder.
+
+    Attempts without a stored result are included.
+    """
+    keys = [steps.look.key]
+    if steps.choice is None or steps.choice.option == STOP:
+        return keys
+    i = steps.common.names.index(steps.choice.option)
+    attempts = list(steps.lost)
+    if steps.is_interrupted:
+        attempts.append(max(attempts, default=0) + 1)
+    keys += [_second_stage_key(steps.common, i, steps.look.key, attempt) for attempt in attempts]
+    if steps.finished is not None and steps.finished.key not in keys:
+        keys.append(steps.finished.key)
+    return keys
+
+
 def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
     """Return the key of the look for these options, dataset and attempt."""
     return release_key(dataset=dataset, plan_hash=_step_hash(common, LOOK), attempt=attempt)

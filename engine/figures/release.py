@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,13 @@ MAX_PANELS = 6  # answers that would need more panels are drawn as a heat map
 MIN_VISIBLE_SHARE = 0.01  # intervals shorter than this share of the axis cannot be seen
 
 
-def spending_picture(total: float, spent: float, requested: float, unit: str = "pcost") -> Picture:
+def spending_picture(
+    total: float,
+    spent: float,
+    requested: float,
+    unit: str = "pcost",
+    format_amount: Callable[[float], str] | None = None,
+) -> Picture:
     """Return a bar of the total budget of a dataset: spent, requested and remaining budget.
 
     Parameters
@@ -64,6 +70,9 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
     requested : budget of this release.  If it is more than the available budget, the release would
         be refused, and the remaining budget is all that is available.
     unit : unit of the three budgets.
+    format_amount : function that returns an amount in ``unit`` as text in another unit.  In that
+        unit, amounts may not add up, so the texts are then what is spent before and after this
+        release, and the total.
     """
     available = total - spent
     fits = requested <= available
@@ -83,6 +92,16 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
             "",
         ),
     ]
+    parts = ["spent", "this release", "left after it" if fits else "left"]
+    table = pd.DataFrame({"part": parts, unit: [spent, requested, remaining]})
+    unit_text, alt = f" {unit}", ""
+    if format_amount is not None:
+        after = f"{format_amount(spent + requested)}{'' if fits else ' (too much)'}"
+        texts = [f"spent before: {format_amount(spent)}", f"spent after: {after}"]
+        texts.append(f"total: {format_amount(total)}")
+        segments = [(text, *rest) for text, (_, *rest) in zip(texts, segments, strict=True)]
+        unit_text, alt = "", f"{'; '.join(texts)}."
+        table["running total"] = [format_amount(x) for x in (spent, spent + requested, total)]
     bars = [
         {
             "type": "bar",
@@ -91,17 +110,23 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
             "name": text,
             "orientation": "h",
             "marker": {"color": color, "pattern": {"shape": shape}},
-            "hovertemplate": f"{text} {unit}<extra></extra>",
+            "hovertemplate": f"{text}{unit_text}<extra></extra>",
         }
         for text, size, color, shape in segments
     ]
+    axis = {"title": {"text": f"privacy cost ({unit})"}, "range": [0, total]}
+    if format_amount is not None:
+        axis = {"showticklabels": False, "range": [0, total]}
     layout = {
         "barmode": "stack",
-        "height": 170,
+        "height": 170 if format_amount is None else 110,
         "legend": LEGEND,
-        "xaxis": {"title": {"text": f"privacy cost ({unit})"}, "range": [0, total]},
+        "xaxis": axis,
         "yaxis": {"showticklabels": False},
     }
+    figure = set_margins(go.Figure(bars, layout))
+    if format_amount is not None:
+        return Picture(title="What this spends", figure=figure, table=table, alt=alt)
     alt = (
         f"Of a budget of {cost(total)} {unit}, {cost(spent)} was spent and this release takes"
         f" {cost(requested)}; "
@@ -111,11 +136,7 @@ def spending_picture(total: float, spent: float, requested: float, unit: str = "
         if fits
         else f"that is more than what is left, {remaining_text(remaining)}."
     )
-    parts = ["spent", "this release", "left after it" if fits else "left"]
-    table = pd.DataFrame({"part": parts, unit: [spent, requested, remaining]})
-    return Picture(
-        title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt
-    )
+    return Picture(title="What this spends", figure=figure, table=table, alt=alt)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

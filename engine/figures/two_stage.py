@@ -16,7 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import cost, pluralize, remaining_text, set_name
+from engine._format import pluralize, set_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
 from engine.common_mechanism.common_plan import option_cost
 from engine.common_mechanism.selection_rule import ROUNDING
@@ -209,21 +209,21 @@ def to_finish_text(
     """
     costs = {name: option_cost(p) for name, p in zip(common.names, common.options, strict=True)}
     totals = [
-        f"{format_budget(p.budget)} ({cost(costs[name])} pcost) with '{name}'"
+        f"{format_budget(p.budget)} with '{name}'"
         for name, p in zip(common.names, common.options, strict=True)
     ]
     affordable = [f"'{name}'" for name, total in costs.items() if total <= left]
     if len(affordable) == len(costs):
-        fits = f"The dataset has {remaining_text(left)} pcost left, enough for each."
+        fits = "What the dataset has left is enough for each."
     elif affordable:
-        fits = f"The dataset has {remaining_text(left)} pcost left: only {', '.join(affordable)}."
+        fits = f"What the dataset has left is enough only for {', '.join(affordable)}."
     else:
         fits = (
-            f"The dataset has {remaining_text(left)} pcost left, too little. Choose a smaller budget"
-            " on Preview, or another dataset."
+            "What the dataset has left is too little. Choose a smaller budget on Preview, or another"
+            " dataset."
         )
     return (
-        f"The look costs {format_budget(common.look.budget)}. To finish takes, look included,"
+        f"The look costs {format_budget(common.look.budget)}. Look and remainder together cost"
         f" {' or '.join(totals)}. {fits}"
     )
 
@@ -235,37 +235,66 @@ def summary_text(
     paid: Sequence[float],
     common: CommonPlan,
     format_budget: Callable[[Budget], str] = in_pcost,
+    *,
+    lost: int = 0,
 ) -> str:
     """Return a summary of a two-stage release: what was chosen, by which rule, and at which cost.
 
     Parameters
     ----------
     choices : decision after each look, in order; there are several if the options form a chain.
-        The last decision is for an option of ``common``.
+        The last decision is for an option of ``common``, or "stop".
     rule : selection rule that was recorded with the first look, or None.
-    paid : pcost charged in each step.
+    paid : pcost charged in each step, including attempts without a result.
     common : options of the last look.
     format_budget : function that returns the text of a budget.
+    lost : number of paid attempts without a result.
     """
-    last, named_steps = choices[-1], " and then ".join(f"'{choice.option}'" for choice in choices)
-    if rule is None:
-        requirement = "No rule was recorded with the look."
-    else:
-        primary = rule.common.names[rule.common.position(rule.primary)]
-        requirement = (
-            f"The rule, set before the look, was that at least {rule.share:.0%} of the"
-            f" {pluralize(rule.queries, 'cell')} of '{primary}' must reach"
-            f" {_standard_errors(rule.snr)} in a finer analysis."
-        )
+    last = choices[-1]
+    requirement = (
+        "No rule was recorded with the look."
+        if rule is None
+        else f"The rule, set before the look, was that {_lower_first(rule_summary(rule))}"
+    )
     who = f"{last.by} decided against the rule ({last.reason})." if last.by else "The rule decided."
-    option = common.options[common.position(last.option)]
-    as_alone = sum(map(_decimal, paid)) == _decimal(option_cost(option))
-    together = "as much as this analysis alone" if as_alone else "plus the steps charged alone"
+    total = sum(map(_decimal, paid))
+    total_text = format_budget(common.look.budget.at(float(total)))
+    is_stop = last.option not in common.names
+    closer = "".join(f"'{choice.option}' and then " for choice in choices[:-1])
+    chosen = "to stop" if is_stop else f"'{last.option}'"
+    sentences = [
+        f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look at"
+        " what the analyses have in common.",
+        requirement,
+        who,
+    ]
+    if is_stop:
+        sentences += ["Only the look is released.", f"It cost {total_text} in all."]
+    else:
+        alone = common.options[common.position(last.option)]
+        as_alone = total == _decimal(option_cost(alone))
+        comparison = (
+            "as much as this analysis alone"
+            if as_alone
+            else f"while this analysis alone costs {format_budget(alone.budget)}"
+        )
+        sentences.append(f"The look and everything after it cost {total_text}, {comparison}.")
+    if lost:
+        sentences.append(f"This includes {pluralize(lost, 'paid attempt')} whose result was lost.")
+    return " ".join(sentences)
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def rule_summary(rule: NestedPlanRule) -> str:
+    """Return the requirement of a selection rule as one sentence."""
+    primary = rule.common.names[rule.common.position(rule.primary)]
+    margin = f", with a safety margin of {_standard_errors(rule.sigmas)}" if rule.sigmas else ""
     return (
-        f"For {dataset}, {named_steps} was chosen on {last.utc[:10]}, after a first look at what"
-        f" the analyses have in common. {requirement} {who} The look and everything after it cost"
-        f" {format_budget(option.budget)} ({cost(float(sum(map(_decimal, paid))))} pcost),"
-        f" {together}."
+        f"At least {rule.share:.0%} of the {pluralize(rule.queries, 'cell')} of '{primary}' must"
+        f" reach {_standard_errors(rule.snr)} in a finer analysis{margin}."
     )
 
 

@@ -18,7 +18,7 @@ CHOICE = Choice(
 def test_to_finish_text_names_options_that_fit() -> None:
     assert "enough for each" in figures.to_finish_text(COMMON, 1.0)
     text = figures.to_finish_text(COMMON, 0.1)
-    assert "0.1 pcost left, too little" in text
+    assert "left is too little" in text
     assert "Choose a smaller budget on Preview" in text
     assert "'1-way'" in text
 
@@ -26,7 +26,7 @@ def test_to_finish_text_names_options_that_fit() -> None:
 def test_summary_text_states_decision_rule_and_cost() -> None:
     paid = COMMON.spends[1]
     text = figures.summary_text("office", [CHOICE], RULE, paid, COMMON)
-    assert text.startswith("For office, '2-way' was chosen on 2026-03-01")
+    assert text.startswith("For office, the decision on 2026-03-01 was '2-way', after a first look")
     assert "at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
     assert "The rule decided." in text
     assert text.endswith("as much as this analysis alone.")
@@ -38,3 +38,13 @@ def test_summary_text_of_override_names_the_person() -> None:
     assert "A. Reader decided against the rule (totals matter most)." in text
     assert "No rule was recorded" in text
     assert "as much as" not in text
+    assert "in all" not in text
+
+
+def test_summary_text_of_stop_counts_lost_attempts() -> None:
+    look, choice = COMMON.spends[0][0], replace(CHOICE, option="stop")
+    text = figures.summary_text("office", [CHOICE, choice], RULE, [look, look], COMMON, lost=1)
+    assert "was '2-way' and then to stop" in text
+    assert "Only the look is released." in text
+    assert f"It cost {2 * look:.4g} pcost in all." in text
+    assert text.endswith("This includes 1 paid attempt whose result was lost.")
