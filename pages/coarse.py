@@ -7,6 +7,7 @@ import streamlit as st
 
 from engine import figures
 from engine.common_mechanism import CommonPlan
+from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import candidates_form, rehearsal, two_stage_view
 from pages.parts.coarse import script as coarse_code
 from pages.parts.release import dataset_form, records_form, wizard
@@ -108,9 +109,11 @@ def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
     """Draw step 5: the choice of ledger and dataset, with the budget that all steps need."""
-    describe = lambda status: figures.to_finish_text(  # noqa: E731
-        common, status.left, candidates_form.short_budget
-    )
+
+    def describe(status: DatasetStatus) -> str:
+        text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
+        return f"{dataset_form.balance(status)}. {text}"
+
     dataset_form.choose(common.look.schema, common.options[0].budget, describe)
     status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), common.look.schema)
     dataset_form.remember(status)

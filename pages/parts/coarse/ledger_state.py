@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine import _format as texts
 from engine import figures
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.two_stage_io import Steps
@@ -129,58 +128,92 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
     job_widget.receipt(
         look_job(book, key),
         f"Looked at {spend.dataset} on {dataset_form.time_text(spend.utc)}, for"
-        f" {texts.cost(spend.pcost)} pcost, ledger row {spend.seq}. Viewing it again spends"
+        f" {dataset_form.charge(book, spend)}, ledger row {spend.seq}. Viewing it again spends"
         " nothing.",
         icon="🔭",
     )
 
 
-def recorded_rule(book: Ledger, key: str, *, quiet: bool = False) -> Settings | None:
+def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> Settings | None:
     """Return the settings of the rule that the ledger records with a look; None without a rule.
 
-    Unless ``quiet``, the rule is drawn as well.
+    If the analyses ``common`` of the look are given, the rule is drawn as well.
     """
     notes = book.notes(kind="rule", key=key)
     if not notes:
-        if not quiet:
+        if common is not None:
             st.caption("No rule was recorded with this look; the default rule is shown.")
         return None
     text = json.loads(notes[0].note)
     primary = text["primary"] if isinstance(text["primary"], str) else ""
-    if not quiet:
+    settings = Settings(
+        share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary
+    )
+    rule = candidates_form.rule(common, settings) if common is not None else None
+    if rule is not None:
         st.caption(
             escape_markdown(
-                f"Rule recorded with the look (ledger row {notes[0].seq}): share"
-                f" {text['share']:g}, ratio {text['snr']:g}, safety margin {text['sigmas']:g}."
+                f"Rule recorded with the look (ledger row {notes[0].seq}):"
+                f" {figures.rule_summary(rule)}"
             )
         )
-    return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
+    return settings
 
 
-def costs(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> list[float]:
-    """Return the pcost charged in each step of a release, in order.
+def paid_keys(stages: Sequence[tuple[str, Steps]]) -> list[str]:
+    """Return the ledger keys of all spends of a release, with attempts without a stored result.
 
     ``stages`` are as for `draw_summary`.
     """
-    last = stages[-1][1].finished
-    keys = dict.fromkeys([key for key, _ in stages] + ([last.key] if last is not None else []))
+    return list(dict.fromkeys(key for _, steps in stages for key in stepwise.paid_keys(steps)))
+
+
+def _lost_looks(book: Ledger, key: str, common: CommonPlan, dataset: str) -> list[str]:
+    """Return the keys of the paid looks before this attempt whose result is not stored."""
+    earlier_keys = attempts(book, common, dataset)
+    lost_keys = []
+    for earlier_key in earlier_keys[: earlier_keys.index(key) if key in earlier_keys else 0]:
+        try:
+            read(book, earlier_key)
+        except EngineError:
+            lost_keys.append(earlier_key)
+    return lost_keys
+
+
+def costs(book: Ledger, keys: Sequence[str]) -> list[float]:
+    """Return the pcost that the ledger charged for each key."""
     return [dataset_form.spent(book, key).pcost for key in keys]
 
 
 def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw a paragraph on a finished release: what was decided, by which rule, at what cost.
+    """Draw a paragraph for a manager: what was decided, by which rule, at what cost.
 
-    ``stages`` are pairs of the key and the state of each look, in order. Nothing is drawn if the last
-    look is not finished.
+    A button downloads the paragraph. ``stages`` are pairs of the key and the state of each look, in
+    order; the last look is finished, or the decision after it is to stop.
     """
+    first_key, first = stages[0]
     key, last = stages[-1]
-    if last.finished is None:
-        return
-    spent = costs(book, stages)
     choices = [state.choice for _, state in stages if state.choice is not None]
-    settings = recorded_rule(book, stages[0][0], quiet=True)
-    rule = None if settings is None else candidates_form.rule(stages[0][1].common, settings)
+    settings = recorded_rule(book, first_key)
+    rule = None if settings is None else candidates_form.rule(first.common, settings)
+    lost_looks = _lost_looks(book, first_key, first.common, last.look.dataset)
     text = figures.summary_text(
-        last.look.dataset, choices, rule, spent, last.common, candidates_form.short_budget
+        last.look.dataset,
+        choices,
+        rule,
+        costs(book, [*lost_looks, *paid_keys(stages)]),
+        last.common,
+        candidates_form.short_budget,
+        lost=len(lost_looks) + sum(len(state.lost) for _, state in stages),
     )
-    job_widget.receipt(finish_job(book, key, len(last.lost) + 1), text, icon="✅")
+    is_stop = last.finished is None
+    job = look_job(book, key) if is_stop else finish_job(book, key, len(last.lost) + 1)
+    job_widget.receipt(job, text, icon="✋" if is_stop else "✅")
+    st.download_button(
+        "Download this paragraph",
+        text.encode,
+        "decision.txt",
+        "text/plain",
+        key="coarse_paragraph",
+        on_click="ignore",
+    )

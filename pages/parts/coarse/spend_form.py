@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import partial
+
 import streamlit as st
 
-from engine import _format as texts
 from engine import figures
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.two_stage_io import Steps
@@ -14,9 +17,9 @@ from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.coarse.candidates_form import Settings
 from pages.parts.jobs import job_queue, job_widget, tasks
-from pages.parts.release import release_form, wizard
+from pages.parts.release import dataset_form, release_form, wizard
 from pages.parts.release.records_form import Source
-from pages.parts.shell import figure_view
+from pages.parts.shell import budgets, figure_view
 from pages.parts.shell.error_text import deferred_errors, error_text, escape_markdown, show_error
 
 
@@ -71,11 +74,14 @@ def confirm_look(
     """Draw the cost of the look and of every analysis, and the typed confirmation of the look."""
     look_pcost = common.look.budget.pcost
     text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
+    rule = candidates_form.rule(common, settings)
+    if rule is not None:
+        st.markdown(f"**Rule:** {escape_markdown(figures.rule_summary(rule))}")
     st.markdown(
         escape_markdown(f"From {source.title or 'no file yet'}, for {status.dataset}. {text}")
     )
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, look_pcost),
+        _spending_picture(status, look_pcost),
         key="coarse_spending",
         config=figure_view.EXPORT,
         show_title=False,
@@ -96,7 +102,7 @@ def confirm_look(
         icon="🙋",
     )
     release_form.confirmation(
-        f"Look: spend {texts.cost(look_pcost)} pcost",
+        f"Look: spend {budgets.amount(look_pcost, status.definition)}",
         start_look,
         book,
         common,
@@ -113,12 +119,19 @@ def confirm_look(
 
 
 def confirm_remainder(
-    book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source
+    book: Ledger,
+    key: str,
+    steps: Steps,
+    option: str,
+    status: DatasetStatus,
+    source: Source,
+    paid_steps: Sequence[str],
 ) -> None:
     """Draw the cost and the typed confirmation of the remainder of the chosen analysis.
 
     If an earlier attempt was paid for without a stored result, only its error and a checkbox are
-    drawn, until the checkbox allows another attempt.
+    drawn, until the checkbox allows another attempt. ``paid_steps`` are the ledger keys of the spends
+    so far; the button shows the cost of all steps together.
     """
     attempt = len(steps.lost) + 1
     remainder = steps.common.residuals[steps.common.position(option)]
@@ -140,8 +153,8 @@ def confirm_remainder(
         )
     separate_spend = max(remainder.pcost, remainder.spend)
     charge = bool(remainder.blocks and not steps.is_interrupted) and st.checkbox(
-        "The records have changed since the look: charge this step separately, "
-        f"{texts.cost(separate_spend)} pcost",
+        "The records have changed since the look: charge this step separately,"
+        f" {budgets.amount(separate_spend, status.definition)}",
         key=f"coarse_charge_{attempt}",
         help=("Without this, a remainder on changed records is refused."),
     )
@@ -152,13 +165,16 @@ def confirm_remainder(
     else:
         spend = remainder.spend
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, spend),
+        _spending_picture(status, spend),
         key="coarse_rest",
         config=figure_view.EXPORT,
         show_title=False,
     )
+    paid = [dataset_form.spent(book, step).pcost for step in paid_steps]
+    in_all = budgets.amount(math.fsum([*paid, spend]), status.definition)
+    label = f"Measure the remainder: {'at most ' if charge else ''}{in_all} in all"
     release_form.confirmation(
-        f"Measure the remainder: spend {'at most ' if charge else ''}{texts.cost(spend)} pcost",
+        "Finish the remainder: spend nothing more" if steps.is_interrupted else label,
         start_finish,
         book,
         key,
@@ -183,11 +199,17 @@ def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed
         return f"choose another dataset. {error_text(error)}"
     if needed > status.left:
         return (
-            "choose a smaller budget on Preview, or another dataset: this one has"
-            f" {texts.remaining_text(status.left)} pcost left, but the cheapest option needs"
-            f" {texts.cost(needed)}."
+            "choose a smaller budget on Preview, or another dataset: what is left of this one is"
+            f" {budgets.amount(status.left, status.definition, is_left=True)}, but"
+            f" {budgets.amount(needed, status.definition)} is needed."
         )
     return source.problem(common.look.schema)
+
+
+def _spending_picture(status: DatasetStatus, pcost: float) -> figures.Picture:
+    """Return the chart of what a dataset has spent before and after a step of this pcost."""
+    to_text = partial(budgets.amount, definition=status.definition)
+    return figures.spending_picture(status.total, status.spent, pcost, format_amount=to_text)
 
 
 def running(job: str) -> bool:

@@ -197,16 +197,19 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
         with st.expander("Look, rule and decision", key="coarse_past", on_change="rerun") as fold:
             if fold.open:
                 ledger_state.draw_look_receipt(book, first_key)
-                ledger_state.recorded_rule(book, first_key)
+                ledger_state.recorded_rule(book, first_key, stages[0][1].common)
                 for number, (_, decided) in enumerate(stages):
                     _draw_decided_look(book, first_key, decided, number)
                 option = state.choice.option if state.choice is not None else ""
-                exact_costs = ledger_state.costs(book, stages)
+                exact_costs = ledger_state.costs(book, ledger_state.paid_keys(stages))
                 text = figures.receipt_text(exact_costs, state.common, option)
                 st.caption(escape_markdown(text))
         return
-    ledger_state.draw_look_receipt(book, first_key)
-    settings = ledger_state.recorded_rule(book, first_key) or Settings()
+    if state.choice is not None and state.choice.option == STOP:
+        ledger_state.draw_summary(book, stages)
+    else:
+        ledger_state.draw_look_receipt(book, first_key)
+    settings = ledger_state.recorded_rule(book, first_key, stages[0][1].common) or Settings()
     is_open = state.choice is None or state.choice.option == STOP
     for number, (_, decided) in enumerate(stages[:-1] if is_open else stages):
         title = _title(number)
@@ -215,7 +218,7 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
                 _draw_decided_look(book, first_key, decided, number)
     if not is_open:
         ledger_state.draw_choices(state)
-        _finish(book, key, state)
+        _finish(book, key, state, ledger_state.paid_keys(stages))
         return
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
@@ -232,15 +235,18 @@ def _title(number: int) -> str:
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
     """Draw look ``number`` of a chain and its decision, by the rule recorded with the first look."""
-    settings = ledger_state.recorded_rule(book, first_key, quiet=True) or Settings()
+    settings = ledger_state.recorded_rule(book, first_key) or Settings()
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
         views.look(rule, state.look, key=f"coarse_real_{number}")
     ledger_state.draw_choices(state)
 
 
-def _finish(book: Ledger, key: str, state: Steps) -> None:
-    """Draw the choice of the records and the confirmation of the remainder, or its progress."""
+def _finish(book: Ledger, key: str, state: Steps, paid_steps: Sequence[str]) -> None:
+    """Draw the choice of the records and the confirmation of the remainder, or its progress.
+
+    ``paid_steps`` are the ledger keys of the spends so far.
+    """
     attempt = len(state.lost) + 1
     for number in range(1, attempt + 1):
         job = ledger_state.finish_job(book, key, number)
@@ -256,7 +262,7 @@ def _finish(book: Ledger, key: str, state: Steps) -> None:
         source = records_form.source(look.budget.rows_per_person, look.schema.person)
     status = book.status(state.look.dataset)
     option = state.choice.option if state.choice is not None else ""
-    spend_form.confirm_remainder(book, key, state, option, status, source)
+    spend_form.confirm_remainder(book, key, state, option, status, source, paid_steps)
 
 
 def record(

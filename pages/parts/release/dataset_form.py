@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from engine import analysis
-from engine._format import cost, pluralize, remaining_text
+from engine._format import pluralize
 from engine.errors import EngineError, LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
@@ -24,8 +24,10 @@ from pages.parts.shell.budgets import (
     AGAINST_LABEL,
     APPROX,
     MAKERS,
+    MU,
     PCOST,
     PURE,
+    RHO,
     RISK,
     ROWS_LABEL,
     UNITS,
@@ -90,9 +92,10 @@ def change(book: Ledger, status: DatasetStatus, key: str) -> None:
     """Change the total budget of a dataset to the number in the field ``key``."""
     form, definition = st.session_state, status.definition
     with deferred_errors("total"):
-        maker = MAKERS[PURE if definition.counts == "epsilon" else PCOST]
-        total = maker(
-            form[key],
+        unit = _unit_of_total(status)
+        numbers = [form[key], definition.delta] if unit == APPROX else [form[key]]
+        total = MAKERS[unit](
+            *numbers,
             rows_per_person=definition.rows_per_person,
             neighbours=definition.neighbours,
         )
@@ -264,14 +267,20 @@ def time_text(utc: str) -> str:
 
 
 def balance(status: DatasetStatus) -> str:
-    """Return the remaining budget of a dataset as text, such as "0.5 of 1 pcost left".
+    """Return the spent budget and the total of a dataset as text, in the chosen unit.
 
-    The remaining budget is rounded down, and the total up. If nothing is spent, both are written
-    with the digits of the total.
+    Both are rounded up.
     """
-    total = cost(status.total)
-    left = remaining_text(status.left) if status.spent else total
-    return f"{left} of {total} {status.definition.counts} left"
+    spent = budgets.amount(status.spent, status.definition)
+    return f"{spent} of {budgets.amount(status.total, status.definition)} spent"
+
+
+def charge(book: Ledger, receipt: Receipt) -> str:
+    """Return what a release was charged, as text in the chosen unit."""
+    definition = book.status(receipt.dataset).definition
+    # a receipt has the pcost epsilon^2 for a charge of pure epsilon
+    value = receipt.pcost**0.5 if definition.counts == "epsilon" else receipt.pcost
+    return budgets.amount(value, definition)
 
 
 def payment(status: DatasetStatus, budget: Budget) -> str:
@@ -295,8 +304,9 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
     if releases:
         return f"{balance(status)}: enough for {pluralize(releases, 'release')} of this plan."
     return (
-        f"{balance(status)}, but this plan costs {cost(takes)}. Choose a smaller budget on Preview,"
-        " or another dataset."
+        f"{balance(status)}. What is left is too little for this plan, which costs"
+        f" {budgets.amount(takes, status.definition)}. Choose a smaller budget on Preview, or another"
+        " dataset."
     )
 
 
@@ -364,12 +374,12 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
         )
         # the current total is part of the key, so that a changed total becomes the new default
         key = f"{status.dataset}_{status.total!r}"
-        counts = status.definition.counts
+        unit = _unit_of_total(status)
         st.number_input(
-            f"New total ({counts})",
-            float(status.spent),
+            f"New total ({'epsilon' if unit in (APPROX, PURE) else unit})",
+            _in_unit(status.spent, status, unit),
             None,
-            status.total,
+            _in_unit(status.total, status, unit),
             step=0.5,
             format="%.6g",
             key=f"new_{key}",
@@ -381,7 +391,22 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
         show_deferred_error("total")
         for entry in total_history(book.rows(), status.dataset):
             who = f"changed by {entry.by}: {entry.reason}" if entry.by else "registered"
-            st.caption(escape_markdown(f"{entry.utc[:10]}: {cost(entry.total)} {counts}, {who}"))
+            total_text = budgets.amount(entry.total, status.definition)
+            st.caption(escape_markdown(f"{entry.utc[:10]}: {total_text}, {who}"))
+
+
+def _in_unit(value: float, status: DatasetStatus, unit: str) -> float:
+    """Return an amount in the ledger as a number in a budget unit."""
+    if value == 0.0 or unit == PURE:
+        return value
+    return numbers_of(Budget(pcost=value, report_delta=status.definition.delta), unit)[0]
+
+
+def _unit_of_total(status: DatasetStatus) -> str:
+    """Return the unit in which the form changes a total: the chosen one, if the total allows it."""
+    if status.definition.counts == "epsilon":
+        return PURE
+    return budgets.chosen_unit() if budgets.chosen_unit() in (APPROX, RHO, MU) else PCOST
 
 
 def _total_fields(unit: str, plan_budget: Budget) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
@@ -165,7 +166,7 @@ def confirm(
     ``interrupted`` says that this attempt was charged but has no stored result; finishing it costs
     nothing more.
     """
-    counts, price = status.definition.counts, plan.pcost
+    definition, price = status.definition, plan.pcost
     answers = texts.pluralize(plan.workload.queries, "answer")
     st.markdown(
         escape_markdown(f"{answers} from {source.title or 'no file yet'}, for {status.dataset}.")
@@ -173,7 +174,13 @@ def confirm(
     with show_errors():
         price = status.takes(plan.pcost, plan.budget.pure_epsilon)
     figure_view.picture(
-        figures.spending_picture(status.total, status.spent, price, counts),
+        figures.spending_picture(
+            status.total,
+            status.spent,
+            0.0 if interrupted else price,
+            definition.counts,
+            partial(budgets.amount, definition=definition),
+        ),
         key="spending",
         config=figure_view.EXPORT,
         show_title=False,
@@ -188,7 +195,6 @@ def confirm(
             f" {plan.budget.guess:g}% of the time. Choose a smaller budget on Preview."
         )
     if interrupted:
-        price = 0.0
         st.warning(
             "This release was charged, but interrupted before its result was saved. Release again"
             " with the same records to finish it; this spends nothing more."
@@ -205,7 +211,9 @@ def confirm(
         buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
     reason = missing_step(plan, status, source, interrupted=interrupted)
     confirmation(
-        f"Release: spend {texts.cost(price)} {counts}",
+        "Finish the release: spend nothing more"
+        if interrupted
+        else f"Release: spend {budgets.amount(price, definition)}",
         start,
         book,
         plan,
@@ -275,10 +283,10 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
     except EngineError:
         return "choose “pure epsilon” as the budget unit on Preview, or another dataset."
     if price > status.left and not interrupted:
-        left, cost_text = texts.remaining_text(status.left), texts.cost(price)
         return (
-            "choose a smaller budget on Preview, or another dataset: this one has"
-            f" {left} {status.definition.counts} left, and the plan costs {cost_text}."
+            "choose a smaller budget on Preview, or another dataset: what is left of this one is"
+            f" {budgets.amount(status.left, status.definition, is_left=True)}, and the plan costs"
+            f" {budgets.amount(price, status.definition)}."
         )
     return source.problem(plan.schema)
 
@@ -319,8 +327,8 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
             job_key(book, key),
             f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}:"
             f" {texts.pluralize(plan.workload.queries, 'answer')} for"
-            f" {budgets.headline(plan.budget, budgets.chosen_unit())}"
-            f" ({texts.cost(spend.pcost)} pcost). Opening this page again spends nothing.",
+            f" {dataset_form.charge(book, spend)}, ledger row {spend.seq}. Opening this page again"
+            " spends nothing.",
             icon="✅",
         )
 

@@ -53,7 +53,7 @@ def draw_releases(book: Ledger, dataset: str) -> None:
     key = st.selectbox(
         "Release",
         list(receipts),
-        format_func=lambda key: _line(receipts[key]),
+        format_func=lambda key: _line(book, receipts[key]),
         key="past_release",
     )
     buttons.button(
@@ -61,11 +61,11 @@ def draw_releases(book: Ledger, dataset: str) -> None:
     )
 
 
-def _line(receipt: Receipt) -> str:
+def _line(book: Ledger, receipt: Receipt) -> str:
     """Return one line with time and cost of a release, for the list."""
     attempt = receipt.key.rpartition("|")[2]
     suffix = f", attempt {attempt}" if attempt != "1" else ""
     return (
-        f"{dataset_form.time_text(receipt.utc)}: {texts.cost(receipt.pcost)} pcost{suffix},"
+        f"{dataset_form.time_text(receipt.utc)}: {dataset_form.charge(book, receipt)}{suffix},"
         f" ledger row {receipt.seq}"
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine._format import cost, pluralize
+from engine._format import cost, pluralize, remaining_text
+from engine.ledger.balance import TotalDefinition
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text, mu_of_guess
 from pages.parts.shell import history
@@ -69,6 +70,35 @@ def headline(budget: Budget, unit: str) -> str:
         return f"ε {_number_text(budget.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
     return f"{word} {_number_text(numbers_of(budget, APPROX if unit == PURE else unit)[0])}"
+
+
+def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) -> str:
+    """Return an amount in a ledger as text in the chosen unit, rounded up.
+
+    Amounts in epsilon, mu or success rate do not add up: the amount spent in two releases is not
+    the sum of their amounts.
+
+    Parameters
+    ----------
+    value : amount in the unit of ``definition``, pcost or pure epsilon; 0 or more.
+    definition : definition of the total of the dataset.
+    is_left : whether the amount is what is left; it is then rounded down.
+
+    >>> amount(1.0, TotalDefinition()), amount(0.0, TotalDefinition())
+    ('ε 4.887', 'ε 0')
+    """
+    number_text = remaining_text if is_left else cost
+    unit = APPROX if chosen_unit() == PURE else chosen_unit()
+    if definition.counts == "epsilon":
+        return f"ε {number_text(value)}"
+    if unit == RISK:
+        guess = Budget(pcost=value).guess if value > 0.0 else 50.0
+        return f"success rate {guess:g}%"
+    word = "ε" if unit == APPROX else unit
+    if value <= 0.0:
+        return f"{word} 0"
+    budget = Budget(pcost=value, report_delta=definition.delta)
+    return f"{word} {number_text(numbers_of(budget, unit)[0])}"
 
 
 def _number_text(value: float) -> str:

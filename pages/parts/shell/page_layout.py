@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from engine._format import cost, pluralize
+from engine._format import pluralize
 from pages.parts.shell import budgets, buttons, history, permalink, session_restore
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
@@ -138,10 +138,9 @@ def gauge() -> None:
     status = st.session_state.get("dataset_status")
     if status is None:
         return
-    text = (
-        f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts}"
-        " spent"
-    )
+    spent = budgets.amount(status.spent, status.definition)
+    total = budgets.amount(status.total, status.definition)
+    text = f"{status.dataset}: {spent} of {total} spent"
     st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(text))
 
 

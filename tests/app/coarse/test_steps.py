@@ -15,11 +15,13 @@ from engine.cli.main import main
 from engine.common_mechanism import selection_rule as analyses
 from engine.common_mechanism import stepwise
 from engine.ledger import Ledger
+from engine.ledger.balance import TotalDefinition
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema
 from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.jobs import job_queue
+from pages.parts.shell import budgets
 from tests.app.coarse.sessions import (
     FILE,
     LOOK,
@@ -62,7 +64,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     assert find_button(session, "coarse_look").disabled
     assert "choose the records" in session.text()
     session.set(coarse_step=FILE).set(records_path=str(records)).press("Next: Who pays")
-    assert "To finish takes, look included" in session.text()
+    assert "Look and remainder together cost" in session.text()
     session.press("Next: Look")
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
@@ -79,8 +81,8 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
 def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
     session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
     assert find_button(session, "coarse_look").disabled
-    assert "has 1 pcost left, but the cheapest option needs 1.2" in session.text()
-    assert "has 1 pcost left, too little" in session.set(coarse_step=PAYER).text()
+    assert "left of this one is ε 4.886, but ε 5.423 is needed" in session.text()
+    assert "has left is too little" in session.set(coarse_step=PAYER).text()
     assert "enough for" not in session.text()
 
 
@@ -116,7 +118,7 @@ def test_coarse_steps_requested_twice_run_once(
     assert f"{spent_pcosts(ledger)[0]:f} + {spent_pcosts(ledger)[1]:f}" in session.text()
     session.set(coarse_past=False)
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
-    summary = "For office, '2-way' was chosen"
+    summary = "was '2-way', after a first look"
     for one in (session, other, show_look(open_look_step(ledger, records))):
         assert summary in one.text()
         pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_worst_group(stored))
@@ -142,7 +144,7 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     )
     session.press("coarse_show")
     assert "1 unfinished look at office" not in session.text()
-    assert "share 0.5, ratio 7, safety margin 3" in session.text()
+    assert "must reach 7 standard errors" in session.text()
     assert "above 7 standard errors" in session.text()
     record_decision(session)
     (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
@@ -171,12 +173,16 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
     assert sum(spent_pcosts(ledger)) == Decimal(repr(build_common_plan().options[0].pcost))
 
 
-def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) -> None:
+def test_stop_decision_can_be_replaced_by_option(
+    ledger: Ledger, records: Path, downloads: dict[str, Callable[[], bytes]]
+) -> None:
     session = run_look(ledger, records, snr=1e4)
     assert "Stop: at most" in session.text()
     record_decision(session)
     assert "Stop was chosen by the rule" in session.text()
-    assert "Only the look is released" in session.text()
+    assert "was to stop" in session.text()
+    assert "Only the look is released. It cost ε" in session.text()
+    assert "Only the look is released. It cost ε" in downloads["decision.txt"]().decode()
     assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
     record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
@@ -241,6 +247,10 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
     session.run(session.app)
     assert "its result was not saved (attempts 1)" in session.errors()
     assert "coarse_finish" not in [b.key for b in session.app.button]
+    run_finish(session.set(coarse_redraw_2=True))
+    total = budgets.amount(float(sum(spent_pcosts(ledger))), TotalDefinition())
+    assert f"everything after it cost {total}, while this analysis alone" in session.text()
+    assert "This includes 2 paid attempts whose result was lost." in session.text()
 
 
 def test_interrupted_rest_is_finished_without_cost(
@@ -254,7 +264,8 @@ def test_interrupted_rest_is_finished_without_cost(
             stepwise.finish(ledger, key, records)
     session.run(session.app)
     assert "spends nothing more" in str([w.value for w in session.app.warning])
-    assert find_button(session, "coarse_finish").label == "Measure the remainder: spend 0 pcost"
+    label = find_button(session, "coarse_finish").label
+    assert label == "Finish the remainder: spend nothing more"
     run_finish(session)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 

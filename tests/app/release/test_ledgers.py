@@ -34,8 +34,9 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     session.set(dataset_total=0.5).press("declare")
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
-    assert "0 of 0.5 pcost spent" in next(p.text for p in session.app.get("progress"))
-    assert "0.5 pcost left" in session.text()
+    spent = "ε 0 of ε 3.308 spent"
+    assert spent in next(p.text for p in session.app.get("progress"))
+    assert spent in session.text()
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
 
@@ -71,15 +72,15 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
-    session = open_step(path).set(dataset="people")
+    session = open_step(path).set(budget_unit="rho", dataset="people")
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
-    assert (box.value, box.min) == (1.0, 0.75)
-    session.run(box.set_value(2.5))
+    assert (box.value, box.min) == (0.5, 0.375)
+    session.run(box.set_value(1.25))
     assert "name" in session.press("change_total").errors()  # the name is missing
     session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
     assert not session.errors()
     assert book.status("people").left == 1.75
-    assert "2.5 pcost, changed by R. Office: a second wave" in session.text()
+    assert "rho 1.25, changed by R. Office: a second wave" in session.text()
 
 
 def test_declare_confusable_name_warns_before_the_press(tmp_path: Path) -> None:

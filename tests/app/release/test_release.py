@@ -127,7 +127,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert (answers_on_page(session)["answer"] != first["answer"]).all()
     session.press("New release").set(step=CONFIRM).set(again_2=True)
     assert is_release_disabled(session.set(confirmation="survey"))
-    assert "0.5 pcost left, and the plan costs 1" in session.text()
+    assert "left of this one is ε 3.307, and the plan costs ε 4.887" in session.text()
 
 
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
@@ -225,7 +225,7 @@ def test_tiny_cost_is_shown_without_exponent(ledger: Ledger) -> None:
     wait(session.go("release", step=PAYER, ledger_path=str(ledger.path)))
     wait(session.set(dataset="survey").set(step=CONFIRM))
     button = next(b for b in session.app.button if b.key == "release")
-    assert button.label == "Release: spend less than 0.0000001 pcost"
+    assert button.label == "Release: spend ε 0.0004989"
     (metric,) = (m for m in session.app.sidebar.metric)
     shown = metric.value + metric.help + session.text()
     assert not re.search(r"(pcost|rho|mu|ε|spend) \d*\.?\d*e-\d", shown)
@@ -234,7 +234,8 @@ def test_tiny_cost_is_shown_without_exponent(ledger: Ledger) -> None:
 def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
     ledger.spend(dataset="survey", key="a", pcost=2.0, plan_hash="p")
     session = open_step(ledger.path).set(dataset="survey")
-    assert "0.5 of 2.5 pcost left, but this plan costs 1" in session.text()
+    assert "ε 7.287 of ε 8.307 spent" in session.text()
+    assert "too little for this plan, which costs ε 4.887" in session.text()
     assert "Choose a smaller budget on Preview" in session.text()
     assert "enough for" not in session.text()
     ledger.add_dataset("pure", total=Budget.pure(1.0))
@@ -245,9 +246,9 @@ def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
 def test_unspent_total_does_not_look_spent(ledger: Ledger) -> None:
     ledger.add_dataset("unspent", total=Budget(pcost=2.50025))
     session = open_step(ledger.path).set(dataset="unspent")
-    assert "2.501 of 2.501 pcost left" in session.text()
+    assert "ε 0 of ε 8.307 spent" in session.text()
     ledger.spend(dataset="unspent", key="a", pcost=0.5, plan_hash="p")
-    assert "2 of 2.501 pcost left" in session.run(session.app).text()
+    assert "ε 3.308 of ε 8.307 spent" in session.run(session.app).text()
 
 
 def test_dataset_of_another_schema_is_not_preselected(ledger: Ledger) -> None:
