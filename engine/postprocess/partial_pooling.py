@@ -355,10 +355,12 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     jackknife = (len(log_shifts) - 1) * float(np.var(log_shifts))
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
-    discrepancy = (total - measured_total[0]) ** 2 / (variance + measured_total[1])
-    share = 1.0 if discrepancy <= 1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0) else 1.0 / discrepancy
-    precision = 1.0 / measured_total[1] + share / variance
-    pooled = (measured_total[0] / measured_total[1] + share * total / variance) / precision
+    # if the estimate differs from the measurement by more than chance explains, it is biased, and the
+    # squared bias is added to its variance
+    difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
+    variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
+    precision = 1.0 / evidence.total_variance + 1.0 / variance
+    pooled = (evidence.total / evidence.total_variance + total / variance) / precision
     return pooled, 1.0 / precision
 
 

@@ -11,6 +11,7 @@ import pytest
 from engine.mechanisms import plan
 from engine.postprocess import publish
 from engine.postprocess.partial_pooling import borrowed_total
+from engine.postprocess.publication_weights import publication_weights
 from engine.postprocess.residual_estimates import evidence
 from engine.postprocess.shrinkage import shrunk_total
 from engine.postprocess.uncertainty import simulate_measurement
@@ -69,6 +70,19 @@ def test_borrowed_total_reduces_error_of_noisy_total(ways, least):
 def test_borrowed_total_with_dependent_attributes_is_robust(ways):
     unpooled, borrowed, _ = errors(comonotone, 0.01, ways)
     assert borrowed < 1.15 * unpooled
+
+
+@pytest.mark.parametrize("seed", [31, 35, 50, 56])
+def test_borrowed_total_at_small_budget_stays_near_measured(seed):
+    """At these seeds noise in the pairs fits a total that is far too small."""
+    budget = Budget(pcost=2e-5)
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    weighted = publication_weights(workload, budget, expected_records=PEOPLE)
+    result = plan(weighted, budget, mechanism="residualplanner")
+    measurement = evidence(simulate_measurement(result, independent, np.random.default_rng(seed)))
+    total, variance = borrowed_total(measurement)
+    assert abs(total - measurement.total) < np.sqrt(measurement.total_variance)
+    assert 0.5 * measurement.total_variance < variance <= measurement.total_variance
 
 
 @pytest.mark.parametrize(
