@@ -2,13 +2,15 @@
 
 The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers.
 L_B is the smallest weighted squared error on B at privacy cost 1; see
-`engine.residuals.tuning.tune`. Residual spaces that are equal up to attribute names form one class
-(`SpaceKind`).  A part of a group together with the attributes of the part that are in a space is
-called a piece (`Piece`).  It contributes a factor, a residual Gram, to the Gram of the space; if
-none of its attributes are in the space, it contributes a scalar, which is quadratic in the centers.
-The Gram of a class of spaces is a sum of products of scalars and factors.  Derivatives are computed
-in reverse mode: from S to the L_B, from these to scalars and factors, and from these to the
-centers.
+`engine.residuals.tuning.tune`.  Residual spaces that are equal up to attribute names form one class
+(`SpaceKind`).  A part of a query group, together with a choice of which of its attributes are inside
+a residual space, is called a piece (`Piece`).  If some attributes are inside, the piece contributes
+a factor, a residual Gram, to the Gram of the space.  If none is, it contributes a scalar, which is
+quadratic in the centers.  The Gram of a class of spaces is a sum of products of scalars and
+factors.  Derivatives are computed in reverse mode: from S to the L_B, from the L_B to scalars and
+factors, and from scalars and factors to the centers.
+
+Attributes with equal sizes and equal queries have the same role and share one center.
 """
 
 from __future__ import annotations
@@ -69,20 +71,20 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-# largest expected time of one step of a search without a time limit, in seconds
+# largest expected time of one step of a search, if there is no time limit, in seconds
 MAX_STEP_S = 0.25
 
 
 @dataclass(kw_only=True)
 class Allowance:
-    """Limits of memory and time of a search for a split.
+    """Limits of memory and time of the search for centers, complements and unions.
 
     Attributes
     ----------
     memory : largest memory in bytes.
     deadline : time limit on the clock of `planning_time`.
-    stopped : names of the exceeded limits: "memory", "time", or "work", the time of one step of a
-        search without a time limit.
+    stopped : names of the limits that were exceeded: "memory"; "time"; "work" if there is no time
+        limit and one step would take too long.
     """
 
     memory: float = math.inf
@@ -90,15 +92,15 @@ class Allowance:
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether ``needed`` bytes are within the memory limit; if not, record "memory"."""
+        """Return whether ``needed`` bytes are within the memory limit; record "memory" if not."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
     def is_short(self, seconds: float) -> bool:
-        """Return whether steps that take ``seconds`` are allowed; if not, record "work".
+        """Return whether a step may take ``seconds``; record "work" if not.
 
-        Without a time limit a step may take `MAX_STEP_S` seconds, with one any time.
+        Without a time limit the longest step is `MAX_STEP_S`; with a time limit, any step is allowed.
         """
         if math.isinf(self.deadline) and seconds > MAX_STEP_S:
             self.stopped.add(WORK)
@@ -106,26 +108,26 @@ class Allowance:
         return True
 
     def has_time(self, seconds: float) -> bool:
-        """Return whether ``seconds`` remain before the deadline; if not, record "time"."""
+        """Return whether ``seconds`` remain before the deadline; record "time" if not."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
         return False
 
     def check(self) -> None:
-        """Raise TimeoutError after the deadline, and record "time"."""
+        """Record "time" and raise TimeoutError if the deadline is over."""
         if planning_time() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError
 
 
 def _center_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
-    """Return the sum of the squared answers of the queries to a center, shape (n,)."""
+    """Return the weighted sum of the squared answers of the queries to a center, shape (n,)."""
     return gram.total_square(pi) if isinstance(gram, LevelGram) else total_square(gram, pi)
 
 
 def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
-    """Return the residual Gram of intervals or areas, without its matrix."""
+    """Return the residual Gram of interval queries or areas, stored as weights of the queries."""
     return level_factor(gram) if isinstance(gram, LevelGram) else interval_factor(gram)
 
 
@@ -133,15 +135,18 @@ def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
 class Evaluation:
     """Intermediate values and derivatives of one evaluation of S at some centers.
 
+    All attributes but the first two are filled during the evaluation.  Keys of the mappings are
+    indices of pieces in ``problem.pieces``, except for ``by_role``.
+
     Attributes
     ----------
     problem : the objective.
-    centers : mapping from roles to centers, shape (n,); centers of other roles are uniform.
-    scalars, by_scalar : number of a piece -> its scalar, and the derivative of S by it.
-    factors, by_factor : number of a piece -> its residual Gram, and the derivative of S by it.
-    nonzero : number of a piece -> result of `is_nonzero`.
-    by_role : role -> derivative of S by N^T pi, shape (n - 1,).
-    solved : number of a piece -> result of `optimum`.
+    centers : mapping from roles to centers, shape (n,); roles without an entry have uniform centers.
+    scalars, by_scalar : scalar of a piece, and the derivative of S by it.
+    factors, by_factor : residual Gram of a piece, and the derivative of S by it.
+    nonzero : result of `is_nonzero` for a piece.
+    by_role : mapping from a role to the derivative of S by N^T pi, shape (n - 1,).
+    solved : result of `optimum` for a piece.
     """
 
     problem: CenterProblem
@@ -176,7 +181,7 @@ class Evaluation:
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
-        """Return the query rows of a part, multiplied by the centers of all axes except ``keep``.
+        """Apply the query rows of a piece's part to the centers of all its axes except ``keep``.
 
         The result has shape (rows, *sizes of the axes ``keep``).
         """
@@ -184,7 +189,7 @@ class Evaluation:
         return contract(self.problem.rows(piece.part), vectors, 1)
 
     def factor(self, number: int) -> Factor:
-        """Return the residual Gram of a piece, on its attributes inside the space."""
+        """Return the residual Gram of a piece on those of its attributes that are in the space."""
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
@@ -208,9 +213,9 @@ class Evaluation:
         return self.factors[number]
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) of one space of a class, L being its smallest error.
+        """Return sqrt(L) for one space of a class, where L is the smallest error on the space.
 
-        The derivatives of the sum of sqrt(L) over the class are added to those of S.
+        The derivatives of the sum of sqrt(L) over all spaces of the class are added to those of S.
         """
         coefficients = {
             factors: math.fsum(
@@ -286,14 +291,14 @@ class Evaluation:
     def optimum(self, number: int) -> tuple[float, Array, list[Array]]:
         """Return the smallest error L for the residual Gram of one piece, and its derivatives.
 
-        Derivatives are those by the Gram and by the centers of the attributes inside the space, as
-        in `DualProblem.sensitivities`.
+        The result is (L, derivative by the Gram, derivatives by N^T pi of the attributes inside the
+        space).  For wide attributes without a matrix the derivatives are 0.
         """
         if number not in self.solved:
             piece = self.problem.pieces[number]
             if self.problem.structured_gram(piece) is not None:
-                # the derivatives are not needed: wide attributes have uniform centers, or centers
-                # from a fixed-point iteration
+                # derivatives are not needed, because wide attributes keep the uniform center or get
+                # one from a fixed-point iteration without derivatives
                 value = self.problem.structured_value(number, self.centers.get(piece.roles[0]))
                 self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
                 return self.solved[number]
@@ -304,12 +309,15 @@ class Evaluation:
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
     ) -> None:
-        """Add ``weight`` times derivatives by the centers of some roles to ``by_role``."""
+        """Add to ``by_role`` the derivatives by the centers of some roles, times ``weight``."""
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
 
     def _add_by_factor(self, number: int, by_gram: Array) -> None:
-        """Add a derivative to ``by_factor`` if the residual Gram depends on centers."""
+        """Add a derivative by a piece's residual Gram to ``by_factor`` if the Gram depends on centers.
+
+        It does so if an attribute of the piece is outside the space.
+        """
         if len(self.problem.pieces[number].inside) < len(self.problem.pieces[number].roles):
             self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
 
@@ -317,9 +325,10 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivatives of S by N^T pi, shape (n - 1,) for each role.
+        """Return the derivative of S by N^T pi for each role, shape (n - 1,).
 
-        This adds the contributions of scalars and of factors of joint parts; call it last.
+        Call it after `space` for all classes: it adds the derivatives through scalars and through
+        residual Grams, which are collected until then.
         """
         for number, derivative in self.by_scalar.items():
             piece = self.problem.pieces[number]
@@ -340,13 +349,13 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``by_role`` the derivatives of S through the residual Gram of a joint part.
+        """Add to ``by_role`` the derivatives of S through the residual Gram of a piece.
 
-        The Gram depends on the centers of those attributes of the part that are outside the space.
-        ``by_gram`` is the derivative of S by the Gram.
+        The Gram of a part on several attributes depends on the centers of its attributes outside the
+        space.  ``by_gram`` is the derivative of S by the Gram.
         """
         centers = [self.center(r) for r in piece.roles]
-        # derivative of S by the rows R, where G = R^T R; R is linear in every center outside
+        # derivative of S by the rows R with Gram R^T R; R is linear in each center outside the space
         by_rows = (
             2.0
             * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
@@ -365,18 +374,18 @@ class Evaluation:
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)
 
 
-# a sum below this share of the sum of absolute values counts as zero
+# the sum of a vector counts as zero below this share of the sum of its absolute values
 ROUNDING = 1e-9
-# largest number of entries of the rows of a part on several attributes; groups with larger parts
-# are left out
+# largest number of entries of the query rows of a part on several attributes; groups with a larger
+# part are left out of the objective
 MAX_JOINT_ENTRIES = 40_000_000
 # expected number of evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
-# expected number of evaluations of the dual of a joint part per evaluation of S, from the weights
-# of the previous evaluation
+# expected number of evaluations of the dual of a part on several attributes per evaluation of S,
+# beginning with the weights of the previous evaluation
 FORECAST_JOINT_STEPS = 20
-# time of one evaluation of the dual, in seconds, above which the terms of a space's Gram are solved
-# separately
+# the terms of a space's Gram are solved separately if one evaluation of the dual of their sum would
+# take longer than this, in seconds
 MAX_SPACE_STEP_S = 2.0
 # expected time of one evaluation of the dual of interval queries, in seconds per cell
 INTERVAL_SECONDS_PER_CELL = 3e-6
@@ -386,13 +395,13 @@ COARSE_OPTIONS = Options(gap=1e-4, evaluations=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Part of a group, with the part's attributes that are in a residual space.
+    """Part of a query group, with a choice of its attributes that are inside a residual space.
 
     Attributes
     ----------
     part : queries of one family on some attributes.
-    roles : roles of the part's attributes.
-    inside : positions, within the part, of the attributes in the residual space.
+    roles : role of every attribute of the part.
+    inside : positions, within the part, of the attributes inside the residual space.
     """
 
     part: Part
@@ -402,17 +411,18 @@ class Piece:
 
 @dataclass(kw_only=True, eq=False)
 class SpaceKind:
-    """Equivalence class of residual spaces, with their Gram as a formula in the centers.
+    """Equivalence class of residual spaces, with their common Gram as a function of the centers.
 
     Attributes
     ----------
     count : number of spaces in the class.
     roles : roles of the attributes of one space.
-    terms : the Gram as a sum of Kronecker products.  A key lists the factors of a product, each by
-        its axes and the number of its piece; the value is the product's coefficient: a mapping from
-        numbers of pieces, whose scalars are multiplied, to the weight of this monomial.
-    separate : whether the smallest error for the Gram is replaced by a lower bound, the sum of the
-        smallest errors for its terms.
+    terms : the Gram as a sum of Kronecker products, a mapping from the factors of a product to its
+        coefficient.  A factor is a pair (axes, index of a piece).  A coefficient is a sum of
+        monomials in the scalars of pieces: a mapping from the indices of the pieces of a monomial to
+        its weight.
+    separate : whether every term is solved on its own.  The sum of the smallest errors of the terms
+        then replaces the smallest error for the Gram; it is a lower bound.
     """
 
     count: int
@@ -422,12 +432,13 @@ class SpaceKind:
 
 
 def roles_of(workload: Workload) -> dict[str, Role]:
-    """Return the role of every attribute, numbered from 0.
+    """Return the role of every attribute: the index of its equivalence class, from 0.
 
-    Attributes have the same role if they have the same size and occur equally often, with the same
-    weights, at the same places of the same parts.
+    Two attributes are equivalent if they have the same size and occur equally often, with the same
+    weights, at the same positions of the same parts of query groups.
     """
-    # numbers of parts, and of places: (number of a part, position in it, parts of its group)
+    # indices of parts, and of places; a place is (index of a part, position in it, parts of its
+    # group)
     numbers: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
     occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
@@ -460,7 +471,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
-    """Return whether the terms of a space's Gram are solved separately to save time.
+    """Return whether one evaluation of the dual of a space takes longer than `MAX_SPACE_STEP_S`.
 
     ``sizes`` are the domain sizes of the space's attributes.
     """
@@ -468,14 +479,16 @@ def too_slow(sizes: Sequence[int]) -> bool:
 
 
 class CenterProblem:
-    """S as a function of the centers, with its gradient.
+    """Objective S as a function of the centers, with its gradient.
+
+    S is the sum of the roots of the smallest errors of all residual spaces.
 
     Parameters
     ----------
-    workload : groups without per-query weights.
+    workload : query groups without weights of single queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    allowance : limits of memory and time; groups whose parts exceed them are left out, and
-        attributes that occur only in such groups keep uniform centers.
+    allowance : limits of memory and time.  Groups with a part that exceeds them are left out of S,
+        and attributes that occur only in such groups keep uniform centers.
     """
 
     def __init__(
@@ -497,8 +510,8 @@ class CenterProblem:
         candidates = self._classes_of_groups()
         fits = self._fitting([group for group, *_ in candidates])
         self._group_classes = list(itertools.compress(candidates, fits))
-        # Groups that exceed the limits of memory and time have no influence on the centers, but the
-        # plan answers them, so the caller keeps uniform centers if they are more accurate.
+        # Groups that exceed the limits have no influence on the centers, although the plan answers
+        # them.  So the caller compares the plan with that of uniform centers and keeps the better.
         roles_present = {
             role
             for _, groups, _ in self._group_classes
@@ -513,10 +526,10 @@ class CenterProblem:
         self.options = COARSE_OPTIONS
 
     def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
-        """Return for every class of groups its first group, its members, and their weights.
+        """Return one tuple (first group, all groups, their weights) per class of groups.
 
-        Groups of one class have the same queries on attributes of equal roles.  Groups of zero
-        weight are left out.
+        Groups of one class have the same queries on attributes of equal roles.  Groups of weight 0
+        are left out.  Classes are in the order of their first groups.
         """
         weights = np.array([group.weight for group in self.workload.groups])
         classes = []
@@ -537,11 +550,12 @@ class CenterProblem:
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
         """Return for each class of groups whether memory and time suffice for its parts.
 
-        ``firsts`` are the first groups of the classes.  Memory and time are reserved for parts in
-        increasing order of the largest part of their group.
+        ``firsts`` holds the first group of each class.  Memory and time are reserved one group after
+        the other; groups with small parts come first.
         """
         fitting: dict[Any, bool] = {}
-        # a role's interval queries on a wide attribute need a matrix only if its other queries do
+        # Roles with a query that needs a matrix.  Interval queries on a wide attribute need none,
+        # unless another query on the attribute does.
         dense = {
             self.roles[group.attributes[a]]
             for group in firsts
@@ -573,12 +587,12 @@ class CenterProblem:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
 
     def _reserve(self, retained: int, peak: int, step: float) -> bool:
-        """Reserve memory and time if the limits allow it, and return whether they do.
+        """Reserve memory and time within the limits; return False if a limit does not allow it.
 
         Parameters
         ----------
-        retained : memory during the whole search, in bytes.
-        peak : additional memory during one step, in bytes.
+        retained : memory that is in use during the whole search, in bytes.
+        peak : additional memory that is in use during one step, in bytes.
         step : time of one evaluation of the dual, in seconds.
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
@@ -591,7 +605,7 @@ class CenterProblem:
 
     def _kinds(self) -> list[SpaceKind]:
         """Return the classes of residual spaces, in the order of the first groups on them."""
-        # (factors, scalars) of a product -> its number
+        # index of every distinct pair (factors, scalars)
         products: dict[Any, int] = {}
         contributions = []
         for group, groups, weights in self._group_classes:
@@ -633,11 +647,11 @@ class CenterProblem:
         return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
-        """Return for every residual space of a group the positions, the factors, and the scalars.
+        """Return one tuple (positions, factors, scalars) per residual space of a group.
 
-        The result has one tuple per space: the positions of the space's attributes in the group; the
-        factors as pairs (axes in the space, number of a piece); the scalars as numbers of pieces.
-        ``ranks`` lists the axes of the group in schema order.
+        ``positions`` are those of the space's attributes in the group.  ``factors`` are pairs (axes
+        in the space, index of a piece), and ``scalars`` are indices of pieces: their product is the
+        Gram of the group on the space.  ``ranks`` lists the axes of the group in schema order.
         """
         position = {axis: p for p, axis in enumerate(ranks)}
         choices = []  # for every part, its pieces
@@ -667,7 +681,7 @@ class CenterProblem:
         return pattern
 
     def _number(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
-        """Return the number of a piece in ``pieces``, to which it is added if new."""
+        """Return the index of a piece in ``pieces``, and add the piece if it is new."""
         key = (part.key, roles, inside)
         if key not in self._numbers:
             self._numbers[key] = len(self.pieces)
@@ -675,7 +689,7 @@ class CenterProblem:
         return self._numbers[key]
 
     def _is_zero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is zero, whatever the centers are."""
+        """Return whether the residual Gram of a piece is zero for all centers."""
         if number not in self._zero_pieces:
             self._zero_pieces[number] = self._compute_is_zero(self.pieces[number])
         return self._zero_pieces[number]
@@ -691,9 +705,10 @@ class CenterProblem:
         return bool(np.trace(N.T @ gram @ N) <= 1e-13 * np.trace(gram))
 
     def _is_uniform_optimal(self, role: Role) -> bool:
-        """Return whether all Grams of a role are invariant under a cyclic shift of the cells.
+        """Return whether the uniform center of a role is optimal, or the only one supported.
 
-        Also True for a wide attribute with areas of levels, whose center is not tuned.
+        It is optimal if all Grams of the role are invariant under a cyclic shift of the cells.  It
+        is the only one supported for wide attributes with queries on areas of levels.
         """
         parts = [piece.part for piece in self.pieces if role in piece.roles]
         if any(is_wide_areas(part) for part in parts):
@@ -711,19 +726,19 @@ class CenterProblem:
         return True
 
     def _is_structured(self, role: Role) -> bool:
-        """Return whether all queries of a role's wide attribute are intervals or areas of levels."""
+        """Return whether the role is a wide attribute with interval queries and areas only."""
         return is_wide(self.sizes[role]) and role not in self._dense_roles
 
     @property
     def structured_roles(self) -> set[Role]:
-        """Tuned roles of wide attributes, all of whose queries are intervals."""
+        """Tuned roles that are wide attributes with interval queries only."""
         return {role for role in self.tuned if self._is_structured(role)}
 
     def structured_gram(self, piece: Piece) -> IntervalGram | LevelGram | None:
-        """Return the Gram of a piece on a wide attribute if it is solved without a matrix.
+        """Return the Gram of a piece as weights of its queries; None if it is solved with a matrix.
 
-        These are marginals with uniform centers, and the pieces of attributes all of whose queries
-        are intervals or areas of levels; the result is None for all other pieces.
+        A piece on a wide attribute is solved without a matrix if all queries on the attribute are
+        intervals or areas of levels.  Marginals with a uniform center always are.
         """
         role = piece.roles[0]
         if is_wide_areas(piece.part):
@@ -736,9 +751,9 @@ class CenterProblem:
         return gram if self._is_structured(role) else None
 
     def structured_value(self, number: int, pi: Array | None) -> float:
-        """Return the smallest error for a piece of intervals or areas, in counts^2.
+        """Return the smallest error for a piece with interval queries or areas, in counts^2.
 
-        ``pi`` is the center, shape (n,), None for uniform.
+        ``pi`` is the center, shape (n,), None for a uniform one.
         """
         gram = self.structured_gram(self.pieces[number])
         assert gram is not None
@@ -752,7 +767,7 @@ class CenterProblem:
         return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
-        """Return the solution for interval queries, from the last dual weights of ``key``."""
+        """Solve interval queries; the search starts at the last dual weights stored for ``key``."""
         self.allowance.check()
         solution = solve(
             space,
@@ -766,13 +781,13 @@ class CenterProblem:
         return solution
 
     def rows(self, part: Part) -> Array:
-        """Return rows with the Gram of a part on several attributes, shape (rows, *sizes)."""
+        """Return rows with the same Gram as a part on several attributes, shape (rows, *sizes)."""
         if part.key not in self._rows:
             self._rows[part.key] = part_rows(part).reshape(-1, *part.sizes)
         return self._rows[part.key]
 
     def gram_trace(self, part: Part) -> float:
-        """Return the trace of the Gram of a part, to which rounding errors are compared."""
+        """Return the trace of the Gram of a part on cells, the scale of rounding errors."""
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
         if is_wide_areas(part):
@@ -782,9 +797,9 @@ class CenterProblem:
         return float(np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives by N^T pi, shape (n - 1,) for each role.
+        """Return S, and for each role its derivative by N^T pi, shape (n - 1,).
 
-        ``centers`` is a mapping from roles to centers, shape (n,); other centers are uniform.
+        ``centers`` maps roles to centers, shape (n,); roles without an entry have uniform centers.
 
         Raises
         ------
@@ -799,15 +814,15 @@ class CenterProblem:
     def optimal_center(self, role: Role, inside: int, c: float) -> Array:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T, where
-        G is the Gram of the piece with the number ``inside``.
+        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T.  G is
+        the Gram of the piece with the index ``inside``.
         """
         self.allowance.check()
         n = self.sizes[role]
         gram = self.structured_gram(self.pieces[inside])
         if isinstance(gram, IntervalGram):
-            # the total's weight may be negative, but the Gram must remain positive definite: a
-            # lower bound on its eigenvalues in difference coordinates
+            # The weight c of the total may be negative, but the Gram must stay positive definite.
+            # ``floor`` is a lower bound on its eigenvalues in the coordinates of differences.
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()
@@ -827,8 +842,8 @@ class CenterProblem:
     ) -> tuple[float, Array, list[Array]]:
         """Return the smallest error for a residual Gram, and its derivatives by Gram and centers.
 
-        Derivatives are those of `DualProblem.sensitivities`.  Initial weights are those of the last
-        search with the same ``key``.
+        The result has the form of `DualProblem.sensitivities`.  The search starts at the dual weights
+        of the last search with the same ``key``.
         """
         self.allowance.check()
         with threads_for(factor.rank):
@@ -855,9 +870,9 @@ class CenterProblem:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
         Sigma is the covariance of the optimal strategy on all cells for the Gram
-        G + c mean(G) 1 1^T.  G is the sum of the Grams, divided by their traces, of the pieces with
-        only this attribute inside the space.  The center is uniform if no query depends on the
-        total.
+        G + c mean(G) 1 1^T.  G is a sum over the pieces that have only this attribute inside the
+        space; every piece adds its Gram divided by the trace.  If no query depends on the total, the
+        center is uniform.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))
@@ -881,7 +896,7 @@ class CenterProblem:
         return pi / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one attribute, with uniform centers on all others."""
+        """Return the Gram of a part on one of its attributes, averaged over all other attributes."""
         if len(part.sizes) == 1:
             return self.gram(part)
         means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]

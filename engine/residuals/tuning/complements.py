@@ -14,9 +14,9 @@ residual coordinates with the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
-The estimates on the four spaces still add up to the query, so a release is unbiased; every block
-is measured independently, so costs add up and the optimal shares of the budget keep their closed
-form.  D = 0 is the split by products of centers.
+The estimates on the four spaces still add up to the query, so a release is unbiased.  Every block is
+measured independently, so privacy costs add up and the optimal shares of the budget keep their
+closed form.  D = 0 is the split by products of centers.
 
 Tuning works in coordinates relative to uniform centers.  There Z_i, Z_j and z_0 of a pair take the
 place of D_i, D_j and D_0, and an attribute has the parameter zeta = N^T pi.  Z only occurs in
@@ -56,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# square roots of the Gram's eigenvalues below this share of the largest are raised to it in an
-# initial strategy, which must be regular
+# An initial strategy must be regular: in it, roots of eigenvalues of the Gram below this share of the
+# largest root are raised to this share.
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -68,7 +68,8 @@ class Noise:
     Attributes
     ----------
     value : sqrt(f d), with f the weighted squared error and d the sensitivity of the strategy.
-    by_strategy, by_gram, by_lift : derivatives by strategy, Gram and lift, in the shapes of these.
+    by_strategy, by_gram, by_lift : derivative of ``value`` by the strategy, the Gram and the lift;
+        each has the shape of that matrix.
     """
 
     value: float
@@ -80,9 +81,9 @@ class Noise:
 def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
     """Return the RMSE sqrt(f d) of a strategy at privacy cost 1, and its derivatives.
 
-    The p-norm over cells with p = ``power`` replaces the maximum in the sensitivity d.  Gram and
-    strategy have shape (r, r), the lift (r, cells).  Raises LinAlgError if the strategy is
-    singular.
+    f is the weighted squared error and d the sensitivity, in which the p-norm over cells with
+    p = ``power`` replaces the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
+    Raises LinAlgError if the strategy is singular.
 
     >>> round(noise(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
     1.4142
@@ -92,7 +93,7 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
     rows = strategy @ lift
     norms = np.einsum("rc,rc->c", rows, rows)
     largest = float(norms.max())
-    # divided by the largest, so that high powers may underflow but never overflow
+    # norms are divided by the largest, so that high powers cannot overflow
     powers = (norms / largest) ** (power - 1.0)
     total = float(powers @ norms) / largest
     f, d = float(np.trace(error_matrix)), largest * total ** (1.0 / power)
@@ -107,9 +108,9 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
 
 
 def initial_strategy(gram: Array) -> Array:
-    """Return an initial strategy for a Gram: its fourth root, scaled to norm 1, shape (r, r).
+    """Return the fourth root of a Gram, scaled to norm 1, as initial strategy, shape (r, r).
 
-    It is the optimal strategy, up to scale, if all cells then have equal column norms.
+    This strategy is optimal up to scale if it gives all cells the same privacy cost.
     """
     eigenvalues, U = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
@@ -121,28 +122,28 @@ MAX_CELLS = 2_600
 # largest number of entries of all query rows of a pair, because the variances of a plan with
 # complements are computed query by query
 MAX_QUERY_ENTRIES = 1e9
-# memory of L-BFGS as a number of vectors with one entry per parameter
+# number of vectors with one entry per parameter that L-BFGS holds in memory
 OPTIMISER_VECTORS = 60
-# smallest number of evaluations that must fit into the time limit for a search
+# complements are tuned only if this number of evaluations of S fits into the time limit
 MIN_EVALUATIONS = 200
-# for forecasts, per class of pairs: measured time of preparation in seconds, and number of
-# evaluations
-PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
+# measured time to prepare the search, per class of pairs, in seconds; used by forecasts
+PAIR_CLASS_SECONDS = 0.8
+# expected number of evaluations of S; used by forecasts
+FORECAST_EVALUATIONS = 900
 # names of the families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
 # singular values of the residual rows below this share of the largest count as zero
 MIN_SINGULAR_SHARE = 1e-6
-# the groups on a pair; True for a group whose attributes are in reverse schema order
+# the groups on a pair of attributes, each with True if its attributes are in reverse schema order
 PairGroups = list[tuple[Group, bool]]
 
 
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    They can if all groups have at most two attributes and no weights of single queries, some pair
-    has a group that is not a product, and every pair has attributes of two or more cells and is
-    within the limits of cells and query entries.  For groups on three attributes, which would
-    depend on the complements of several pairs, centers are tuned instead.
+    The conditions are: all groups have at most two attributes and no weights of single queries; some
+    group on two attributes is not a product; every group on two attributes has at least two cells on
+    each, at most `MAX_CELLS` in its table and at most `MAX_QUERY_ENTRIES` in its query rows.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -164,7 +165,7 @@ def cyclic(workload: Workload) -> bool:
     """Return whether the workload is invariant under a cyclic shift of the cells of any attribute.
 
     Uniform centers are then optimal, and the best of all matrix mechanisms measures every residual
-    space by a strategy of its own.
+    space separately.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
@@ -172,8 +173,8 @@ def cyclic(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
-    # number of parameters; memory during the whole search and additional peak memory, in bytes; time
-    # per evaluation, in seconds
+    # ``retained`` is the memory during the whole search and ``peak`` additional memory, in bytes;
+    # ``seconds`` is the time of one evaluation of S
     parameters = sum(a.size**2 for a in workload.schema.attributes)
     retained, peak, seconds = 0, 0, 0.0
     for sizes, groups in _class_representatives(workload):
@@ -192,10 +193,10 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
-    """Return a mapping from classes of pairs to the pairs in them, and from these to their groups.
+    """Return the pairs of attributes that have groups, by class: class -> pair -> groups.
 
     Pairs of one class have equal sizes and equal groups; the key of a class is (sizes, groups).
-    Attributes of a pair are in schema order.  Groups of zero weight are left out.
+    Attributes of a pair are in schema order.  Groups of weight 0 are left out.
     """
     on_pair: dict[Space, PairGroups] = {}
     for group in workload.groups:
@@ -220,17 +221,17 @@ def complement_seconds(workload: Workload) -> float:
 
 
 def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], PairGroups]]:
-    """Return for every class of pairs the two domain sizes, and the groups on one of its pairs."""
+    """Return one tuple (domain sizes, groups on one of the pairs) per class of pairs."""
     return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
 
 
 def _row_counts(groups: PairGroups) -> list[int]:
-    """Return the number of rows of `product_rows` for each group."""
+    """Return an upper bound on the number of rows of `product_rows` for each group."""
     return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in groups]
 
 
 def has_product_only_pair(workload: Workload) -> bool:
-    """Return whether some pair of attributes has product groups only.
+    """Return whether all groups on some pair of attributes are products.
 
     Tuned centers may then be more accurate than complements.
     """
@@ -252,11 +253,11 @@ class PairKind:
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
         shape (queries, r).
     pair_basis : the basis V: orthonormal columns, shape (residual coordinates, r).
-    A : coefficients of the queries on the residual spaces of the two attributes, shapes (queries,
+    A : coefficients of the queries on the residual space of each attribute, shapes (queries,
         n_i - 1).
     a0 : coefficients of the queries on the total, shape (queries,).
-    swaps : whether the Gram is invariant under swapping the attributes; Y_j is then determined by
-        Y_i.
+    swaps : whether the Gram does not change when the two attributes are swapped; Y_j then follows
+        from Y_i.
     count : number of pairs in the class.
     """
 
@@ -275,21 +276,21 @@ class PairKind:
 
     @cached_property
     def lift(self) -> Array:
-        """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
+        """Lift V^T (L_i (x) L_j) of the pair at uniform centers, shape (r, n_i, n_j)."""
         return (
             Lift(self.sizes).rows(np.ascontiguousarray(self.pair_basis.T)).reshape(-1, *self.sizes)
         )
 
     @cached_property
     def swap_matrix(self) -> Array:
-        """Matrix that swaps the two attributes, in the coordinates of V, shape (r, r)."""
+        """Matrix of the swap of the two attributes in the basis V, shape (r, r)."""
         return self.pair_basis.T @ swap_pair(self.pair_basis, *(n - 1 for n in self.sizes))
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
-    """Return the class of pairs with these groups, with count 0.
+    """Return a `PairKind` for pairs with these groups; its ``count`` is 0.
 
-    The queries are replaced by at most as many rows as cells, with the same Gram.
+    The queries are replaced by rows with the same Gram, at most as many as cells.
     """
     blocks = []
     for group, is_reversed in groups:
@@ -323,12 +324,13 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     )
 
 
-# power p of the norm over cells -> largest number of steps of L-BFGS with it
+# powers p of the norm over cells, in the order of their use, with the largest number of steps of
+# L-BFGS for each
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
-# the search with a power ends if a step lowers log S by less than this
+# the search with one power ends if a step lowers log S by less than this
 MIN_DECREASE = 1e-8
-# if an evaluation is expected to take less than QUICK_STEP_S seconds, the numbers of steps are
-# multiplied by the ratio of the two times, at most by MAX_STEP_FACTOR
+# If an evaluation is expected to take t < QUICK_STEP_S seconds, the numbers of steps are multiplied by
+# QUICK_STEP_S / t, but at most by MAX_STEP_FACTOR.
 MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
@@ -341,8 +343,8 @@ class SingleKind:
     n : domain size of the attribute.
     query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
     total : coefficients of the queries on the total, shape (queries,).
-    pairs : (number of a class of pairs, position of the attribute in them) -> number of such pairs
-        with the attribute.
+    pairs : number of pairs that each attribute of the class is in, by (index of the class of pairs,
+        position of the attribute in the pair).
     count : number of attributes in the class.
     """
 
@@ -354,15 +356,15 @@ class SingleKind:
 
 
 class ComplementProblem:
-    """S as a function of the strategies and of the parameters of the split, with its gradient.
+    """Objective S as a function of strategies, complements and centers, with its gradient.
 
-    The parameters of the split are Y and y_0 of every class of pairs and zeta of every class of
-    attributes.  A strategy is (1 + E) times its initial value, with parameters E.  If all
-    parameters are 0, the centers are uniform and there are no complements.
+    Complements are given by Y and y_0 of every class of pairs, centers by zeta of every class of
+    attributes, and strategies by parameters E: a strategy is (I + E) times its initial value.  If all
+    parameters are 0, centers are uniform and there are no complements.
 
-    Parameters are named ("pair", p) and ("single", s) for E, ("Y", p, slot) with slot 0 for Y_i and
-    1 for Y_j, ("y", p) for y_0, and ("zeta", s), with the numbers p of a class of pairs and s of a
-    class of attributes.
+    Let p be the index of a class of pairs and s that of a class of attributes.  The parameters are
+    named ("pair", p) and ("single", s) for E, ("Y", p, 0) for Y_i, ("Y", p, 1) for Y_j, ("y", p) for
+    y_0, and ("zeta", s) for zeta.
     """
 
     def __init__(
@@ -382,7 +384,7 @@ class ComplementProblem:
         self._layout()
 
     def _find_kinds(self) -> None:
-        """Set ``pairs`` and ``singles``, the classes, and the class of every pair and attribute."""
+        """Set the classes ``pairs`` and ``singles``, and the class of every pair and attribute."""
         groups_on: dict[str, list[Group]] = {}  # attribute -> groups on this attribute alone
         for group in self.workload.groups:
             if group.weight > 0.0 and len(group.attributes) == 1:
@@ -391,7 +393,7 @@ class ComplementProblem:
             self.pairs.append(pair_kind_of(sizes, pairs[next(iter(pairs))]))
             self.pairs[p].count = len(pairs)
             self.pair_kind |= dict.fromkeys(pairs, p)
-        # attribute -> (class of pairs, position in the pair) -> number of its pairs
+        # for every attribute, the number of its pairs by (class of pairs, position in the pair)
         pairs_of: dict[str, Counter[tuple[int, int]]] = {}
         for pair, p in self.pair_kind.items():
             for slot, name in enumerate(pair):
@@ -404,7 +406,7 @@ class ComplementProblem:
                 continue
             pair_counts = pairs_of.get(name, Counter())
             n = self.workload.schema[name].size
-            # attributes of one class have the same parameters, which makes the search smaller
+            # attributes of one class share their parameters, so that the search has fewer of them
             attribute_class = (
                 n,
                 frozenset(Counter((g.key, g.weight) for g in single_groups).items()),
@@ -428,7 +430,7 @@ class ComplementProblem:
             self.singles[class_numbers[attribute_class]].count += 1
 
     def _layout(self) -> None:
-        """Set names and shapes of all parameters, and the initial strategies by name."""
+        """Set the names and shapes of all parameters, and the initial strategies."""
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
         self.initial_strategies: dict[Any, Array] = {}
         for p, kind in enumerate(self.pairs):
@@ -454,10 +456,11 @@ class ComplementProblem:
 
     @staticmethod
     def _gram_on_attribute(kind: SingleKind, on_attribute: Mapping[Any, Array]) -> Array:
-        """Return the Gram on the residual space of an attribute, shape (n - 1, n - 1).
+        """Return the Gram of all queries on the residual space of one attribute, (n - 1, n - 1).
 
-        It is a sum over the groups on the attribute and those on its pairs.  ``on_attribute`` maps
-        the keys of ``kind.pairs`` to the coefficients of the pairs' queries on the attribute.
+        It is the sum of the Grams of the queries on the attribute alone and on its pairs.
+        ``on_attribute`` maps the keys of ``kind.pairs`` to the coefficients that the queries on
+        these pairs have on the residual space of the attribute.
         """
         gram = kind.query_rows.T @ kind.query_rows
         for key, count in kind.pairs.items():
@@ -465,10 +468,10 @@ class ComplementProblem:
         return gram
 
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return a mapping from names of parameters to values, from one vector of shape (length,).
+        """Return the parameters by name, with the shapes in ``shapes``, from one vector (length,).
 
-        The shapes of the values are those in ``shapes``.  For pairs that are invariant under
-        swapping, Y_j is not in the vector but computed from Y_i.
+        If a class of pairs is invariant under swapping the attributes, Y_j is not in the vector but
+        computed from Y_i, and y_0 is made symmetric.
         """
         values, start = {}, 0
         for name, shape in self.shapes:
@@ -481,9 +484,9 @@ class ComplementProblem:
         return values
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return the derivatives by the vector of all parameters, shape (length,).
+        """Return the gradient by the vector of all parameters, shape (length,).
 
-        ``gradient`` maps names of parameters to derivatives, as from the values of `parameters`.
+        ``gradient`` has the derivative by every value that `parameters` returns, by name.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -492,10 +495,10 @@ class ComplementProblem:
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def even_part(self, x: Array) -> Array:
-        """Return the parameters made invariant under reversal of all attributes.
+        """Remove from centers and complements what changes when all attributes are reversed.
 
-        The part of every parameter of the split that changes sign under reversal becomes 0.
-        Vectors have shape (length,).
+        Coefficients that change sign under reversal become 0, and strategies stay as they are.  ``x``
+        and the result have shape (length,).
         """
         values = {name: value.copy() for name, value in self.parameters(x).items()}
         for name in values:
@@ -525,7 +528,7 @@ class ComplementProblem:
         """
         values = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in values.items()}
-        # coefficients of the queries of every class of pairs on their two attributes
+        # for every class of pairs, the coefficients of its queries on each of its two attributes
         on_attribute = {
             (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
@@ -550,9 +553,10 @@ class ComplementProblem:
         values: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> Noise:
-        """Return the RMSE of the strategy with the parameter ``name``, with its derivatives.
+        """Return the RMSE of one strategy, with its derivatives.
 
-        ``count`` times the derivative by this parameter is added to ``gradient``.
+        The strategy is determined by the parameter ``name``; the derivative by this parameter, times
+        ``count``, is added to ``gradient``.
         """
         self.allowance.check()
         initial = self.initial_strategies[name]
@@ -564,7 +568,7 @@ class ComplementProblem:
     def _pair_term(
         self, p: int, kind: PairKind, values: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
-        """Return the term of a class of pairs in S; add its derivatives to ``gradient``."""
+        """Return the summand of a class of pairs in S; add its derivatives to ``gradient``."""
         if ("pair", p) not in self.initial_strategies:
             return 0.0
         N = [basis(n) for n in kind.sizes]
@@ -588,7 +592,7 @@ class ComplementProblem:
         on_attribute: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
-        """Return the term of a class of attributes in S; add its derivatives to ``gradient``."""
+        """Return the summand of a class of attributes in S; add its derivatives to ``gradient``."""
         if ("single", s) not in self.initial_strategies:
             return 0.0
         lift = basis(kind.n).T - values["zeta", s][:, None]
@@ -614,11 +618,11 @@ class ComplementProblem:
         on_attribute: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
-        """Return the term of the total in S, and add its derivatives to ``gradient``.
+        """Return the summand of the total in S; add its derivatives to ``gradient``.
 
-        The term is the root of the sum of squared coefficients that the queries have on the total.
-        ``values`` maps the names of parameters to their values; ``on_attribute`` maps (class of
-        pairs, slot) to the coefficients of the pair's queries on one of its attributes.
+        It is the root of the sum of the squared coefficients of all queries on the total.
+        ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to the
+        coefficients of the pair's queries on its first or second attribute.
         """
         square, derivatives = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
@@ -649,20 +653,23 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Return centers and complements at which S is small, and the vector of all parameters.
+    """Search for centers and complements with small S.
 
-    Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
-    pairs in schema order.  Every result splits every query exactly.  At the time limit the best parameters
-    so far are returned.
-
-    The caller has to compare the error with that of uniform centers, because S is only approximate
-    before the optimal strategies are known.
+    S is only approximate as long as the optimal strategies are unknown.  So the caller compares the
+    error of the plan with that of uniform centers.
 
     Parameters
     ----------
+    workload : the queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    start : function from the number of parameters to initial values of a similar workload, or None.
+    start : function that gets the number of parameters and returns initial values, or None to start
+        at uniform centers.
     allowance : limits of memory and time.
+
+    Returns
+    -------
+    The centers, a mapping from attributes to vectors of shape (n_i,); the complements, a mapping from
+    pairs in schema order; the vector of all parameters.  At the time limit they are the best so far.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -674,15 +681,16 @@ def tuned_complements(
 
 
 class _Search:
-    """L-BFGS with increasing powers of the norm; ``x`` holds the best parameters so far."""
+    """Minimisation of S by L-BFGS with increasing powers; ``x`` holds the best parameters so far."""
 
     def __init__(self, problem: ComplementProblem) -> None:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise S with increasing powers, from uniform centers or ``initial`` parameters.
+        """Minimise S with increasing powers p of the norm, from ``initial`` parameters.
 
-        From initial parameters only the last powers are used.
+        If they are None, the search starts at uniform centers with the smallest power; otherwise it
+        leaves out the two smallest powers.
         """
         self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(
@@ -693,8 +701,8 @@ class _Search:
         for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
-        # in a workload that is invariant under reversal, the odd part of the parameters is a
-        # rounding error: it would add a component to the queries that is too small to be measured
+        # If the workload is invariant under reversal, the coefficients that change sign under it are
+        # rounding errors.  They would give queries components that are too small to be measured.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
@@ -702,13 +710,13 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise S with the current power from ``x``, by at most ``steps`` steps of L-BFGS."""
+        """Minimise S for the current power by at most ``steps`` steps of L-BFGS, beginning at ``x``."""
         import scipy.optimize
 
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return log S and its gradient by the parameters; store the best parameters."""
+            """Return log S and its gradient; store the parameters if S is the smallest so far."""
             nonlocal lowest
             self.done += 1
             self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")
@@ -717,7 +725,8 @@ class _Search:
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # the step was too long: a value larger than log S makes the line search shorten it
+                # S is infinite after a step that is too long; a large value makes the line search
+                # shorten the step
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
@@ -736,11 +745,11 @@ class _Search:
 def split_of(
     problem: ComplementProblem, x: Array
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers and complements for a vector of parameters, shape (length,).
+    """Return the centers and complements that a vector of parameters, shape (length,), determines.
 
     Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
-    pairs.
-    A complement is relative to the product of the centers, not to uniform centers as Y is.
+    pairs.  The parameter Y describes the difference from uniform centers; a complement is the
+    difference from the product of the tuned centers.
     """
     values = problem.parameters(x)
     zeta = {name: values["zeta", s] for name, s in problem.single_kind.items()}

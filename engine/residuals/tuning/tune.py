@@ -1,40 +1,43 @@
 """Tuned centers by gradient search or fixed-point iteration, and a cache of tuned splits.
 
-**Centers.**  For any vector pi_i with sum 1 (the center of attribute i) the identity I = P_i + pi_i
-1^T, P_i = I - pi_i 1^T, splits every query exactly between a residual space and the smaller spaces.
-The rows of P_i span the vectors orthogonal to pi_i, whatever pi_i is, so the spaces stay
-linearly independent: each piece of a query has an unbiased estimate from its space's noisy answers,
-and so has the query, their sum.  A record moves a block by at most its largest column norm, and
-blocks have independent noise: the privacy cost is the sum of the blocks' costs, and by Cauchy and
-Schwarz the optimal shares of the budget have the same closed form.  With L_B the smallest weighted
-squared error on the residual space B at privacy cost 1, the RMSE of the plan is proportional to
+**Centers.**  The center of attribute i is any vector pi_i with sum 1.  The identity I = P_i + pi_i
+1^T with P_i = I - pi_i 1^T splits every query exactly between a residual space and the smaller
+spaces.  The rows of P_i span the vectors orthogonal to pi_i for any center, so the spaces stay
+linearly independent: each component of a query has an unbiased estimate from the noisy answers of
+its space, and so has the query, the sum of its components.  A record moves a block by at most its
+largest column norm, and blocks have independent noise.  Hence the privacy cost is the sum of the
+costs of the blocks, and the optimal shares of the budget have the same closed form for all centers
+(Cauchy-Schwarz).  With L_B the smallest weighted squared error on the residual space B at privacy
+cost 1, the RMSE of the plan is proportional to
 
     S(pi) = sum over B of sqrt(L_B(pi)).
 
-pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar
-c, pi_i in proportion to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for a workload on one
-attribute some c gives the best matrix mechanism), then by L-BFGS on all centers with the gradient
-from the envelope theorem.  The best centers evaluated are returned, uniform ones among them, so a
-tuned plan is never worse than one with uniform centers.
+pi_i = 1 / n_i is the published choice.  Here S is minimised in two steps.  The first step tries
+centers with one parameter c: pi_i is proportional to V_i^-1 1, where V_i is optimal for the Gram
+G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix mechanism.)  The
+second step is L-BFGS on all centers, with the gradient from the envelope theorem.  The centers with
+the smallest S are returned.  Uniform centers are among those that are tried, so a tuned plan is
+never worse than one with uniform centers.
 
 Proof that such a c exists for one attribute: let V be the optimal privacy cost matrix on the cells
 of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T
 V P = V - c 1 1^T: the total at precision c and the block P^T V P have exactly the privacy cost
 matrix V, and mechanisms with equal privacy cost matrices have the same accuracy.
 
-**Separable workloads.**  A workload is separable if each attribute occurs with one family only, in
-product groups.  Then L_B is a product of two factors: the product of the errors L of the attributes
-inside B, and a sum of products of scalars of the attributes outside B.  S follows from a few
-numbers per attribute, whatever the number of spaces.  The family above contains the best centers,
-and c follows from the derivatives of S: a few rounds of a fixed-point iteration (`CenterBalance`)
-replace the search.
+**Separable workloads.**  A workload is separable if it has product groups only and each attribute
+occurs with one query family.  Then L_B is the product of two numbers: the product of the errors L of
+the attributes inside B, and a sum of products of scalars of the attributes outside B.  So S follows
+from a few numbers per attribute, for any number of spaces.  The best centers are among the centers
+with one parameter c per attribute, and c follows from the derivatives of S.  A few rounds of a
+fixed-point iteration (`CenterBalance`) replace the search.
 
-Attributes of the same role in the workload share a center.  Where the Gram of an attribute is
-invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
-is optimal by symmetry and is not tuned.
+Attributes of the same role in the workload share a center.  If the Gram of an attribute is invariant
+under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center is optimal
+by symmetry and is not tuned.
 
-**Cache.**  An equal workload in the same process gets the cached split.  For other workloads on the
-same attributes the cached numbers are initial values of a new search.
+**Cache.**  If the same workload was tuned before in this process, its centers and complements are
+read from the cache.  For another workload on the same attributes, the cached values are the initial
+values of a new search.
 """
 
 from __future__ import annotations
@@ -76,13 +79,12 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """Objective S of a separable workload, with the best center of each role for fixed others.
+    """Objective S of a separable workload, and the best center of one role for fixed other centers.
 
     Parameters
     ----------
     problem : objective of the workload; the Gram of every space has one term.
-    tuned_pieces : mapping from tuned roles to the numbers of their two pieces, see
-        `separable_pieces`.
+    tuned_pieces : result of `separable_pieces`: the indices of the two pieces of every tuned role.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class CenterBalance:
             for k, _, coefficient in terms
             for numbers, weight in coefficient.items()
         ]
-        # number that fills short rows; it refers to an additional entry with the value 1
+        # short rows are filled with this index, at which arrays of values have an additional 1
         padding = len(problem.pieces)
         self._inside = _padded(
             [[number for _, number in factors] for _, factors, _ in terms], padding
@@ -104,21 +106,21 @@ class CenterBalance:
         self._kind = np.array([k for k, *_ in monomials], dtype=np.int64)
         self._weights = np.array([weight for *_, weight in monomials])
         self._counts = np.array([kind.count for kind in problem.kinds], dtype=float)
-        # number of a piece whose centers are not tuned -> its smallest error L
+        # smallest errors L of the pieces whose centers are not tuned, by index
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and a mapping from roles to the number c of their best center.
+        """Return S at some centers, and for every role the parameter c of its next center.
 
-        The best center minimises S while all other centers are fixed, and is
-        `CenterProblem.optimal_center` for c.  ``centers`` maps roles to vectors of shape (n,).
+        The next center of a role is `CenterProblem.optimal_center` for c; it minimises S while the
+        centers of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
 
         Notes
         -----
-        L denotes the smallest error of the role's piece inside, and s the scalar of its piece
-        outside.  At fixed other centers dS = a dL + b ds.  The center of the optimal strategy on
-        all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c).  It therefore minimises a L + b s
-        if b / a = sqrt(L / (s + c)), which is solved for c.
+        Let L be the smallest error of the role's piece inside the space, and s the scalar of its
+        piece outside.  While other centers are fixed, dS = a dL + b ds.  The center of the optimal
+        strategy on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c).  So it minimises
+        a L + b s if b / a = sqrt(L / (s + c)), an equation that is solved for c.
         """
         state = Evaluation(problem=self.problem, centers=centers)
         padding = len(self.problem.pieces)
@@ -128,11 +130,11 @@ class CenterBalance:
         for number in np.unique(self._outside[self._outside < padding]).tolist():
             scalars[number] = state.scalar(number)
         inside, outside = values[self._inside], scalars[self._outside]
-        # per class of spaces: L = product of values * sum of products of scalars
+        # for every class of spaces, L = (product of values) * (sum of products of scalars)
         product = inside.prod(axis=1)
         total = np.bincount(self._kind, self._weights * outside.prod(axis=1), len(product))
         roots = np.sqrt(product * total)
-        # derivatives of S by L of every class, by the values, and by the scalars
+        # derivatives of S by the L of every class, by every value, and by every scalar
         by_L = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
         by_value = _sums_by_piece(
             self._inside, (by_L * total)[:, None] * _products_of_others(inside), padding
@@ -151,7 +153,7 @@ class CenterBalance:
         return float(self._counts @ roots), offsets
 
     def _value(self, state: Evaluation, number: int) -> float:
-        """Return the smallest error of a piece inside, 0 if its Gram is zero."""
+        """Return the smallest error for the residual Gram of a piece, 0 if the Gram is zero."""
         if number in self._fixed_values:
             return self._fixed_values[number]
         value = state.optimum(number)[0] if state.is_nonzero(number) else 0.0
@@ -161,11 +163,11 @@ class CenterBalance:
 
 
 def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return a mapping from tuned roles to the numbers of their pieces, (inside, outside).
+    """Return for every tuned role the indices (inside, outside) of its two pieces.
 
-    The first piece has the role's attribute inside the residual space, the second outside.  The
-    mapping is empty if the workload is not separable: if a tuned role has several families, or is
-    in a part on several attributes, or if the Gram of some space has several terms.
+    The attribute of the role is inside the residual space in the first piece, and outside in the
+    second.  The mapping is empty if the workload is not separable: if a tuned role has several query
+    families or is in a part on several attributes, or if the Gram of some space has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
@@ -183,7 +185,7 @@ def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
 
 
 def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
-    """Return rows of numbers as an array, shape (rows, longest); short rows end in ``filling``."""
+    """Return rows of different lengths as one array, filled up with ``filling`` at their ends."""
     longest = max(map(len, rows), default=0)
     out = np.full((len(rows), longest), filling, dtype=np.int64)
     for padded_row, row in zip(out, rows, strict=True):
@@ -192,7 +194,7 @@ def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
 
 
 def _products_of_others(values: Array) -> Array:
-    """Return for every entry the product of the other entries in its row."""
+    """Return an array of the same shape: for every entry, the product of all others in its row."""
     if not values.shape[1]:
         return values
     return np.column_stack(
@@ -201,23 +203,25 @@ def _products_of_others(values: Array) -> Array:
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
-    """Return for every piece the sum of the ``shares`` at its number, shape (pieces + 1,).
+    """Return for every piece the sum of the ``shares`` at the entries with its index.
 
-    ``numbers`` and ``shares`` have the same shape.  ``padding`` is the number of pieces, and the
-    number at unused entries.
+    ``numbers`` holds indices of pieces and has the shape of ``shares``.  Unused entries have the
+    index ``padding``, which is the number of pieces.  The result has shape (padding + 1,).
     """
     return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
 
 
-# stopping rules of the strategy searches within the gradient search and the fixed-point iteration
+# stopping rule of every strategy search in a step of L-BFGS
 FINE_OPTIONS = Options(gap=2e-6, evaluations=200)
+# stopping rule of every strategy search in a round of the fixed-point iteration
 BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
-# largest number of steps of L-BFGS, and of rounds of the fixed-point iteration
+# largest number of steps of L-BFGS
 LBFGS_STEPS = 60
+# largest number of rounds of the fixed-point iteration
 MAX_BALANCE_ROUNDS = 12
-# the iteration ends if a round is predicted to lower S by less than this share
+# the fixed-point iteration ends if the next round is expected to lower S by less than this share
 MIN_RELATIVE_GAIN = 1e-6
-# values of c for the initial centers of L-BFGS, see `CenterProblem.scalar_center`
+# values of the parameter c of `CenterProblem.scalar_center` that are tried as initial centers
 INITIAL_SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -227,26 +231,27 @@ def tuned_centers(
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:
-    """Return a mapping from attributes to centers, shape (n_i,), at which S is small.
+    """Return tuned centers: a mapping from attributes to vectors of shape (n_i,) with sum 1.
 
-    Attributes whose centers are not tuned are absent.  The mapping is empty for workloads with
-    weights of single queries.
+    Attributes whose centers stay uniform are absent.  The mapping is empty for workloads with
+    weights of single queries.  At the time limit the best centers so far are returned.
 
-    Guarantee: S is at most that of uniform centers, or of ``start`` for a separable workload, up to
-    the gap of the strategy searches.  Only groups that fit into the allowance count.  At the time
-    limit the best centers so far are returned.
+    Guarantee, up to the gap of the strategy searches and for the groups that fit into the
+    allowance: S is at most its value at the initial centers.  These are ``start`` for a separable
+    workload, otherwise uniform.
 
     Parameters
     ----------
     workload : the queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    start : centers of a similar workload: initial values; for a workload that is not separable,
-        only if they are better than uniform ones.
+    start : centers of a similar workload, the initial centers of a separable workload; for another
+        workload they are used if they are better than uniform ones.
     allowance : limits of memory and time.
     """
     problem = CenterProblem(workload, watch, allowance)
     if not separable_pieces(problem):
-        # a wide attribute with interval queries has no matrix for the gradient search
+        # the gradient search needs the matrix of an attribute, which wide attributes with interval
+        # queries do not have; they keep uniform centers
         structured = problem.structured_roles
         problem.tuned = [role for role in problem.tuned if role not in structured]
     if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
@@ -260,7 +265,7 @@ def tuned_centers(
 
 
 class _Search:
-    """Search for centers with small S; ``best`` holds the best ones so far, by role."""
+    """Search for centers with small S; ``best`` maps roles to the best centers so far."""
 
     def __init__(self, problem: CenterProblem) -> None:
         self.problem = problem
@@ -268,17 +273,17 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives by the centers; store the centers if S is the smallest."""
+        """Return S and its derivatives by the centers; store centers with the smallest S so far."""
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
         return S, by_role
 
     def run(self, initial: Mapping[Role, Array]) -> None:
-        """Run the fixed-point iteration for a separable workload, otherwise gradient search.
+        """Run the fixed-point iteration for a separable workload, the gradient search for another.
 
-        The gradient search starts at ``initial`` if better than uniform centers, otherwise at the
-        best of uniform centers and those with one scalar c.
+        The gradient search starts at the centers ``initial`` if they are better than uniform ones,
+        otherwise at the best of uniform centers and `CenterProblem.scalar_center` for several c.
         """
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
         if pieces := separable_pieces(self.problem):
@@ -293,16 +298,16 @@ class _Search:
                     {role: self.problem.scalar_center(role, c) for role in self.problem.tuned}
                 )
                 self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
-        # from here on S has a smaller gap, so that it cannot be compared with earlier values
+        # from here on S is computed with a smaller gap and cannot be compared with earlier values
         self.problem.options, self.lowest = FINE_OPTIONS, math.inf
         self._descend(self.best)
 
     def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
-        """Run the fixed-point iteration for the centers of a separable workload.
+        """Run the fixed-point iteration for the centers of a separable workload, from ``start``.
 
-        Every round replaces all centers at once; each new center is the best one for the other
-        centers of the previous round.  Stop when the predicted decrease of S is below
-        ``MIN_RELATIVE_GAIN`` * S, or after ``MAX_BALANCE_ROUNDS`` rounds.
+        Every round replaces all centers.  The new center of a role is the best one while all other
+        roles have their centers of the previous round.  The iteration ends when the next round is
+        expected to lower S by less than ``MIN_RELATIVE_GAIN`` * S, or after ``MAX_BALANCE_ROUNDS``.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf
@@ -311,7 +316,7 @@ class _Search:
             gain = self.lowest - S
             if gain > 0.0:
                 self.lowest, self.best = S, centers
-            # the gain of the next round is predicted from the ratio of the last two
+            # the expected gain of the next round is the last gain times the ratio of the last two
             ratio = min(1.0, gain / previous_gain) if math.isfinite(previous_gain) else 1.0
             if gain * ratio < MIN_RELATIVE_GAIN * S or not offsets:
                 return
@@ -329,7 +334,7 @@ class _Search:
             }
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
-        """Minimise S by L-BFGS on the centers of all tuned roles, from the centers ``start``."""
+        """Minimise S over the centers of all tuned roles by L-BFGS, from the centers ``start``."""
         import scipy.optimize
 
         sizes = [self.problem.sizes[r] for r in self.problem.tuned]
@@ -364,25 +369,26 @@ class _Search:
 
 # version of the cached numbers, part of every cache key
 FORMAT = "split/2"
-# expected time in seconds and number of steps of the search for centers, per residual space whose
-# Gram is not one product of factors on single attributes
+# expected time in seconds, and expected number of steps of the search for centers, per residual space
+# whose Gram is not one product of factors on single attributes
 MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
-# additional time in seconds per residual space with a factor on several attributes, whose rows are
-# computed again in every step
+# additional time in seconds per residual space with a factor on several attributes, because the rows
+# of the factor are computed again in every step
 JOINT_ROWS_SECONDS = 0.4
-# expected number of steps for such a space if complements of pairs exceed the limits
+# expected number of steps per residual space with a factor on several attributes, if tuning
+# complements exceeds the limits
 UNTUNED_PAIR_STEPS = 2_500
 # expected number of steps for the center of an attribute of a separable workload
 SEPARABLE_STEPS = 40
 
 
 class SplitMemory:
-    """Tuned centers and complements of one workload, from a cache or from a new search.
+    """Returns tuned centers and complements of one workload, from a cache or from a new search.
 
     Parameters
     ----------
     workload : the workload.
-    cache : storage of the tuned numbers, None for no storage.
+    cache : store of tuned centers and complements; None for no store.
     allowance : limits of memory and time of a search.
     """
 
@@ -406,7 +412,8 @@ class SplitMemory:
     def centers(self, watch: Listener) -> Split:
         """Return the split with tuned centers and no complements."""
         if cyclic(self.workload):
-            # before the cache key, because hashing 100,000 groups takes longer than planning
+            # tested before the cache is used, because hashing 100,000 groups for the key takes
+            # longer than planning
             return UNIFORM
         cuts = np.cumsum(self.sizes)
         cached_values, is_final = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
@@ -437,7 +444,7 @@ class SplitMemory:
             return Split(centers=centers, complements=complements)
 
         def start(length: int) -> Array | None:
-            """Return the cached numbers as initial values, if there are ``length`` finite ones."""
+            """Return the cached values if they are ``length`` finite numbers, None if not."""
             fits = (
                 cached_values is not None
                 and len(cached_values) == length
@@ -450,14 +457,15 @@ class SplitMemory:
         return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
-        """Return cached numbers of a split, or None, and whether they are used without a search.
+        """Return the cached values of a split, and whether they can be used without a search.
 
-        They are those of this workload, or else of another one on the same attributes.  They are
-        used without a search if this process computed them for this workload.
+        The values are those of this workload.  If there are none, they are those of another workload
+        on the same attributes, or None.  They can be used without a search only if this process
+        computed them for this workload.
 
         Parameters
         ----------
-        length : required length of the numbers; None for any.
+        length : required number of values; None for any number.
         kind : "centers" or "complements".
         """
         if self.cache is None:
@@ -469,18 +477,18 @@ class SplitMemory:
         return None, False
 
     def _store(self, values: Array, kind: str) -> None:
-        # the result of a search that the time limit ended is not stored, because a later call may
-        # have more time
+        # the result is not stored if a limit ended the search, because a later call may have more
+        # time or memory
         if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)
 
 
 def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
-    """Return whether complements of pairs are tuned, and whether centers are.
+    """Return whether complements of pairs are tuned, and whether centers are tuned.
 
-    Complements are tuned if the limits allow it.  Centers are tuned if complements are not, or if
-    some pair has product groups only, for which tuned centers may be more accurate.
+    Complements are tuned if the workload and the limits allow it.  Centers are tuned if complements
+    are not, or if some pair has product groups only: tuned centers may be more accurate for it.
     """
     tunes_complements = can_tune(workload) and affordable(workload, allowance)
     return tunes_complements, not tunes_complements or has_product_only_pair(workload)
@@ -489,7 +497,7 @@ def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]
 def split_seconds(
     workload: Workload, subs: Sequence[Subworkload], factors: Sequence[Factor], allowance: Allowance
 ) -> float:
-    """Return the expected time of the search for a split, in seconds on one idle core.
+    """Return the expected time of tuning centers and complements, in seconds on one idle core.
 
     ``subs`` and ``factors`` are those of the decomposition with uniform centers.
     """
@@ -521,8 +529,8 @@ def split_seconds(
 def _evaluation_seconds(sub: Subworkload, factors: Sequence[Factor]) -> float:
     """Return the expected time of one evaluation of the dual of a subworkload, in seconds.
 
-    A product is solved factor by factor.  A sum of products takes one matrix, whose order is the
-    number of rows if all factors are stored as rows.
+    A Gram that is one product is solved factor by factor.  A Gram with several terms is solved as
+    one matrix; its order is the number of rows if all factors are stored as rows.
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:

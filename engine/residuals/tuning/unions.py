@@ -41,55 +41,58 @@ from engine.workload import Group, Part, Workload, joint_part
 # largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
 # largest number of multiplications per step for a union of all spaces, which is the best of all
-# matrix mechanisms; it allows 2,046 cells of full rank
+# matrix mechanisms; a strategy of full rank may have 2,046 cells
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
-# largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS:
-# searches on few rows of many cells converge slowly
+# largest number of cells of a union of all spaces if it needs more than MAX_STEP_MULTIPLICATIONS,
+# because searches with few rows on many cells converge slowly
 MAX_LOW_RANK_CELLS = 4_096
-# time in seconds that a union of all spaces may take even if tuning separate spaces takes less; it
-# suffices for 690 cells
+# time in seconds that a union of all spaces may take even if tuning separate spaces takes less time;
+# it is enough for 690 cells
 MAX_FULL_DOMAIN_S = 1.4
-# largest time in seconds for the variances of all queries on a single attribute, to form a union
+# no union is formed on a single attribute if the variances of its queries would take longer than
+# this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table: records are counted in each, and each has a dual weight
+# largest number of cells of a union's table: all its cells are counted, and each has a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
 # largest number of cells of a product group whose variances in a union of all spaces are computed
 # from its factors, without one row per query
 MAX_PRODUCT_CELLS = 4_096
-# measured number of steps of the search for a union's strategy: for a Gram of full rank, and for
-# other Grams
+# measured number of steps of the search for a union's strategy, for Grams of full rank and for Grams
+# of low rank
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
 # shortest time of the search for a union's strategy, in seconds
 MIN_SEARCH_S = 0.01
 # time to compute one entry of a query row and split it between residual spaces, in seconds
 SECONDS_PER_ENTRY = 3e-8
-# number of multiplications in SECONDS_PER_ENTRY
+# number of multiplications that take SECONDS_PER_ENTRY
 MULTIPLICATIONS_PER_ENTRY = 600
-# number of entries that take as long as the variance of one query from the factors of its group
+# computing the variance of one query from the factors of its group takes as long as this number of
+# entries
 ENTRIES_PER_VARIANCE = 10
-# with more residual spaces than this, unions of some of them are not formed, as they gain little
+# with more residual spaces than this, only a union of all spaces is considered, because unions of
+# some of them gain little
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
-# largest ratio of query weights in a union: above it, rounding errors of the Gram may be as large as
-# the contribution of queries with a small weight
+# largest ratio of query weights in a union; with a larger ratio, rounding errors of the Gram may be
+# as large as the contribution of the queries with the smallest weight
 MAX_WEIGHT_RATIO = 1e9
 
 
 def unite(
     parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
 ) -> Decomposition:
-    """Return the decomposition with the residual spaces of each union replaced by one subworkload.
+    """Replace the residual spaces of every union of the split by one subworkload.
 
-    The unions are those of the split.  A new subworkload is on the table of all attributes of its
-    union, and its Gram includes the products of components in different spaces.
+    The new subworkload is on the table of all attributes of the union.  Its Gram includes the
+    products of a query's components in different residual spaces.
 
     Raises
     ------
-    ValueError : the unions are too large or do not fit the decomposition; does not happen with
-        those of `choose_unions`.
+    ValueError : a union is too large or does not fit the decomposition.  This cannot happen with the
+        unions that `choose_unions` returns.
     """
     if not split.unions:
         return parts
@@ -129,7 +132,7 @@ def unite(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
         gram = factor.dense()
-        # unions of many pairs have the same Gram up to rounding errors: they share a subworkload
+        # unions with equal Grams up to rounding errors, as on many pairs, share one subworkload
         matches = [
             number
             for other, number in stored_grams
@@ -173,10 +176,10 @@ def _split_signature(
 def union_factor(
     workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split
 ) -> Factor:
-    """Return the Gram of the workload's queries on several residual spaces jointly.
+    """Return one Gram of the workload's queries on several residual spaces together.
 
-    ``spaces`` holds the positions of each space's attributes in ``attributes``.  The residual
-    coordinates of the first space come first, then those of the second, and so on.
+    ``spaces`` holds the positions of each space's attributes in ``attributes``.  The Gram has the
+    residual coordinates of the first space, then those of the second space, and so on.
     """
     sizes = workload.schema.sizes(attributes)
     coordinates = positions(sizes, spaces)
@@ -207,14 +210,13 @@ def group_rows(
     Returns
     -------
     inside : positions in ``attributes`` of the attributes that the group has.
-    rows : shape (rows, cells of these attributes), with coefficients in place of cells, see
-        `pieces`.  The rows have the same Gram as those of the queries, but are at most as many as
-        cells.
+    rows : rows with the same Gram as the coefficients of the queries, in the order of `pieces`, shape
+        (rows, cells of the attributes ``inside``).  There are at most as many rows as cells.
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # per-query weights and complements are not products over the parts, so all parts are replaced
-    # by one part on all attributes
+    # weights of single queries and complements couple the parts, so that one part on all attributes
+    # replaces them
     if group.query_weights is not None or (
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):
@@ -252,25 +254,28 @@ def choose_unions(
 ) -> dict[Space, tuple[Space, ...]]:
     """Choose which residual spaces of the workload are measured jointly.
 
-    The result maps the attributes of every union to its residual spaces.  If computing time and
-    memory allow it, there is one union of all spaces.  Otherwise spaces are collected into clusters
-    of overlapping attributes, the spaces with most attributes first, and every space belongs to the
-    largest cluster that contains its attributes.
+    If computing time and memory allow it, there is one union of all spaces.  Otherwise attribute
+    sets that overlap are merged into clusters, large sets first, and every residual space belongs to
+    the largest cluster that contains its attributes.
 
     With more than `MAX_SPACES` spaces only a union of all spaces is considered.  On a single
-    attribute there is no union if its variances would take too long.  A union answers the span of
-    its queries only, so there are none if a group of positive weight has queries of weight 0, or if
-    the weights of the queries differ by more than the factor `MAX_WEIGHT_RATIO`.
+    attribute there is no union if the variances of its queries would take too long.  A union answers
+    only the span of its queries.  So there is no union if a group of positive weight has queries of
+    weight 0, or if the weights of queries differ by more than the factor `MAX_WEIGHT_RATIO`.
 
     Parameters
     ----------
     workload : queries with their weights.
     spaces : residual spaces of the decomposition.
     memory_limit : largest memory of one search, in bytes.
-    separate_seconds : function that returns the expected time of tuning without unions.
-        A union of all spaces, which is the best of all matrix mechanisms and needs no tuning, may
-        take as long, or `MAX_FULL_DOMAIN_S` if that is more.
-    left : time until the time limit, in seconds, which a union of all spaces must not exceed.
+    separate_seconds : function that returns the expected time of tuning without unions.  A union of
+        all spaces may take this time or `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the
+        best of all matrix mechanisms and needs no tuning.
+    left : time until the time limit, in seconds; a union of all spaces must not take longer.
+
+    Returns
+    -------
+    A mapping from the attributes of every union to its residual spaces.
     """
     everything = workload.schema.ranked(set().union(*spaces))
     if not everything or (
@@ -288,7 +293,7 @@ def choose_unions(
         return {}
 
     def work(attributes: Space) -> float:
-        """Return the multiplications per step of a union, infinite if it is too large."""
+        """Return the number of multiplications per step of a union, infinite if it is too large."""
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
         spaces_inside = _inside(spaces, attributes)
@@ -304,8 +309,8 @@ def choose_unions(
             return math.inf
         return work_of(workload, attributes, spaces_inside, memory_limit)
 
-    # on one attribute, separate strategies of the total and of the residual space with the optimal
-    # center are as accurate as a union, and take less time
+    # On one attribute, a union is no more accurate than separate strategies of the total and of the
+    # residual space with the optimal center, which take less time.
     if (
         len(everything) == 1
         and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
@@ -327,15 +332,16 @@ def choose_unions(
     if len(spaces) > MAX_SPACES:
         return {}
     if math.fsum(map(_entries, workload.groups)) > MAX_ROW_ENTRIES:
-        # the total stays outside the unions: every query has a component in it, and complements,
-        # which are tuned later, may couple it to all queries
+        # The total is left out of the unions: every query has a component in it, and complements,
+        # which are tuned later, may couple it to all queries.
         spaces = [space for space in spaces if space]
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
             continue
-        # extend the cluster that shares most attributes with the space, or start a new one if every
-        # extended cluster would exceed the limit of multiplications
+        # The space is added to the cluster with which it shares most attributes.  If the extended
+        # cluster would exceed the limit of multiplications, the next cluster is tried, and in the
+        # end a new one.
         for cluster in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
             if cluster and not set(cluster) & set(space):
                 continue
@@ -357,14 +363,15 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 def _entries(
     group: Group, least: int = 0, closed_form: bool = False, parts: Sequence[Part] | None = None
 ) -> float:
-    """Return the number of entries of a group's query rows, a measure of the time of its variances.
+    """Return the number of entries of a group's query rows, which measures the time of its variances.
 
     Parameters
     ----------
-    least : number of entries that each row counts at least.
-    closed_form : whether variances are computed from the factors of product groups; the result is
-        then the number of entries that would take as long.
-    parts : parts of the group whose rows are counted; None for all.
+    group : the queries; with weight 0 they have no entries.
+    least : shorter rows are counted as rows with this number of entries.
+    closed_form : whether variances of product groups are computed from their factors.  For such a
+        group, the result is the number of entries that would take the same time.
+    parts : parts of the group whose rows are counted; None for all parts.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
@@ -384,20 +391,20 @@ def _has_closed_form_variances(
 ) -> bool:
     """Return whether variances of product groups are computed from factors, not from query rows.
 
-    They are if the union contains the attributes of all weighted groups and measures all residual
-    coordinates of its spaces.
+    This is possible if the union has the attributes of all groups with positive weight, and if it
+    measures all residual coordinates of its spaces.
     """
     inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
     return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
 
 
 def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
-    """Return the weighted groups with at least one of the attributes."""
+    """Return the groups of positive weight that have at least one of these attributes."""
     return [g for g in workload.groups if g.weight > 0.0 and set(g.attributes) & set(attributes)]
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    """Return the number of cells of a part's table on its attributes among ``inside``."""
+    """Return the number of cells of the table on those attributes of a part that are in ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )
@@ -406,10 +413,10 @@ def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
 def _assign_spaces(
     clusters: Sequence[Space], spaces: Collection[Space]
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return a mapping from clusters to the residual spaces inside them, each space once.
+    """Assign every residual space to the largest cluster that contains its attributes.
 
-    A cluster is a set of attributes; larger clusters get their spaces first, and clusters with a
-    single space are left out.
+    A cluster is a set of attributes.  The result maps clusters to their spaces; clusters that would
+    have a single space are left out.
     """
     free, out = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
@@ -426,7 +433,7 @@ def work_of(
 ) -> float:
     """Return the number of multiplications per step of the search for a union's strategy.
 
-    Infinite if the union exceeds the limits of cells, of entries of query rows, or of memory.
+    The result is infinite if the union exceeds the limit of cells, of query rows, or of memory.
 
     Parameters
     ----------
@@ -501,7 +508,7 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected memory of the search for a union's strategy, in bytes."""
     cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    # about half of the upper bound is in use at once
+    # measured: about half of the upper bound is in use at the same time
     row_bytes = 0.5 * rows_of_union(workload, attributes, spaces)
     return max(dense_bytes(rank, dimension_of(workload, spaces), cells), row_bytes)
 
@@ -516,20 +523,21 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
-    They are computed query by query, unless the union covers all spaces and the queries are
-    products.  Parts of a group without attributes of the union's spaces only multiply all variances
-    by a number, and groups with equal parts on the same spaces are computed once.
+    Variances are computed query by query, or from factors for product groups if
+    `_has_closed_form_variances`.  Parts of a group without attributes in the union's spaces only
+    multiply all variances by a number and take no time.  Groups with equal parts on the same spaces
+    are computed once.
     """
     multiplications_per_query = dimension_of(workload, spaces) * rank_of(
         workload, attributes, spaces
     )
     closed_form = _has_closed_form_variances(workload, attributes, spaces)
-    # a complement, which only pairs with a joint part have, couples the spaces inside its pair, so
-    # that queries on them are not products
+    # Pairs with a part on both attributes may have a complement.  It couples the residual spaces
+    # inside the pair, so that queries on these spaces are not products.
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
-    # (spaces, parts) -> entries of the query rows, and cells per row
+    # mapping from (spaces, parts) to the number of entries of the query rows and the cells per row
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
         names = set(group.attributes)
