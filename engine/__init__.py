@@ -169,7 +169,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first access, so that a program loads only the modules it uses."""
+    """Return a public name; its module is imported on the first access, to shorten the start."""
     if name == "__version__":
         return _version()
     if name not in _MODULES:

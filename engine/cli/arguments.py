@@ -1,8 +1,7 @@
 """Options shared by several commands: workload, budget, records, stored release, mechanism.
 
-For each of these a function ``add_*`` declares the options, and another function converts the parsed
-arguments to values of the engine. Mechanism options, in the form ``name=value``, are checked before
-any file is read.
+The functions ``add_*`` add options to the parser of a command. The other functions return the value
+that these options define, such as `workload_of` for the options of `add_workload_options`.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
-    """Add the option ``--workload`` to ``group``, a group of alternative options, or to ``command``."""
+    """Add the option ``--workload`` to a command, or to ``group``, a group of alternative options."""
     help_text = "workload as JSON, or as SQL that counts records"
     help_text += "" if group else "; by default --ways"
     (group or command).add_argument("--workload", type=Path, metavar="FILE", help=help_text)
@@ -105,7 +104,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
 def _workload_from_options(args: argparse.Namespace) -> Workload:
     if args.workload is None:
         if args.schema is None:
-            raise WorkloadError("There is no workload. Give --workload, or --schema with --ways.")
+            raise WorkloadError("No workload is given. Give --workload, or --schema with --ways.")
         if args.whole_numbers:
             raise WorkloadError(
                 "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it"
@@ -114,7 +113,8 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
         families = {name: Levels(levels) for name, *levels in args.levels}
         if len(families) < len(args.levels):
             raise WorkloadError(
-                "--levels has an attribute twice. Give all levels of an attribute in one option."
+                "--levels is given twice for an attribute. Give all levels of an attribute in one"
+                " option."
             )
         ways = tuple(args.ways or (1, 2, 3))
         return Workload.all_ways(schema_of(args.schema), ways, families or "auto")
@@ -131,17 +131,17 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
 def workload_from_file(
     path: Path, schema: Schema | None, *, integer_columns: Sequence[str] = ()
 ) -> Workload:
-    """Return the workload in a JSON or SQL file.
+    """Return the workload in a JSON file, or in an SQL file if the name ends in ``.sql``.
 
     Parameters
     ----------
-    schema : required for SQL. A workload in JSON contains its schema; if one is given, the two must
-        be equal.
+    schema : schema of the workload, which is required for SQL. A JSON file contains a schema, which
+        must be equal to this one unless it is None.
     integer_columns : attributes in the SQL whose values are integers.
 
     Raises
     ------
-    WorkloadError : if the file is not a workload, or its schema is another one.
+    WorkloadError : if the file does not contain a workload with this schema.
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
@@ -152,7 +152,7 @@ def workload_from_file(
         workload_from_json = Workload.from_json(text)
         if schema is not None and workload_from_json.schema != schema:
             raise WorkloadError(
-                f"The workload {path} contains another schema than --schema. Leave --schema out, or"
+                f"The schema in the workload {path} differs from --schema. Leave --schema out, or"
                 " write the workload as SQL."
             )
         return workload_from_json
@@ -182,7 +182,7 @@ def schema_of(path: Path) -> Schema:
 
 
 def file_bytes(path: Path, error: type[EngineError]) -> bytes:
-    """Return the content of a file; raise an error of the type ``error`` if it cannot be read."""
+    """Return the content of a file, or raise an ``error`` if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError as reason:
@@ -192,7 +192,7 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 
 
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options for a privacy budget in each of its units."""
+    """Add one option per unit of a privacy budget, of which only one can be given."""
     unit = command.add_mutually_exclusive_group(required=required)
     end = "" if required else "; by default none"
     for name, metavar, help_text in (
@@ -226,7 +226,8 @@ def add_budget_options(command: argparse.ArgumentParser, *, required: bool = Tru
 def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     """Return the budget from the options of `add_budget_options`.
 
-    Without ``--rows-per-person`` the number of rows per person is that of the schema, or 1.
+    Without ``--rows-per-person`` the limit on rows per person is that of ``schema``, or 1 if the
+    schema has no limit.
     """
     if (args.epsilon is None) != (args.delta is None):
         raise BudgetError(
@@ -247,14 +248,14 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
         return Budget.approx(args.epsilon, args.delta, **unit)
     if args.mu is None:
         raise BudgetError(
-            "There is no budget. Give one of --pcost, --rho, --mu, --pure-epsilon, or --epsilon"
+            "No budget is given. Give one of --pcost, --rho, --mu, --pure-epsilon, or --epsilon"
             " with --delta."
         )
     return Budget.gdp(args.mu, **unit)
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:
-    """Return a budget for ``--json``: its cost in every unit, and its privacy unit."""
+    """Return a budget for ``--json``: its value in every unit, rows per person and neighbours."""
     unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
     return {
         "pcost": budget.pcost,
@@ -267,24 +268,28 @@ def budget_data(budget: Budget) -> dict[str, Any]:
 
 
 def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
-    """Return the format of the file ``out``: ``name``, or its ending if ``name`` is None.
+    """Return the format of an output file: ``name``, or the ending of the file if that is None.
 
     Raises
     ------
-    PlanError : if ``name`` is None and the ending is not one of ``forms``.
+    PlanError : if ``name`` is None and the ending is not one of the formats ``forms``.
     """
     ending = out.suffix.lower().lstrip(".")
     if name is None and ending not in forms:
         listed = ", ".join(f".{form}" for form in forms)
         alternative = ", or name the --format" if "zip" in forms else ""
         raise PlanError(
-            f"The file --out {out} has none of the endings {listed}. Give one of them{alternative}."
+            f"The name of the file {out} does not end in one of {listed}. Give a name with one of"
+            f" these endings{alternative}."
         )
     return name or ending
 
 
 def add_records_options(command: argparse.ArgumentParser, text: str = "the records") -> None:
-    """Add the options for the source of the records, or of their counts."""
+    """Add the options that name the records, or a file of their counts.
+
+    ``text`` is the help text of ``--data``.
+    """
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="PATH", help=text)
     source.add_argument(
@@ -299,7 +304,7 @@ def add_records_options(command: argparse.ArgumentParser, text: str = "the recor
 
 
 def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the option ``--source`` for database tables that the settings of this machine name."""
+    """Add the option ``--source``, the name of a database table in a settings file."""
     sources.add_argument(
         "--source",
         metavar="NAME",
@@ -325,13 +330,13 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
 
 
 def records_of(args: argparse.Namespace) -> Any:
-    """Return the records from the options of `add_records_options`, as a source that `measure` reads."""
+    """Return the records that the options of `add_records_options` name, in a form for `measure`."""
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:
         if is_text:
             raise DataError(
-                "--sheet is for workbooks, and --delimiter and --encoding are for text files. Give"
-                " only those for your file."
+                "--sheet is for workbooks, and --delimiter and --encoding are for text files. Leave"
+                " out those that do not apply to your file."
             )
         if args.source is not None:
             raise DataError(
@@ -349,13 +354,14 @@ def records_of(args: argparse.Namespace) -> Any:
 def _counts_path(text: str) -> Path:
     if not text.lower().endswith(COUNTS_ENDING):
         raise argparse.ArgumentTypeError(
-            f"{text} does not end in {COUNTS_ENDING}. Give a file written by count or counts merge."
+            f"The name {text} does not end in {COUNTS_ENDING}. Give a file that the command count or"
+            " counts merge has written."
         )
     return Path(text)
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    """Add the options for columns that are not attributes of the schema."""
+    """Add the options that name columns of the records that are not attributes of the schema."""
     command.add_argument(
         "--person",
         metavar="COLUMN",
@@ -376,7 +382,10 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -> None:
-    """Add the options of the rule that chooses between coarse and fine; ``share`` is the default."""
+    """Add the options of the rule that chooses between coarse and fine.
+
+    ``share`` is the default of ``--share``; None stands for no rule.
+    """
     command.add_argument(
         "--share",
         type=number,
@@ -397,12 +406,12 @@ def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -
 
 
 def named_columns(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_column_options` as keyword arguments for the engine."""
+    """Return the options of `add_column_options` as keyword arguments of `measure`."""
     return {name: getattr(args, name) for name in ("person", "count_column", "ignore")}
 
 
 def refuse_seed_option(args: argparse.Namespace) -> None:
-    """Raise PlanError for ``--seed`` on a command that releases."""
+    """Raise PlanError if ``--seed`` is given to a command that releases records."""
     if args.seed is not None:
         raise PlanError(
             "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave"
@@ -412,7 +421,10 @@ def refuse_seed_option(args: argparse.Namespace) -> None:
 
 @contextmanager
 def option_names(remedy: str) -> Iterator[None]:
-    """Replace the advice of an `OtherRecords` error in the block by ``remedy``, which names options."""
+    """Context manager that replaces the advice in an `OtherRecords` error by ``remedy``.
+
+    The advice of the engine names Python arguments; ``remedy`` names options of the command line.
+    """
     try:
         yield
     except OtherRecords as error:
@@ -420,14 +432,14 @@ def option_names(remedy: str) -> Iterator[None]:
 
 
 def print_row_summary(rows: Intake) -> None:
-    """Print the summary of read and refused rows, for the curator only, to standard error."""
+    """Print how many rows were read and refused to standard error, for the curator only."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {in_options(text)}", file=sys.stderr)
 
 
 RELEASE_KEYS = "dataset key released rehearsal"
-# the receipt of a step of a two-stage release has "step:hash" in place of the hash of a plan
+# A receipt has the hash of its plan; that of a step of a two-stage release has "step:hash".
 _STEP_SEPARATOR = ":"
 
 
@@ -457,8 +469,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
 
     Raises
     ------
-    LedgerError : if no release, or more than one, matches.
-    PlanError : if the file is not a measurement.
+    LedgerError : if the options do not select exactly one release.
+    PlanError : if the file of ``--measurement`` does not contain a measurement.
     """
     if args.ledger is None:
         if args.key is not None or args.dataset is not None:
@@ -486,6 +498,7 @@ def release_of(args: argparse.Namespace) -> Measurement:
     receipt = ledger.find(key)
     if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
         return load_measurement(ledger, key)
+    # The key is that of a two-stage release: its second measurement contains the first one.
     steps = stepwise.resume(ledger, key)
     return steps.look if steps.finished is None else steps.finished
 
@@ -493,13 +506,16 @@ def release_of(args: argparse.Namespace) -> Measurement:
 def common_plan_of(
     args: argparse.Namespace, plans: Iterable[Plan], names: Sequence[str]
 ) -> CommonPlan:
-    """Return the common plan of ``plans``, with ``--chain`` as a chain of choices."""
+    """Return the common plan of several plans.
+
+    With ``--chain`` it decides between two of them at a time, otherwise between all at once.
+    """
     split = nested_choices if args.chain else coarse_or_fine
     return split(*plans, names=names)
 
 
 def head_of(measurement: Measurement) -> str:
-    """Return the first line of the printed text: dataset and time of a release, or "REHEARSAL"."""
+    """Return the first line of the output: dataset and time of a release, or "REHEARSAL"."""
     return (
         "REHEARSAL, not for publication"
         if measurement.rehearsal
@@ -508,10 +524,7 @@ def head_of(measurement: Measurement) -> str:
 
 
 def release_data(measurement: Measurement) -> dict[str, Any]:
-    """Return dataset, key and time of a release, and whether it is a rehearsal, for ``--json``.
-
-    The keys are `RELEASE_KEYS`.
-    """
+    """Return the entries of ``--json`` that identify a release, with the keys `RELEASE_KEYS`."""
     identity = {
         "dataset": measurement.dataset or None,
         "key": measurement.key or None,
@@ -521,16 +534,16 @@ def release_data(measurement: Measurement) -> dict[str, Any]:
 
 
 _OPTION_TYPES = get_type_hints(PlanOptions)
-_PROGRESS = "progress"  # option in Python only: the command line always shows progress
+_PROGRESS = "progress"  # an option in Python only, because the command line always shows progress
 _CONSTANTS = {"true": True, "false": False, "none": None, "null": None}
 _SHARED_OPTIONS = tuple(
     name for name in (*(f.name for f in fields(Mechanism)), *LIMITS) if name != _PROGRESS
 )
-_COMPARISON_LIMITS = ("time_limit", "memory_limit")  # limits of the complete comparison
+_COMPARISON_LIMITS = ("time_limit", "memory_limit")  # arguments of `comparison`, not of a mechanism
 
 
 def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the option for one mechanism, or with ``several`` for many, and the option ``--options``."""
+    """Add ``--mechanism``, or ``--mechanisms`` if ``several`` is True, and ``--options``."""
     names = [m.name for m in MECHANISMS]
     if several:
         command.add_argument(
@@ -566,7 +579,7 @@ def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises
     ------
-    PlanError : if the mechanism lacks one of the options, or a value is not allowed.
+    PlanError : if the mechanism has no option of a given name, or does not allow its value.
     """
     options = implied_options(_parse_options(args.options))
     checked_options(args.mechanism, options)
@@ -576,7 +589,14 @@ def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
 def mechanisms_of(
     args: argparse.Namespace,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
-    """Return pairs (mechanism, its checked options) to compare, and the limits of the comparison."""
+    """Return the mechanisms to compare, and the limits of the comparison.
+
+    The mechanisms are (name, options) pairs. The limits are keyword arguments of `comparison`.
+
+    Raises
+    ------
+    PlanError : if a mechanism has no option of a given name, or does not allow its value.
+    """
     chosen = (
         variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
     )
@@ -591,8 +611,8 @@ def mechanisms_of(
         else:
             suggestion = near_matches(name, own_options)
             raise PlanError(
-                f"The option {quote_public(text)} names none of the compared mechanisms"
-                f"{suggestion}. Name one of {', '.join(own_options)}."
+                f"The option {quote_public(text)} is for a mechanism that is not compared"
+                f"{suggestion}. Begin it with one of {', '.join(own_options)}."
             )
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
@@ -612,17 +632,17 @@ def mechanisms_of(
 
 
 def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse texts ``name=value`` to a dictionary of Python values."""
+    """Return a dictionary of the options in texts of the form ``name=value``."""
     options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise PlanError(
-                f"The option {quote_public(text)} is not of the form NAME=VALUE. Write it like"
+                f"The option {quote_public(text)} does not have the form NAME=VALUE. Write it like"
                 " centers=tuned."
             )
         if name in options:
-            raise PlanError(f"The option {quote_public(name)} occurs twice. Leave one of them out.")
+            raise PlanError(f"The option {quote_public(name)} is given twice. Give it once.")
         if name == _PROGRESS:
             raise PlanError(
                 "The option 'progress' is for Python; the command line always shows progress."
@@ -633,7 +653,7 @@ def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a value: a constant, JSON, or otherwise the text itself.
+    """Return the value of an option: true, false or none, a JSON value, or otherwise the text.
 
     >>> [_parse_value(text) for text in ("4", "best", "false", '{"age": "range"}')]
     [4, 'best', False, {'age': 'range'}]

@@ -1,4 +1,4 @@
-"""Commands budget and verify."""
+"""Commands ``budget`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _create(args: argparse.Namespace) -> Reply:
 def _add(args: argparse.Namespace) -> Reply:
     """Run ``budget add``: add a dataset with its total budget."""
     ledger, total = Ledger(args.ledger), budget_of(args)
-    # totals in mu, or in epsilon with delta, are points on the privacy curve of Gaussian noise
+    # A total in mu, or in epsilon with delta, is a statement about Gaussian noise only.
     kind = "gdp" if args.mu is not None or args.epsilon is not None else None
     with warnings.catch_warnings(record=True) as similar:
         warnings.simplefilter("always", ConfusableName)
@@ -125,11 +125,9 @@ def _change(args: argparse.Namespace) -> Reply:
 
 
 def _meaning(status: DatasetStatus, total: Budget) -> str:
-    """Return sentences that state the guarantee of a total.
-
-    A total in zCDP may pay for releases with Laplace noise, too; then only rho is valid, and not
-    the epsilon of Gaussian noise.
-    """
+    """Return sentences that state the guarantee of the total budget of a dataset."""
+    # A total in rho can pay for releases with Laplace noise, for which the epsilon of Gaussian
+    # noise is not valid.
     mixed = (
         " If some releases use Laplace noise, only the statement in rho is valid."
         if status.definition.kind == "zcdp"
@@ -139,7 +137,7 @@ def _meaning(status: DatasetStatus, total: Budget) -> str:
 
 
 def _status_data(status: DatasetStatus) -> dict[str, object]:
-    """Return total, spent and remaining budget of a dataset for ``--json``."""
+    """Return the entries of ``--json`` about a dataset, with the keys `STATUS_KEYS`."""
     numbers = {
         "dataset": status.dataset,
         "total": status.total,
@@ -191,7 +189,7 @@ def _row_hash(text: str) -> tuple[int, str]:
     row, _, row_hash = text.partition(":")
     if not row.isdecimal() or not row_hash:
         raise LedgerError(
-            f"The receipt {text!r} is not of the form ROW:HASH. Copy the number and the hash of the"
-            " row from the entry 'ledger' of a certificate."
+            f"The receipt {text!r} does not have the form ROW:HASH. Copy the number and the hash of"
+            " the row from the entry 'ledger' of a certificate."
         )
     return int(row), row_hash

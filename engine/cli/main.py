@@ -29,8 +29,8 @@ from engine.cli.output import (
 from engine.errors import EngineError
 from engine.progress import Bar
 
-# In a checkout app.py is next to the engine folder. In an installation it has a folder of its own,
-# so that it cannot collide with a module of another package.
+# In a checkout app.py is next to the folder engine. In an installation it is in a separate folder,
+# because another package can also have a module app.
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _APP_FILES = (_CHECKOUT / "dp_query_workbench" / "app.py", _CHECKOUT / "app.py")
 
@@ -160,9 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer_completion_request() -> None:
-    """Print completions and exit if a shell requests them.
+    """Print completions of a command and exit, if a shell has started this program for them.
 
-    A shell does so only if argcomplete is installed, by the extra "completion".
+    Shells do so only if argcomplete is installed, for example by the extra "completion".
     """
     if "_ARGCOMPLETE" not in os.environ:
         return
@@ -173,7 +173,7 @@ def _answer_completion_request() -> None:
 
 
 def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
-    """Return a replacement for characters that the terminal cannot encode, and where they end.
+    """Return an ASCII replacement for characters that the terminal cannot encode, and their end.
 
     This is an error handler for `codecs.register_error`.
     """
@@ -193,7 +193,7 @@ codecs.register_error(_ascii_fallback.__name__, _ascii_fallback)
 
 
 class _Version(argparse.Action):
-    """Action of ``--version``, which imports the version only when it is printed."""
+    """Print the version and exit; the module with the version is imported only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from engine import __version__
@@ -202,7 +202,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# names of commands -> module and function that add these commands to the parser
+# Maps names of commands to the module and the function that add them to the parser.
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
     ("schema",): ("engine.cli.schema", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
@@ -218,9 +218,9 @@ _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser with the options of ``command``; other commands have only name and summary.
+    """Return the parser of the program.
 
-    With None no command has its options.
+    Only ``command`` has its options; all other commands have only a name and a summary.
     """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

@@ -25,12 +25,12 @@ Commands = Any  # the type that add_subparsers returns is private in argparse
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Result of one command: all that it prints to standard output.
+    """Result of one command: what it prints to standard output, and its exit code.
 
     Attributes
     ----------
-    text : printed without ``--json``.
-    data : printed with ``--json``; its keys are exactly those listed in the help of the command.
+    text : output without ``--json``.
+    data : output with ``--json``; its keys are exactly those listed in the help of the command.
     code : exit code, 0 for success.
     """
 
@@ -69,7 +69,7 @@ ATTEMPT_HELP = "number of this release, from 1; each one spends budget; by defau
 CHAIN_HELP = "decide in steps from coarse to fine; by default at once between all"
 CONFIDENCE_HELP = "confidence level of the intervals, between 0 and 1; by default %(default)s"
 
-# command -> description, in the order of the help text
+# Maps a command to its description, in the order of the help text.
 SUMMARIES = {
     "schema": "add code lists with levels of areas to a schema",
     "plan": "fit a mechanism to a workload",
@@ -94,7 +94,7 @@ SUMMARIES = {
     "studio": "open the workbench in the browser",
 }
 
-# command -> example, without the name of the program
+# Maps a command to an example, without the name of the program.
 EXAMPLES = {
     "schema": "schema --schema survey.json --code-list county counties.csv --out schema.json",
     "plan": "plan --schema adult.json --ways 1 2 --rho 0.5 --out plan.json",
@@ -131,7 +131,7 @@ EXAMPLES = {
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Help text with short lines for options; the usage line shows only required options."""
+    """Formatter of help texts; the usage line shows only the required options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=shutil.get_terminal_size((100, 50))[0])
@@ -164,13 +164,13 @@ def add_command(
     keys: str,
     aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """Add a command with an example and the option ``--json``; return its parser.
+    """Add a command with the option ``--json`` and an example in its help, and return its parser.
 
     Parameters
     ----------
     run : function that executes the command.
     text : one-line description; by default that in `SUMMARIES`.
-    keys : keys of ``Reply.data``, separated by spaces, which the help of ``--json`` lists.
+    keys : keys of ``Reply.data``, separated by spaces, for the help of ``--json``.
     aliases : other names of the command.
     """
     text = text or SUMMARIES[name]
@@ -193,7 +193,10 @@ def add_command(
 
 
 def add_command_group(commands: Commands, name: str) -> Commands:
-    """Add a command whose first argument is an action; return the parser for its actions."""
+    """Add a command whose first argument is an action, such as ``budget create``.
+
+    Returns the object to which the actions are added.
+    """
     summary = SUMMARIES[name]
     group = commands.add_parser(
         name,
@@ -205,7 +208,8 @@ def add_command_group(commands: Commands, name: str) -> Commands:
     return group.add_subparsers(required=True, metavar="action")
 
 
-# Python argument -> option of the command line with {} for its value, or words if there is no option
+# Maps a Python argument to an option of the command line, where {} stands for the value, or to
+# words if there is no such option.
 OPTIONS = {
     "SheetFile": "--sheet",
     "attempt": "--attempt {}",
@@ -236,7 +240,7 @@ OPTIONS = {
 
 
 def in_options(message: object) -> str:
-    """Replace the Python arguments in a message or an error by options of the command line.
+    """Return a message with its Python arguments replaced by options of the command line.
 
     >>> in_options("Plan for rows_per_person=3, or leave out ignore=['n', 'all rows'].")
     "Plan for --rows-per-person 3, or leave out --ignore n 'all rows'."
@@ -250,7 +254,7 @@ _SENTENCE_START = re.compile(
 
 
 def sentence(message: str) -> str:
-    """Return a message with a capital letter and a full stop, unless it begins with a name.
+    """Return a message with a full stop and, unless it begins with a name, a capital letter.
 
     >>> sentence("the file 'a.csv' has no rows; give some"), sentence("a.csv exists.")
     ("The file 'a.csv' has no rows; give some.", 'a.csv exists.')
@@ -261,12 +265,12 @@ def sentence(message: str) -> str:
 
 
 def number(text: str) -> float:
-    """Return the number in an argument of the command line."""
+    """Convert an argument of the command line to a number; argparse reports an invalid one."""
     return _parsed(text, float, "a number", "0.5")
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number in an argument of the command line."""
+    """Convert an argument of the command line to an integer; argparse reports an invalid one."""
     return _parsed(text, int, "a whole number", "3")
 
 
@@ -275,10 +279,13 @@ def _parsed(text: str, parse: Callable[[str], _Number], kind: str, example: str)
         return parse(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not {kind}. Give one, such as {example}."
+            f"'{text}' is not {kind}. Give {kind}, such as {example}."
         ) from None
 
 
 def _quoted_values(values: Sequence[str]) -> str:
-    """Return values as words of a shell command; the ellipsis of a message stays unquoted."""
+    """Return values as words of a shell command, quoted where necessary.
+
+    The text "..." stands for a value in messages, so it is not quoted.
+    """
     return " ".join(text if text == "..." else shlex.quote(text) for text in values)

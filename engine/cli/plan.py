@@ -1,7 +1,7 @@
-"""Commands plan, forecast, compare, show and coarse-or-fine.
+"""Commands ``plan``, ``forecast``, ``compare``, ``show`` and ``coarse-or-fine``.
 
-None of these commands reads confidential records. ``coarse-or-fine`` predicts the decision of a
-two-stage release between analyses of different granularity, before any budget is spent.
+These commands do not read confidential records. The command ``coarse-or-fine`` predicts which of
+several analyses, from coarse to fine, a two-stage release would choose.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def _plan(args: argparse.Namespace) -> Reply:
     defaults = default_options(workload, args.mechanism, options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
-    # a file that contains the same plan already is left unchanged, so plans are compared first
+    # A file that already contains the same plan is left unchanged, which is known only after
+    # planning. Without --overwrite a file with a plan is therefore not checked here.
     if args.overwrite or not _is_plan(args.out):
         check_target(args.out, **target)
     budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}
@@ -179,7 +180,7 @@ def _is_plan(path: Path) -> bool:
 
 
 def _holds_plan(candidate: Plan, path: Path) -> bool:
-    """Return whether a file contains a plan with the same hash as ``candidate``."""
+    """Return whether a file contains the plan ``candidate``, compared by hash."""
     try:
         return path.is_file() and read_plan(path).hash == candidate.hash
     except EngineError:
@@ -232,7 +233,7 @@ def _compare(args: argparse.Namespace) -> Reply:
 
 
 def _plan_summary(fitted_plan: Plan) -> Reply:
-    """Return the lines and the data that the commands ``plan`` and ``show`` have in common."""
+    """Return the output that the commands ``plan`` and ``show`` have in common."""
     claim = claim_text(fitted_plan)
     rows = fitted_plan.schema.other_rows(fitted_plan.budget.rows_per_person)
     lines = [
@@ -355,7 +356,7 @@ def add_prediction_commands(commands: Commands) -> None:
 
 
 def _coarse_or_fine(args: argparse.Namespace) -> Reply:
-    """Run ``coarse-or-fine``: predict which analysis the rule chooses, and what each one costs."""
+    """Run ``coarse-or-fine``: predict the costs of several analyses and the choice of a rule."""
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
     rule = NestedPlanRule(
@@ -433,13 +434,13 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
 
 
 def _common_plan(args: argparse.Namespace) -> CommonPlan:
-    """Fit the plans of the analyses, or read them from files, and return their common plan."""
+    """Return the common plan of the analyses, whose plans are read from files or computed."""
     if args.plans is not None:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
             word = planning_options[0].replace("_", "-")
             raise PlanError(
-                f"--{word} is an option for planning, and --plans names plans that exist already."
-                " Give one of the two."
+                f"--{word} is an option for planning, but --plans names existing plans. Give one of"
+                " the two."
             )
         names = args.names or [path.stem for path in args.plans]
         return common_plan_of(args, map(read_plan, args.plans), names)
@@ -450,7 +451,7 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
         names = [path.stem for path in args.workloads]
     else:
         if schema is None:
-            raise SchemaError("--ways does not define the attributes. Give a schema by --schema.")
+            raise SchemaError("--ways needs a schema for the attributes. Give one by --schema.")
         workloads_by_name = workloads_by_way(schema, args.ways)
         workloads, names = list(workloads_by_name.values()), list(workloads_by_name)
     plans = [

@@ -1,7 +1,7 @@
-"""Commands ask and publish.
+"""Commands ``ask`` and ``publish``, which post-process a measurement without privacy cost.
 
-Both post-process a stored measurement, at no further privacy cost: ``publish`` writes consistent
-non-negative tables and simulated records, ``ask`` answers further queries.
+``publish`` writes consistent non-negative tables and simulated records; ``ask`` answers further
+queries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from engine._format import pluralize
 from engine._validation import check_positive
 from engine.analysis import condition_query
 from engine.analysis.ad_hoc_queries import further_answers
@@ -33,7 +34,7 @@ from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
-# field of QualityRule -> name of its value, and help text without the default
+# Maps a field of `QualityRule` to the name of its value and the help text without the default.
 RULE_HELP = {
     "doubtful_cv": ("RATIO", "standard error over number, above which a number is doubtful"),
     "suppressed_cv": ("RATIO", "standard error over number, above which it is suppressed"),
@@ -123,8 +124,8 @@ def _publish(args: argparse.Namespace) -> Reply:
     records_format = None if args.records is None else form_of(args.records, None, FORMATS)
     if records_format is None and args.people is not None:
         raise PlanError(
-            "--people is the number of simulated records in the file --records, which is missing."
-            " Give --records, or leave --people out."
+            "--people is the number of simulated records in the file of --records, which is not"
+            " given. Give --records, or leave --people out."
         )
     check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
@@ -219,13 +220,13 @@ def _ask(args: argparse.Namespace) -> Reply:
     """Run ``ask``: answer further queries from a measurement."""
     if args.times is not None and args.where is None:
         raise PlanError(
-            "--times gives factors for the counts of conditions, and there are no conditions. Give"
-            " them by --where, or leave --times out."
+            "--times gives one factor per condition of --where, but no condition is given. Give"
+            " --where, or leave --times out."
         )
     if args.times is not None and len(args.times) != len(args.where):
         raise PlanError(
-            f"--times has {len(args.times)} factors, and --where has {len(args.where)} conditions."
-            " Give one factor per condition."
+            f"--times has {pluralize(len(args.times), 'factor')}, but --where has"
+            f" {pluralize(len(args.where), 'condition')}. Give one factor per condition."
         )
     measurement = release_of(args)
     weighted_sum: dict[str, Any] | None = None

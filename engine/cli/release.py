@@ -1,7 +1,7 @@
-"""Commands check, rehearse, release, count and counts merge.
+"""Commands ``check``, ``rehearse``, ``release``, ``count`` and ``counts merge``.
 
-``count`` and ``counts merge`` support records in disjoint parts (shards): each part is counted at
-its own site, and the exact counts are summed for ``release --counts``.
+``count`` and ``counts merge`` are for records in several disjoint parts (shards), such as one per
+office: every office counts its part, and ``release --counts`` uses the sum of the exact counts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from engine._format import pluralize
 from engine._validation import check_positive
 from engine.cli.arguments import (
     add_column_options,
@@ -165,15 +166,15 @@ def _release(args: argparse.Namespace) -> Reply:
         refuse_seed_option(args)
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
     file_format = form_of(args.out, args.format, ANSWER_FORMATS)
-    # checked before any budget is spent, although only the written answers use it
+    # The confidence level is used only after the release, but an error must not occur after it.
     check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
     plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
     if args.rehearsal and args.public and ledger is not None:
         if not args.dataset:
             raise LedgerError(
-                "--ledger needs the name of the dataset that the ledger marks as public. Give"
-                " --dataset, or leave --ledger out."
+                "With --ledger the records are marked as public in the ledger, which needs the name"
+                " of their dataset. Give --dataset, or leave --ledger out."
             )
         arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(
             args
@@ -298,13 +299,13 @@ def add_count_commands(commands: Commands) -> None:
 
 
 def _count(args: argparse.Namespace) -> Reply:
-    """Run ``count``: write the exact counts of one part of the records."""
+    """Run ``count``: count one part of the records and write the exact counts."""
     _check_counts_path(args.out)
     plans = [read_plan(path) for path in args.plan]
     if args.schema is not None and (schema := schema_of(args.schema)) != plans[0].schema:
         raise SchemaError(
-            f"The schema {args.schema} of {len(schema)} attributes is not that of the plan. Give"
-            " the schema of the plan, or leave --schema out."
+            f"The schema {args.schema} of {pluralize(len(schema), 'attribute')} differs from the"
+            " schema of the plan. Give the schema of the plan, or leave --schema out."
         )
     columns = named_columns(args) | {"progress": args.progress}
     if len(plans) == 1:
@@ -316,7 +317,7 @@ def _count(args: argparse.Namespace) -> Reply:
 
 
 def _merge(args: argparse.Namespace) -> Reply:
-    """Run ``counts merge``: write the sum of several files of counts."""
+    """Run ``counts merge``: add the counts of several files and write the sums."""
     _check_counts_path(args.out)
     return _save(
         Counts.sum(map(Counts.load, args.parts), split_by_person=args.split_by_person), args.out
@@ -324,13 +325,16 @@ def _merge(args: argparse.Namespace) -> Reply:
 
 
 def _check_counts_path(out: Path) -> None:
-    """Raise DataError unless a file has the ending of counts and does not exist."""
+    """Raise DataError unless ``out`` has the ending of a file of counts and does not exist."""
     if out.suffix.lower() != COUNTS_ENDING:
         raise DataError(
-            f"The file --out {out} does not end in {COUNTS_ENDING}. Give a name with this ending."
+            f"The name {out} of --out does not end in {COUNTS_ENDING}. Give a name with this ending."
         )
     if out.exists():
-        raise DataError(f"{out} already exists and is not overwritten. Give another name.")
+        raise DataError(
+            f"The file {out} exists already, and counts are never overwritten. Give another name by"
+            " --out."
+        )
 
 
 def _save(counts: Counts, out: Path) -> Reply:

@@ -1,4 +1,4 @@
-"""Command schema."""
+"""Command ``schema``, which adds code lists to a schema."""
 
 from __future__ import annotations
 
@@ -77,11 +77,14 @@ def _schema(args: argparse.Namespace) -> Reply:
 
 
 def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
-    """Return the schema with the code list in a file for an attribute, which is added if new."""
+    """Return a schema with the code list in a file added to an attribute.
+
+    If there is no schema, the result has only this attribute.
+    """
     read = ENDINGS.get(path.suffix.lower())
     if read is None:
         raise SchemaError(
-            f"The code list {path} has none of the endings {' and '.join(ENDINGS)}. Give a file of"
+            f"The name of the code list {path} does not end in {' or '.join(ENDINGS)}. Give a file of"
             " one of these formats."
         )
     code_list = read(file_bytes(path, SchemaError), name=path.stem)

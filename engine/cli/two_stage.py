@@ -1,4 +1,4 @@
-"""Commands look, decide and finish: two-stage releases.
+"""Commands ``look``, ``decide`` and ``finish``, for two-stage releases.
 
 The first stage (the look) measures the common part of several plans, a decision chooses one of the
 plans, and the second stage measures the remaining part of this plan.
@@ -149,7 +149,7 @@ def _look(args: argparse.Namespace) -> Reply:
 
 
 def _decide(args: argparse.Namespace) -> Reply:
-    """Run ``decide``: record the choice of a person or a rule on the ledger."""
+    """Run ``decide``: choose a plan, by a rule or a person, and record the choice in the ledger."""
     steps = stepwise.resume(args.ledger, args.look)
     verdict: Decision | None = None
     rule: Mapping[str, Any] = {}
@@ -176,7 +176,7 @@ def _decide(args: argparse.Namespace) -> Reply:
 
 
 def _finish(args: argparse.Namespace) -> Reply:
-    """Run ``finish``: measure what remains of the chosen plan and write its answers."""
+    """Run ``finish``: measure the remaining part of the chosen plan and write its answers."""
     refuse_seed_option(args)
     form_of(args.out, None, FORMATS)
     check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
@@ -194,7 +194,7 @@ def _finish(args: argparse.Namespace) -> Reply:
     pcosts = [receipt.pcost for receipt in receipts if receipt is not None]
     steps = stepwise.resume(ledger, args.look)
     option = None if steps.choice is None else steps.choice.option
-    # with more than two plans this step may be another look, which needs another decision
+    # In a chain of more than two plans this measurement can be another look, before a decision.
     has_next_decision = steps.common.following is not None and option == steps.common.names[-1]
     lines = [output.text, f"spent pcost {' + '.join(map(repr, pcosts))}"]
     if has_next_decision:
@@ -210,7 +210,7 @@ def _finish(args: argparse.Namespace) -> Reply:
 
 
 def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments that both stages pass to the engine."""
+    """Return the keyword arguments that both measurements, look and finish, pass to the engine."""
     return named_columns(args) | {
         "attempt": args.attempt,
         "progress": args.progress,
@@ -219,7 +219,7 @@ def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
-    """Write the answers and return a reply with their number and path."""
+    """Write the answers of a measurement; return a reply with their number and their file."""
     file_format, queries = form_of(args.out, None, FORMATS), measurement.plan.workload.queries
     write_answers(measurement, args.out, format=file_format, progress=args.progress)
     return Reply(

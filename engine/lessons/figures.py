@@ -1,7 +1,7 @@
-"""Figures of the lessons, and `handout_html`, a printable lesson as one HTML file.
+"""Figures of the lessons, and `handout_html`, which returns a printable lesson as one HTML page.
 
-Every function of a figure takes a result of `engine.lessons.examples` and returns a `Picture`: a
-figure with its table, note and alternative text.
+The functions with names that end in ``_picture`` return a `Picture`: a figure with its table,
+alternative text and note.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ code { font-size: 12pt; } figure { margin: 1em 0; break-inside: avoid; } section
 
 
 def in_html(text: str) -> str:
-    """Convert ``**bold**``, *italic*, `code` and dashed lists to HTML; all other text is escaped.
+    """Convert text with simple markup to HTML.
+
+    The markup is ``**bold**``, ``*italic*``, ``code`` in backticks, and lines that start with "- "
+    as elements of a list.  All other text is escaped.
 
     >>> in_html("a **b** <c>")
     '<p>a <b>b</b> &lt;c&gt;</p>'
@@ -85,7 +88,13 @@ def handout_html(
     pictures: Sequence[Picture],
     sections: Sequence[tuple[str, str]],
 ) -> str:
-    """Return an HTML page with a title, paragraphs, captioned figures and titled sections.
+    """Return an HTML page with a title, paragraphs, figures with captions, and sections.
+
+    Parameters
+    ----------
+    words : paragraphs before the figures, in the markup of `in_html`.
+    pictures : figures; the captions contain title, alternative text and note.
+    sections : pairs of heading and text, in the markup of `in_html`.
 
     >>> page = handout_html("Noise", ["One draw."], [], [("Questions", "- Why?")])
     >>> page.startswith("<!doctype html>"), "<li>Why?</li>" in page
@@ -114,13 +123,14 @@ def handout_html(
 
 
 PANELS_PER_ROW = 3
-DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white at 0
-DARK_BELOW = -0.1  # Cividis on [-1, 1] needs white text below this value
+DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white in the middle
+DARK_BELOW = -0.1  # cells below this value are dark on the color scale Cividis from -1 to 1
 
 
-@lru_cache(maxsize=512)  # the same few values occur in many cells
+# Cached, because the same few values occur in many cells.
+@lru_cache(maxsize=512)
 def fraction_text(value: float, parts: int) -> str:
-    """Return a multiple of 1 / ``parts`` as the text of a fraction.
+    """Return a number as the text of the nearest fraction with a denominator of at most ``parts``.
 
     >>> fraction_text(-1 / 6, 6), fraction_text(1e-17, 6), fraction_text(2.0, 6)
     ('−1/6', '0', '2')
@@ -129,9 +139,9 @@ def fraction_text(value: float, parts: int) -> str:
 
 
 def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Picture:
-    """Return tables of a query on two attributes, of its first pieces and of their sum.
+    """Return a figure of a query on two attributes, its first components, and their sum.
 
-    A piece is the component of the query in one residual space; ``pieces`` is their number.
+    Every panel is a table of coefficients.  ``pieces`` is the number of components to draw.
     """
     shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
     panels = [("the query", decomposition.query, decomposition.schema.names)]
@@ -203,16 +213,16 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
 
 
 def _axis_suffix(panel: int) -> str:
-    """Return the plotly axis suffix of a panel: "", "2", "3", ..."""
+    """Return the suffix of the plotly axes of a panel: "" for panel 0, "2" for panel 1, and so on."""
     return str(panel + 1) if panel else ""
 
 
 # Cached, because plotly takes longer for the subplot layout than for the traces.
 @lru_cache(maxsize=64)
 def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
-    """Return the plotly layout of a grid of panels with titles, for a number of rows.
+    """Return the plotly layout of panels with titles, in ``rows`` rows of `PANELS_PER_ROW` panels.
 
-    The result is cached, so callers change only copies.
+    The result is cached, so callers must copy it before they change it.
     """
     figure = make_subplots(
         rows=rows, cols=PANELS_PER_ROW, subplot_titles=titles, horizontal_spacing=0.09
@@ -223,7 +233,7 @@ def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
 
 
 def overlap_picture(overlaps: Overlaps) -> Picture:
-    """Return a heat map of the cosines between the cells of all tables."""
+    """Return a heat map of the cosines between the queries of all tables."""
     labels = [
         f"{table}: {label}" for table, label in zip(overlaps.tables, overlaps.labels, strict=True)
     ]
@@ -270,7 +280,7 @@ def overlap_picture(overlaps: Overlaps) -> Picture:
 
 
 def cost_picture(decomposition: QueryDecomposition) -> Picture:
-    """Return a bar chart of the privacy cost of each piece of a query, at a standard error of 1."""
+    """Return a bar chart of the privacy cost of every component of a query, at a standard error of 1."""
     names, costs = [p.name for p in decomposition.pieces], [p.cost for p in decomposition.pieces]
     figure = _bars(
         names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost"
@@ -289,12 +299,16 @@ def cost_picture(decomposition: QueryDecomposition) -> Picture:
 
 
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
-    """Return a figure of possible releases of a histogram, and its true counts.
+    """Return a figure of several possible releases of a histogram, and its true counts.
 
-    ``drawn`` are the noisy counts, shape (draws, cells).
+    Parameters
+    ----------
+    names : labels of the cells.
+    counts : true counts of the cells.
+    drawn : noisy counts of every release, shape (draws, cells).
     """
     draws, texts = len(drawn), axis_labels(names)
-    # Draws are offset horizontally, so that they do not overlap.
+    # The points of every release are moved horizontally by another distance, to avoid overlaps.
     positions = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
     all_draws = {
         "type": "scatter",
@@ -354,7 +368,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
 
 
 def neighbours_picture(neighbours: Neighbours) -> Picture:
-    """Return the densities of one noisy count without and with one person."""
+    """Return a figure of the densities of one noisy count without and with one person."""
     traces = [
         {
             "type": "scatter",
@@ -400,7 +414,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
 
 
 def guess_text(neighbours: Neighbours) -> str:
-    """Return the largest probability of a correct guess as a percentage, rounded up.
+    """Return the probability ``guess`` as a percentage, rounded up to one decimal.
 
     >>> from engine import Budget
     >>> from engine.lessons.examples import neighbours
@@ -411,9 +425,9 @@ def guess_text(neighbours: Neighbours) -> str:
 
 
 def spends_picture(analyses: TwoAnalyses) -> Picture:
-    """Return stacked bars of the pcost of two-stage releases.
+    """Return a bar chart of the pcost of a first measurement (the look) and a following analysis.
 
-    The first measurement (the look) is shared with the analysis, or separate.
+    There is one bar per row of `TwoAnalyses.spends`.
     """
     table, budget = analyses.spends(), analyses.fine.pcost
     bars = [
@@ -456,7 +470,10 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
 
 
 def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
-    """Return horizontal bars with their values printed on them."""
+    """Return a figure of horizontal bars with their values as text.
+
+    ``axis`` is the title of the axis of values, ``hover`` the plotly template of a value.
+    """
     bar = {
         "type": "bar",
         "x": list(sizes),
@@ -482,7 +499,10 @@ def _cell_labels(schema: Schema, name: str) -> list[str]:
 
 
 def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:
-    """Return a table of the coefficients of a query, its first pieces and their sum, per cell."""
+    """Return a table of the coefficients of a query, its first components and their sum.
+
+    There is one row per cell of the full table.  ``pieces`` is the number of components.
+    """
     cells = [_cell_labels(result.schema, name) for name in result.schema.names]
     index = np.indices(result.query.shape).reshape(len(cells), -1)
     columns = {
@@ -499,7 +519,7 @@ def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:
     return pd.DataFrame(columns_by_name | {"added up": texts(result.added(pieces))})
 
 
-PAIR_HEIGHT_PX = 480  # height of two adjacent figures
+PAIR_HEIGHT_PX = 480  # height of figures that are shown side by side
 
 
 def strategy_picture(result: StrategyResult) -> Picture:
@@ -529,7 +549,11 @@ def strategy_picture(result: StrategyResult) -> Picture:
 
 
 def range_errors_picture(contest: Contest, number: int) -> Picture:
-    """Return the standard error of every range under one strategy, on a common color range."""
+    """Return a heat map of the standard error of every range under one strategy.
+
+    The color range is the same for all strategies.  ``number`` is the position of the strategy in
+    the results of the contest.
+    """
     result, n = contest.results[number], contest.cells
     first, last = np.triu_indices(n)
     grid = np.full((n, n), np.nan)
@@ -563,7 +587,7 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
     )
 
 
-# Strategy -> label of the mechanism whose color and marker it has in all figures.
+# Maps a strategy to the label of the mechanism that uses it, which has the same color and marker.
 MECHANISM_OF_STRATEGY = {
     "Identity": "identity",
     "Hierarchical": "hierarchical",
@@ -574,9 +598,12 @@ MECHANISM_OF_STRATEGY = {
 
 
 def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
-    """Return a dot plot of the RMSE of all strategies, with at most two lower bounds as lines.
+    """Return a dot plot of the RMSE of all strategies, with lower bounds as vertical lines.
 
-    The marker of the strategy ``chosen`` is larger.
+    Parameters
+    ----------
+    bounds : maps names to at most two lower bounds on the RMSE, in counts.
+    chosen : name of the strategy whose marker is larger.
     """
     names, sizes = [t.name for t in contest.results], [t.rmse for t in contest.results]
     is_chosen = [name == chosen for name in names]
@@ -634,9 +661,9 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
 
 
 def proof_text(contest: Contest, share: float) -> str:
-    """Return a Markdown text about the gap between the optimal strategy and a lower bound.
+    """Return Markdown text about the gap between the optimal strategy and a lower bound.
 
-    ``share`` moves the weights that prove the bound from equal (0) to optimal (1).
+    ``share`` selects the weights that prove the bound, as for `Contest.bound`.
     """
     gap = contest.results[-1].rmse / contest.bound(share) - 1.0
     if gap < 1e-6:
@@ -651,9 +678,9 @@ def proof_text(contest: Contest, share: float) -> str:
 
 
 def attack_picture(attack: Attack) -> Picture:
-    """Return a figure of the replies of all persons and their estimates by an attack.
+    """Return a figure of the confidential replies of all persons and their estimates by an attack.
 
-    A line marks the threshold above which the attacker guesses yes.
+    A horizontal line marks the threshold above which the attacker guesses yes.
     """
     persons = [str(i + 1) for i in range(PERSONS)]
     is_correct = [guess == secret for guess, secret in zip(attack.guesses, SECRETS, strict=True)]
@@ -722,9 +749,9 @@ def attack_picture(attack: Attack) -> Picture:
 
 
 def caps_picture(budget: Budget, chosen: int) -> Picture:
-    """Return a line chart of the error of the total against the cap on rows per person.
+    """Return a line chart of the error of the total for every cap on rows per person.
 
-    The lines are the rows lost, the standard error of the noise, and the resulting error; a
+    The lines are the rows lost, the standard error of the noise, and the resulting error.  A
     vertical line marks the cap ``chosen``.
     """
     table = caps_table(budget)
@@ -761,7 +788,7 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
 
 
 def clipping_picture(example: ClippingExample, width: int) -> Picture:
-    """Return a bar chart of true counts, with the mean published counts after clipping at zero.
+    """Return a bar chart of true counts, with markers at the means of counts clipped at zero.
 
     ``width`` is the number of cells per bin.
     """

@@ -64,7 +64,7 @@ def test_levels_option_gives_answers_by_area(folder: Path, capsys: Capture) -> N
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("schema --code-list county base.json --out s.json", ".csv and .hrc"),
+        ("schema --code-list county base.json --out s.json", ".csv or .hrc"),
         ("schema --code-list county missing.csv --out s.json", "cannot be read"),
         ("schema --code-list county counties.csv --out base.json", "base.json"),
         (f"{SCHEMA} --code-list county counties.csv", "same name"),

@@ -163,7 +163,7 @@ def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None
         ([], "--workload, or --schema"),
         (["--workload", "queries.sql"], "queries.sql|--schema"),
         (["--workload", "w.json", "--ways", "1"], "--ways|--workload"),
-        (["--workload", "w.json", "--schema", "other.json"], "another schema"),
+        (["--workload", "w.json", "--schema", "other.json"], "differs"),
         (["--workload", "queries.sql", "--schema", "other.json"], "Statement 1|sex"),
         (["--workload", "latin.sql", "--schema", "schema.json"], "latin.sql|UTF-8"),
         (["--workload", "schema.json"], "workload"),
@@ -218,7 +218,7 @@ def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
     assert [row["even_records"] for row in by_files["analyses"]] == [None, least]
     for args, words in (
         (["--ways", "1", "2", "--pcost", "1"], "--schema"),
-        (["--workloads", "coarse.json", "fine.json"], "no budget"),
+        (["--workloads", "coarse.json", "fine.json"], "No budget"),
         (["--plans", "coarse-plan.json"], "at least two plans"),
         (
             ["--plans", "coarse-plan.json", "fine-plan.json", "--options", "centers=tuned"],
