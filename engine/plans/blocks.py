@@ -1,21 +1,22 @@
 """Blocks, their calibration to a budget, and the privacy cost of the released integers.
 
-A block is the strategy of one or more residual spaces with its noise.  A release measures
-z = rint(B x / grid) and adds exact discrete noise, whose scale noise / grid is an integer.  The
-integer answers of two tables that differ in one record then have a distance of at most
+A block is a strategy matrix B on the cells x of a table, with noise.  A release computes the
+integers rint(B x / grid) and adds discrete noise to them, whose scale noise / grid is an integer.
+For two tables that differ in one record, the Euclidean distance of these integers is at most
 
-    ( s (1 + gamma (2 records + 1)) / grid + sqrt(measurements) )      in the Euclidean norm,
+    s (1 + gamma (2 records + 1)) / grid + sqrt(measurements),
 
-with s the largest column norm of B, records the number of records and measurements the number of
-rows of B.  Each rounding moves an answer by at most one half, and the floating-point product B x
-has an error of at most gamma ||B|| times the number of records, with gamma = K u / (1 - K u) for
-sums of K terms and u the unit roundoff.  The privacy cost of a block is the square of that bound
-over (noise / grid)^2, twice the exact zCDP parameter of the discrete Gaussian (Canonne, Kamath
-and Steinke 2020, theorem 14).
+where s is the largest column norm of B, records is the number of records, and measurements is the
+number of rows of B.  The last term is the effect of rounding to integers: each rounding moves an
+answer by at most one half.  The factor gamma bounds floating-point errors: the computed B x has an
+error of at most gamma ||B|| records, with gamma = K u / (1 - K u) for sums of K terms and unit
+roundoff u.  The privacy cost (pcost) of a block is the square of this distance divided by
+(noise / grid)^2, which is twice the exact zCDP parameter rho of the discrete Gaussian (Canonne,
+Kamath and Steinke 2020, theorem 14).
 
-For Laplace noise the distance is in the L1 norm, where each rounding moves the difference of two
-answers by at most 1.  If block k is epsilon_k-DP, all blocks together are E-DP with E the sum of
-the epsilon_k, and therefore (E^2 / 2)-zCDP (Bun and Steinke 2016, proposition 4).
+For Laplace noise the distance is in the L1 norm, and rounding adds at most 1 per answer.  If block
+k is epsilon_k-DP, all blocks together are E-DP with E the sum of the epsilon_k, and therefore
+(E^2 / 2)-zCDP (Bun and Steinke 2016, proposition 4).
 """
 
 from __future__ import annotations
@@ -41,40 +42,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# the ratio noise / grid is 2^30 to 2^31; it is smaller only if answers would not fit 64 bits
+# The ratio noise / grid is 2^30 to 2^31, or smaller if answers would otherwise not fit 64 bits.
 GRID_BITS = 30
-# unit roundoff of doubles
+# Largest relative error of one operation on doubles.
 UNIT_ROUNDOFF = 2.0**-53
-# raises privacy costs to cover floating-point rounding of norms and of the sum over blocks
+# Computed privacy costs are multiplied by this factor, which exceeds the floating-point error of
+# norms and of sums over blocks.
 ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
-# relative difference above which the costs of a strategy's columns count as unequal
+# The costs of the columns of a strategy count as unequal if they differ by more than this share of the
+# largest cost.
 UNEQUAL_COSTS = 1e-6
-# largest number of strategies for which `joint_share` computes the joint sensitivity
+# Largest number of strategies for which `joint_share` computes the joint sensitivity.
 MAX_JOINT = 3_000
-# The joint privacy cost of blocks (maximum over cells) replaces the sum of their costs only if it
-# is smaller by at least this share of the sum.
+# A plan is charged the joint privacy cost of its blocks (maximum over cells), instead of the sum of
+# their costs, only if this saves at least this share of the sum.
 MIN_JOINT_SAVING = 1e-5
-# standard deviation of noise of scale 1
+# Standard deviation of noise with scale 1.
 STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """A strategy that measures one residual space, or several jointly, with its noise.
+    """A strategy on one table, with its noise.
+
+    The strategy measures one residual space (the part of a table that no smaller attribute set
+    contains), several residual spaces jointly, or the cells of a table.
 
     Attributes
     ----------
     attributes : attributes of the measured table, in schema order.
-    factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their
-        Kronecker product.
-    weights : multipliers of the rows of that product, one axis per factor; None for 1 everywhere.
+    factors : pairs (axes, strategy) on disjoint sets of axes of the table.  The strategy of the
+        block is the Kronecker product of these strategies.
+    weights : multipliers of the rows of the product, one axis per factor; None if all are 1.
     noise : standard deviation of the noise on every strategy answer, in counts.
-    grid : spacing of the released strategy answers, in counts; a power of two.
-    union : residual spaces that the strategy measures jointly; its estimates are the residual
-        coordinates of these spaces in this order.  Empty if the block measures only the residual
-        space on ``attributes``.
-    law : "gaussian" or "laplace"; the scale of the noise is an integer multiple of ``grid``.
+    grid : distance between neighbouring values of a released answer, in counts; a power of two.
+    union : residual spaces that the strategy measures jointly.  The estimates of the block are the
+        residual coordinates of these spaces, one space after the other.  Empty if the block does
+        not measure several spaces.
+    law : distribution of the noise, "gaussian" or "laplace".  The scale of the noise is an integer
+        multiple of ``grid``.
     """
 
     attributes: Space
@@ -87,7 +94,7 @@ class Block:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """The residual spaces that the block measures."""
+        """Residual spaces that the block measures."""
         return self.union or (self.attributes,)
 
     @property
@@ -97,12 +104,12 @@ class Block:
 
     @property
     def sets(self) -> list[Axes]:
-        """The axes of every factor."""
+        """Axes of each factor."""
         return [axes for axes, _ in self.factors]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Domain sizes of the attributes."""
+        """Number of cells of each attribute."""
         return self._in_axis_order([s.sizes for _, s in self.factors])
 
     @property
@@ -113,7 +120,7 @@ class Block:
         return self._in_axis_order([s.coordinates for _, s in self.factors])
 
     def _in_axis_order(self, lengths_by_factor: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return axis lengths, listed by factor, in the order of the block's axes."""
+        """Return axis lengths in the order of the axes; the argument lists them by factor."""
         by_axis = {
             a: n
             for axes, lengths in zip(self.sets, lengths_by_factor, strict=True)
@@ -127,9 +134,10 @@ class Block:
         return round(self.noise / STD_PER_SCALE[self.law] / self.grid)
 
     def sensitivity(self, max_records: int) -> float:
-        """Sensitivity of the released answers to one record, in counts, including rounding.
+        """Return the largest change of the released answers by adding one record, in counts.
 
-        The norm is Euclidean for Gaussian noise and L1 for Laplace noise.
+        The change is the Euclidean norm for Gaussian noise and the L1 norm for Laplace noise.  It
+        includes rounding to the grid, and floating-point errors with up to ``max_records`` records.
         """
         if self.law == "laplace":
             norm = math.prod(s.column_sum for _, s in self.factors)
@@ -138,15 +146,15 @@ class Block:
 
     @property
     def column_norm(self) -> float:
-        """Largest Euclidean norm of a column of B."""
+        """Largest Euclidean norm of a column of the strategy matrix."""
         if self.weights is None:
             return math.prod(s.column_norm for _, s in self.factors)
         return math.sqrt(float(self.column_squares().max()))
 
     def column_squares(self) -> Array:
-        """Squared Euclidean norms of the columns of B, one per cell, shape (n_1, ..., n_k)."""
+        """Return the squared Euclidean norm of the column of each cell, shape (n_1, ..., n_k)."""
         if self.weights is None:
-            # column norms of a Kronecker product are products of column norms
+            # Column norms of a Kronecker product are products of the column norms of the factors.
             squares = [s.column_costs("gaussian")[None] for _, s in self.factors]
             out = contract(np.ones((1,) * len(squares)), squares)
         else:
@@ -154,15 +162,15 @@ class Block:
         return ungroup_axes(out, self.sets, self.sizes)
 
     def cell_pcosts(self, max_records: int) -> Array:
-        """Privacy cost of the block for a record in each cell, shape (n_1, ..., n_k)."""
+        """Return the pcost of adding one record to each cell, shape (n_1, ..., n_k)."""
         return np.asarray(
             (self._add_rounding(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
         )
 
     def _add_rounding(self, norm: Any, max_records: int) -> Any:
-        """Add the effects of grid rounding and floating-point errors to column norms of B."""
+        """Return column norms, increased by the effects of grid rounding and of float errors."""
         rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
-        # the 1 at the end covers the multiplication by a weight
+        # The additional term covers the multiplication by a weight.
         terms = sum(s.rounding_terms for _, s in self.factors) + 1
         gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
         return (
@@ -171,23 +179,24 @@ class Block:
         )
 
     def pcost(self, max_records: int) -> float:
-        """Return the pcost of releasing the block, for tables of at most ``max_records`` records."""
+        """Return the pcost of releasing the block if there are at most ``max_records`` records."""
         return (self.sensitivity(max_records) * STD_PER_SCALE[self.law] / self.noise) ** 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LazyBlocks(Mapping[Space, Block]):
-    """A mapping from key to block that creates a block on first access and caches it.
+    """Mapping from key to block that creates each block on first access and caches it.
 
-    Blocks form a few classes; the blocks of a class are equal except for their attributes and
-    their residual spaces.  A plan may have many blocks, most of which are never accessed.
+    A plan can have 100,000 blocks, but only a few different strategies and noises.  Blocks that
+    differ only in their attributes and residual spaces form a class and are created from one
+    prototype.
 
     Attributes
     ----------
-    prototypes : one block of every class.
-    class_of_key : mapping from the key of a block to the index of its class in ``prototypes``.
-    attributes : mapping from key to attributes, for blocks whose key is not their attributes.
-    unions : mapping from key to residual spaces, for blocks that measure several jointly.
+    prototypes : one block per class.
+    class_of_key : key of a block -> index of its class in ``prototypes``.
+    attributes : key of a block -> its attributes; only for blocks whose key is not their attributes.
+    unions : key of a block -> its residual spaces; only for blocks that measure several jointly.
     """
 
     prototypes: Sequence[Block]
@@ -203,7 +212,8 @@ class LazyBlocks(Mapping[Space, Block]):
             block = replace(
                 prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ())
             )
-            block = self._blocks.setdefault(key, block)  # the same object for all threads
+            # With several threads, `setdefault` returns the block that was stored first to all.
+            block = self._blocks.setdefault(key, block)
         return block
 
     def __iter__(self) -> Iterator[Space]:
@@ -214,19 +224,19 @@ class LazyBlocks(Mapping[Space, Block]):
 
     @property
     def plain(self) -> bool:
-        """Whether every block measures the residual space that its key names."""
+        """Whether the key of every block is the residual space that the block measures."""
         return not self.attributes and not self.unions
 
     def prototypes_by_space(self) -> Iterator[tuple[Space, Block]]:
-        """Yield pairs of a measured residual space and the prototype of its block.
+        """Yield pairs (measured residual space, prototype of the block that measures it).
 
-        A prototype has the strategy and noise of its block, but other attributes.
+        A prototype has the strategy and the noise of the block, but other attributes.
         """
         for space, key in self.block_keys():
             yield space, self.prototypes[self.class_of_key[key]]
 
     def block_keys(self) -> Iterator[tuple[Space, Space]]:
-        """Yield every measured residual space with the key of the block that measures it.
+        """Yield pairs (measured residual space, key of the block that measures it).
 
         No block is created.
         """
@@ -236,21 +246,15 @@ class LazyBlocks(Mapping[Space, Block]):
 
 
 def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
-    """Return a mapping from residual space to the key of the block that measures it.
-
-    No block of a `LazyBlocks` is created.
-    """
-    if isinstance(blocks, LazyBlocks):
+    """Return a mapping from each measured residual space to the key of the block that measures it."""
+    if isinstance(blocks, LazyBlocks):  # creating its blocks would be slow
         return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.block_keys())
     return {space: key for key, block in blocks.items() for space in block.spaces}
 
 
 def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes, Strategy], ...]]:
-    """Return a mapping from the key of each block to its (axes, strategy) factors.
-
-    No block of a `LazyBlocks` is created.
-    """
-    if isinstance(blocks, LazyBlocks):
+    """Return a mapping from the key of each block to its factors, pairs (axes, strategy)."""
+    if isinstance(blocks, LazyBlocks):  # creating its blocks would be slow
         return {
             key: blocks.prototypes[number].factors for key, number in blocks.class_of_key.items()
         }
@@ -258,45 +262,48 @@ def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes
 
 
 def component_key(number: int) -> Space:
-    """Return the key in `Plan.blocks` of a component, one strategy on a marginal table."""
+    """Return the key in `Plan.blocks` of component ``number``, a strategy on a marginal table."""
     return ("component", str(number))
 
 
 def apply_factors(block: Block, tensor: npt.NDArray[Any], matrix: Any) -> Array:
-    """Multiply a tensor by ``matrix(strategy)`` of every factor, each along the factor's axes.
+    """Return a tensor multiplied by one matrix per factor of a block, along the axes of the factor.
 
     Parameters
     ----------
     tensor : residual coordinates, one axis per attribute of the block.
-    matrix : returns a matrix, shape (out, in), for the strategy of a factor.
+    matrix : function from the strategy of a factor to its matrix, shape (out, in).
 
     Returns
     -------
-    One axis per factor, of length ``out``, in the order of the factors.
+    array with one axis of length ``out`` per factor, in the order of the factors.
     """
     return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
 
 def undo_factors(block: Block, answers: npt.NDArray[Any]) -> Array:
-    """Return the least squares estimate from strategy answers, one axis per factor, in counts.
+    """Return the least squares estimate of what a block measures, in counts.
 
-    The answers are multiplied by the pseudoinverse of every factor.  The estimate consists of
-    residual coordinates, or of cells if the strategy is on cells; its shape is
-    `Block.coordinates`.
+    The estimate consists of residual coordinates, or of cells if the strategy is on cells; its
+    shape is `Block.coordinates`.
+
+    Parameters
+    ----------
+    answers : noisy strategy answers in counts, one axis per factor.
     """
     unweighted = answers if block.weights is None else answers / block.weights
     out = contract(unweighted, [s.pinv.T for _, s in block.factors])
     if block.union:
         return out.ravel()
-    # the memory order affects the last digit of sums; a stored estimate is read in row-major order
+    # Sums depend in the last digit on the memory order.  An estimate that is read from a file is in
+    # row-major order, so this one must be as well.
     return np.asarray(ungroup_axes(out, block.sets, block.coordinates), order="C")
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether the block's strategy measures ``piece``, up to rounding.
+    """Return whether a block measures the component of a query in its residual space.
 
-    ``piece`` is the component of a query in the residual space of the block: one axis of length
-    n_i - 1 per attribute.
+    Rounding errors are ignored.  ``piece`` is the component, shape (n_1 - 1, ..., n_k - 1).
     """
     for axes, strategy in block.factors:
         if not strategy.complete:
@@ -308,12 +315,12 @@ def measures_piece(block: Block, piece: Array) -> bool:
 
 
 def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
-    """Return one block of every class of equal blocks, and the size of the class."""
+    """Return (block, number of blocks) pairs, one per class of blocks with equal privacy cost."""
     if isinstance(blocks, LazyBlocks):
         return [(blocks.prototypes[k], n) for k, n in Counter(blocks.class_of_key.values()).items()]
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
-        # weights are an array and not hashable, so a block with weights is a class of its own
+        # Weights are an array and not hashable, so a block with weights is a class of its own.
         key = (
             block.factors,
             block.noise,
@@ -328,13 +335,13 @@ def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the pcost of releasing all blocks, rounded up.
 
-    With Gaussian noise the pcosts of the blocks add up; with Laplace noise their roots, the
-    epsilons, add up and the sum is squared.
+    With Gaussian noise it is the sum of the pcosts of the blocks.  With Laplace noise it is the
+    square of the sum of their epsilons, the roots of their pcosts.
     """
     classes = _classes_of(blocks)
     laplace = any(block.law == "laplace" for block, _ in classes)
     costs = [(block.pcost(max_records), times) for block, times in classes]
-    # with independent noise rho of zCDP (Bun and Steinke 2016) and epsilon add up
+    # Under composition, the parameters rho of zCDP (Bun and Steinke 2016) and epsilon add up.
     additive_costs = (
         itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs
     )
@@ -343,14 +350,14 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 
 
 def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
-    """Return whether the (epsilon, delta) curve of continuous Gaussian noise holds for blocks.
+    """Return whether the (epsilon, delta) curve of continuous Gaussian noise holds for a release.
 
-    The released noise is discrete; the theorem in `engine.privacy.budget` requires a grid that is
-    fine compared with the noise.  Blocks with Laplace noise are not checked.
+    The released noise is discrete.  By the theorem in `engine.privacy.budget` the curve holds if the
+    grid is fine compared with the noise.  Blocks with Laplace noise are ignored.
 
     Parameters
     ----------
-    parts : mappings from key to block; all blocks are released.
+    parts : mappings from key to block; the blocks of all mappings are released.
     pcost : total privacy cost of the blocks.
     """
     classes = [
@@ -370,11 +377,11 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
 def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     """Return an upper bound on the joint privacy cost (pcost) of releasing all blocks.
 
-    The joint cost is the maximum over cells of the summed costs of the blocks for a record in that
-    cell, with the effects of rounding to the grid.
+    The joint cost is the maximum over cells of the summed costs of the blocks for a record in the
+    cell.  The bound includes the effects of rounding to the grid.
 
-    Guarantee: apart from these effects and from floating-point rounding, it is at most the sum of
-    the costs of the single blocks, and exact if `joint_sensitivity` is exact for the strategies.
+    Guarantee: apart from rounding, the bound is at most the sum of the costs of the blocks.  It is
+    the exact joint cost if `joint_sensitivity` is exact for the strategies.
     """
     block_list = list(blocks.values())
     if not block_list:
@@ -399,14 +406,14 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     )
     if law == "laplace":
         return ((cost_without_rounding + math.fsum(rounding_effects)) * ROUNDING_FACTOR) ** 2
-    # Minkowski's inequality for |d + e|: d has the column norms of one cell in all blocks, and e
-    # the effects of rounding on them
+    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the column norm of a cell in
+    # each block, and e the effect of rounding on it.
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding_effects))
     return (math.sqrt(cost_without_rounding) + rounding_norm) ** 2 * ROUNDING_FACTOR
 
 
 def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
-    """Return factors without weights whose product has the same column norms."""
+    """Return factors whose Kronecker product has the column norms of a block, without weights."""
     if block.weights is None:
         return block.factors
     rows = np.sqrt(block.column_squares()).reshape(1, -1)
@@ -417,14 +424,14 @@ def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
 def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
     """Return the joint privacy cost of strategies divided by the sum of their privacy costs.
 
-    The joint cost is the maximum over cells of the summed costs for that cell.  The costs are
-    pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 without a
-    computation if there are more than `MAX_JOINT` strategies, or if at most one strategy has
-    columns of unequal costs.
+    The joint cost is the maximum over cells of the summed costs for a record in the cell.  The costs
+    are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if at most one
+    strategy has columns of unequal costs, and also, without any computation, if there are more than
+    `MAX_JOINT` strategies.
 
     Parameters
     ----------
-    parts : (attributes, factors, scale) of each strategy; ``scale`` multiplies its cost.
+    parts : one (attributes, factors, scale) per strategy; ``scale`` multiplies its cost.
     law : "gaussian" or "laplace".
     """
     if len(parts) > MAX_JOINT:
@@ -440,21 +447,21 @@ def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
-    """Return the privacy cost of releasing several sets of blocks on the same records, rounded up.
+    """Return the pcost of releasing several sets of blocks on the same records, rounded up.
 
-    The blocks have Gaussian noise.  Blocks with the same key in several sets measure the same table.
-    A record is in one cell of that table, so their joint cost is the maximum over cells of the
-    summed costs, which is at most the sum of the maxima.  The costs of different keys are added.
+    Blocks with the same key measure the same table, and a record is in one cell of this table.  The
+    joint cost of these blocks is therefore the maximum over cells of their summed costs.  The costs
+    of different keys are added.
 
     Parameters
     ----------
-    parts : mappings from key to block.
+    parts : one mapping from key to block per set; the blocks have Gaussian noise.
     """
     costs = []
     for space in {space: None for part in parts for space in part}:
         blocks = [part[space] for part in parts if space in part]
         if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
-            # with equal rows, one cell has the largest cost in every block
+            # With equal rows, the same cell has the largest cost in every block.
             costs.append(math.fsum(b.pcost(max_records) for b in blocks))
         else:
             costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
@@ -462,7 +469,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
 
 
 def _same_rows(one: Block, other: Block) -> bool:
-    """Return whether two blocks without weights have identical strategies on the same axes."""
+    """Return whether two blocks have no weights and identical strategies on the same axes."""
     pairs = zip(one.factors, other.factors, strict=False)
     return (
         one.weights is other.weights is None
@@ -472,24 +479,25 @@ def _same_rows(one: Block, other: Block) -> bool:
 
 
 def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
-    """Return the spacing of released answers, in counts, a power of two.
+    """Return the grid of released answers: the distance of neighbouring values, in counts.
 
-    The spacing is 2^-(bits + 1) to 2^-bits of the noise, or coarser if that is needed for answers
-    of at most 2^62 grid steps.
+    The grid is a power of two, from 2^-(bits + 1) to 2^-bits of the noise.  It is coarser if an
+    answer could otherwise exceed 2^62 grid steps.
 
     Parameters
     ----------
     noise : standard deviation of the noise, in counts.
     reach : largest absolute answer in counts: the largest column norm times the number of records.
+    bits : fineness of the grid.
 
-    Guarantee: an answer and its noise together fit int64, for any table of that many records.
+    Guarantee: the sum of an answer and its noise, in grid steps, fits an int64.
 
     >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
     (True, True)
     """
     if reach == 0.0:  # every answer is 0
         reach = noise
-    # 2^61 instead of 2^62 leaves one bit for rounding and noise
+    # The limit is 2^61 instead of 2^62, which leaves one bit for rounding and noise.
     available_bits = math.floor(math.log2(2.0**61 * noise / reach))
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, available_bits))
 
@@ -504,27 +512,31 @@ def calibrate(
     attributes: Mapping[Space, Space] | None = None,
     cost_of: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> LazyBlocks:
-    """Return blocks on a grid, with all noises raised by one factor until the budget suffices.
+    """Return blocks whose answers are rounded to a grid and whose privacy cost meets a budget.
+
+    Rounding adds to the privacy cost, so all noises are raised by a common factor.
 
     Parameters
     ----------
-    strategies : mapping from the key of a block to its (axes, strategy) factors.
-    noises : mapping from key to the standard deviation in counts that meets the budget before
-        rounding to the grid, for strategies of column norm 1.
-    budget : largest allowed privacy cost of the release.
-    max_records : public cap on the number of records.
+    strategies : key of a block -> its factors, pairs (axes, strategy).
+    noises : key of a block -> standard deviation in counts; without rounding to the grid, these
+        noises cost exactly the budget.
+    budget : largest allowed privacy cost (pcost) of the release.
+    max_records : public upper bound on the number of records.
     law : "gaussian" or "laplace".
-    unions : mapping from key to residual spaces, for blocks that measure several jointly.
-    attributes : mapping from key to attributes, for blocks whose key is not their attributes.
-    cost_of : returns the privacy cost of blocks for a number of records; by default the cost of
-        adding or removing one record.
+    unions : key -> residual spaces, for blocks that measure several jointly.
+    attributes : key -> attributes, for blocks whose key is not their attributes.
+    cost_of : function of blocks and a number of records that returns the privacy cost; by default
+        the cost of adding or removing one record.
 
     Raises
     ------
-    PlanError : a noise is not between 1e-100 and 1e100 counts, or the grid cannot meet the budget.
+    PlanError : if a noise is not between 1e-100 and 1e100 counts, or if rounding to the grid costs
+        so much that raising the noises does not meet the budget.
     """
     for space, noise in noises.items():
-        if not 1e-100 < noise < 1e100:  # its square and the inverse of that must be finite
+        # The square of the noise and the inverse of the square must be finite.
+        if not 1e-100 < noise < 1e100:
             raise PlanError(
                 f"The noise for {' x '.join(space) or 'the total'} would be {noise} counts; it must"
                 " be between 1e-100 and 1e100. Give a "
@@ -534,7 +546,7 @@ def calibrate(
                     else "larger budget, or weights that differ less."
                 )
             )
-    # spaces with equal strategies and noises form one class with one grid; plans have few classes
+    # Spaces with equal strategies and noises form a class with one grid.  Plans have few classes.
     classes: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
     class_of_key = {
         space: classes.setdefault((strategies[space], noise), len(classes))
@@ -544,14 +556,14 @@ def calibrate(
         noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors))
         for factors, noise in classes
     ]
-    # largest ratio of grid spacing to noise
+    # The noise factor grows by at least the largest ratio of grid to noise in each round.
     grid_ratio = max(
         [2.0**-GRID_BITS, *(g / noise for (_, noise), g in zip(classes, grids, strict=True))]
     )
     noise_factor = 1.0
-    # rounding to the grid adds a cost that depends on the noise, so the factor has no closed form
+    # The cost of rounding to the grid depends on the noise, so the factor has no closed form.
     for _ in range(20):
-        # round the noise up: less noise would cost more than the budget
+        # The scale of the noise is rounded up to whole grid steps, because less noise costs more.
         raised = [
             math.ceil(noise * noise_factor / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
             for (_, noise), grid in zip(classes, grids, strict=True)
@@ -571,17 +583,17 @@ def calibrate(
             return blocks
         noise_factor *= math.sqrt(cost / budget) * (1.0 + grid_ratio)
     raise PlanError(
-        f"The privacy cost of the plan is {cost}, over the budget of {budget}: rounding to the grid"
-        " costs too much for this many records and queries. Lower max_records, or remove queries."
+        f"The privacy cost of the plan is {cost}, but the budget is {budget}: rounding to the grid"
+        " costs too much for this number of records and queries. Lower max_records, or remove"
+        " queries."
     )
 
 
 def table_of_blocks(blocks: Collection[Block], max_records: int) -> pd.DataFrame:
-    """Return one row per block: attributes, measurements, noise and share of the budget.
+    """Return a data frame with one row per block: attributes, measurements, noise and share.
 
-    A share is the privacy cost of a block (epsilon for Laplace noise, pcost for Gaussian noise)
-    divided by the sum of the costs of all blocks.  The shares sum to 1, even if the plan charges
-    the joint privacy cost, which is less than that sum.
+    The noise is in counts.  The share is the privacy cost of the block (epsilon for Laplace noise,
+    pcost for Gaussian noise) divided by the sum of the costs of all blocks, so the shares sum to 1.
     """
     import pandas as pd
 

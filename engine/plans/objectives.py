@@ -8,15 +8,15 @@ Objectives and query weights
     max     largest Var / target^2, with targets 1 by default         infinite; weights only select
                                                                       the queries
 
-Every objective is a norm of the variances, so it is the maximum of the weighted sums  sum of u Var
-over weights u whose dual norm is 1.  Any u therefore gives a lower bound: the minimum of its
-weighted sum over the dual norm of u.
+Every objective is a norm of the variances.  It is therefore the maximum of sum(u Var) over query
+weights u with dual norm 1.  Any weights u give a lower bound on the objective: the minimum over all
+plans of sum(u Var), divided by the dual norm of u.
 
-`Emphasis` stores such weights.  They replace the objective by a weighted sum, which every residual
-mechanism minimizes; for weights that attain the maximum the two are equal.  A part of a group is
-one query family on some of its attributes.  The weights of a group with several parts are products
-of one vector per part, so that its Gram matrix remains a Kronecker product; a group with a single
-part, or a small group, has one vector for all its queries.
+`Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  For the weights
+that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.  A group
+consists of parts, each a query family on some of its attributes.  The weights of a group with
+several parts are products of one vector per part, so that its Gram matrix remains a Kronecker
+product.  A group with one part, or with few queries, has one vector for all its queries.
 
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).
@@ -24,18 +24,18 @@ in between).
 Allocation of the privacy cost to residual spaces
 -------------------------------------------------
 Residual spaces that are equal by symmetry form a class.  Let s_j be the squared noise of the spaces
-of class j at unit sensitivity, and m_j their number.  The problem is to minimize the norm of the
-variances, which are linear in s, times the privacy cost sum of m_j / s_j.  For weights u of the
-queries, with a_j the derivative of sum of u Var with respect to s_j,
+of class j at unit sensitivity, and m_j the number of these spaces.  The problem is to minimize the
+product of the norm of the variances, which are linear in s, and the privacy cost sum(m_j / s_j).
+For query weights u, with a_j the derivative of sum(u Var) by s_j,
 
-    sum of u Var  times the cost  is at least  (sum over classes of sqrt(m_j a_j))^2,
+    sum(u Var) sum(m_j / s_j)  >=  (sum of sqrt(m_j a_j) over classes j)^2,
 
 so any weights give a lower bound, which certifies the gap of the allocation.
 
 For the largest variance, a primal-dual interior point method minimizes the cost subject to
-Var / target <= 1 on a few queries.  The most violated query of every class of groups is added, and
-the problem solved again, until no constraint is violated.  For finite powers, L-BFGS minimizes
-log(norm times cost) as a function of log s, which is convex.
+Var / target <= 1 on a few queries.  Then the most violated query of every class of groups is added
+and the problem is solved again, until no constraint is violated.  For finite powers, L-BFGS
+minimizes log(norm times cost) as a function of log s, which is convex.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ LARGEST_POWER = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A norm of the variances.
+    """The norm of the variances that a plan minimizes.
 
     Attributes
     ----------
-    power : p, at least 1; infinite for the largest variance.
-    targets : target variance of every group's queries, in counts^2, shape (groups,); None for 1.
+    power : p of the norm, at least 1; infinite for the largest variance.
+    targets : target variance of the queries of each group, in counts^2, shape (groups,); None if
+        all are 1.
     """
 
     power: float
@@ -78,25 +79,29 @@ class Objective:
 
     @property
     def linear(self) -> bool:
-        """Whether this is the weighted sum, whose optimal allocation has a closed form."""
+        """Whether the objective is the weighted sum; its best allocation has a closed form."""
         return self.power == 1.0
 
     @property
     def conjugate(self) -> float:
-        """The power of the dual norm, 1 / power + 1 / conjugate = 1."""
+        """Power q of the dual norm: 1 / power + 1 / q = 1."""
         return 1.0 if math.isinf(self.power) else self.power / (self.power - 1.0)
 
     def target(self, group: int) -> float:
-        """Return the target variance of a group's queries, in counts^2; 1 without targets."""
+        """Return the target variance of the queries of a group, in counts^2; 1 without targets."""
         return 1.0 if self.targets is None else self.targets[group]
 
     def mean(self, total: float, queries: int) -> float:
-        """Convert a norm of the variances of ``queries`` queries to a mean standard error.
+        """Return the mean standard error of ``queries`` queries, given the norm of their variances.
 
-        ``total`` is the largest variance or the p-norm of the variances.  The result is in counts,
-        or relative to the targets.
+        The mean is the largest standard error or the root of the power mean of the variances.  It is
+        in counts, or relative to the targets.
+
+        Parameters
+        ----------
+        total : p-norm of the variances; for infinite power, the largest variance.
         """
-        # power mean over the queries, then the root of a variance
+        # The p-norm divided by queries^(1/p) is the power mean of the variances.
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
 
@@ -107,15 +112,15 @@ def objective(
 
     Parameters
     ----------
-    name : one of `OBJECTIVES`; with targets the objective is "max" in any case.
+    name : one of `OBJECTIVES`.  With targets the name is ignored, and the objective is "max".
     power : p of the objective "lp".
-    targets : target standard errors in counts, a float for all groups or one number per group; None
-        for none.
-    workload : the groups that have the targets; without it the targets are ignored.
+    targets : target standard errors in counts, one float for all groups or one number per group;
+        None for no targets.
+    workload : workload whose groups have the targets; without a workload, targets are ignored.
 
     Raises
     ------
-    PlanError : the number of targets is not that of the groups.
+    PlanError : if the number of targets differs from the number of groups.
 
     >>> objective("lp", power=4.0).power
     4.0
@@ -125,21 +130,24 @@ def objective(
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"targets has {len(values)} numbers for {len(workload.groups)} groups. Give one per"
+            f"targets has {len(values)} numbers for {len(workload.groups)} groups. Give one number per"
             " group, or one number for all groups."
         )
-    # users give targets as standard errors; the objective is in terms of variances
+    # Targets are given as standard errors, but the objective is about variances.
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
 
 
 def check_targets(targets: Any, name: str = "targets") -> float | tuple[float, ...]:
-    """Return validated targets: one number, or a tuple with one number per group.
+    """Return target standard errors as a float, or as a tuple with one float per group.
 
-    ``name`` is the name of the argument in the error message.
+    Parameters
+    ----------
+    targets : one number, or a sequence with one number per group, in counts.
+    name : name of the argument in the error message.
 
     Raises
     ------
-    PlanError : a target is not a number between 1e-50 and 1e50.
+    PlanError : if a target is not a number between 1e-50 and 1e50.
     """
     several = isinstance(targets, (Sequence, np.ndarray)) and not isinstance(targets, (str, bytes))
     values = list(targets) if several else [targets]
@@ -148,7 +156,7 @@ def check_targets(targets: Any, name: str = "targets") -> float | tuple[float, .
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
                 f"{name} is {str(targets)[:60]}, but a standard error must be a number from 1e-50"
-                " to 1e50, in counts. Give one number, or one per group."
+                " to 1e50, in counts. Give one number, or one number per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 
@@ -157,14 +165,15 @@ def check_targets(targets: Any, name: str = "targets") -> float | tuple[float, .
 class Symmetry:
     """Equivalence classes of groups and residual spaces under the symmetry of a workload.
 
-    By convexity, some optimal plan has equal noise and equal weights within every class.
+    Because the problem is convex, some optimal plan has equal noise for all residual spaces of a
+    class and equal query weights for all groups of a class.
 
     Attributes
     ----------
-    class_of_group : class number of every group; -1 for groups that do not affect the objective.
-    examples : number of one group of each class.
+    class_of_group : index of the class of each group; -1 for groups outside the objective.
+    examples : index of one group of each class.
     sizes : number of groups in each class, shape (classes,).
-    spaces : mapping from residual space to its class number.
+    spaces : residual space -> index of its class.
     counts : number of residual spaces in each class, shape (space classes,).
     """
 
@@ -185,22 +194,25 @@ def symmetry(
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
-    The initial colours of groups are their queries, weight and target; those of spaces are the
-    sizes, labels and centers of their attributes.  Each round splits classes whose members are
-    adjacent to different colours.
+    Groups and residual spaces are the nodes of a graph; a group is adjacent to the residual spaces
+    on subsets of its attributes.  Groups start with equal colours if they have equal queries, weights
+    and targets; spaces if their attributes have equal sizes, labels and centers.  Each round gives
+    nodes with differently coloured neighbours different colours, until no colour changes.
 
     Parameters
     ----------
     spaces : residual spaces of the workload.
-    labels : mapping from attribute to a label; attributes with different labels are different.
-    split : centers and complements; attributes with different centers are different.
-    ordered : whether spaces that differ in the schema order of equal attributes are different.
+    labels : attribute -> label; attributes with different labels are never equivalent.
+    split : centers and complements; attributes with different centers are never equivalent.
+    ordered : whether residual spaces whose attributes have the same properties in another order are
+        different.
     """
-    # pairs with equal queries may have different complements, so the initial colours of groups and
-    # spaces include the keys of the complements
+    # Pairs with equal queries can have different complements, so the initial colours of groups and
+    # spaces include the keys of the complements.
     complement_keys = {space: c.key for space, c in split.complements.items()}
-    # for every space its (group, role) pairs, and for every group its (role, space) pairs; a role
-    # is a number for the parts and positions of the attributes of the space in the group
+    # The edges of the graph: for each space (group, role) pairs, and for each group (role, space)
+    # pairs.  A role is a number for where the attributes of the space occur in the parts of the
+    # group.
     groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
     role_numbers: dict[Any, int] = {}
@@ -212,7 +224,7 @@ def symmetry(
                 (tuple(roles[a] for a in axes), s) for axes, s in named if s in groups_of_space
             ]
             if not space_roles and workload.schema.invariants:
-                continue  # answered from public tables
+                continue  # public tables answer the group
             if not ordered:
                 space_roles = [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
             spaces_of_group[i] = [
@@ -241,8 +253,7 @@ def symmetry(
             for s, signature in signatures.items()
         }
     )
-    # Colour refinement has reached the coarsest equitable partition if a round splits no class.  A
-    # convex problem has an optimum that is constant on its classes.
+    # The partition is equitable when a round splits no class.
     while True:
         split_groups = _class_numbers(
             {
@@ -281,12 +292,12 @@ def symmetry(
 
 
 def _roles(group: Group) -> list[Hashable]:
-    """Return for every attribute of a group its part and its position in the part.
+    """Return one role per attribute of a group: the key of its part and its position in the part.
 
-    Attributes with equal results may be exchanged without changing the queries of the group.
+    Exchanging attributes with equal roles does not change the queries of the group.
     """
     out: list[Hashable] = list(range(len(group.attributes)))
-    # with a weight per query, exchanging attributes changes the weighted queries: keep all distinct
+    # If the queries have individual weights, an exchange changes them, so all roles are different.
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):
@@ -295,29 +306,34 @@ def _roles(group: Group) -> list[Hashable]:
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
-    """Return the complement key of the pair of attributes that a group is on.
+    """Return the key of the tuned complement of the pair of attributes that a group is on.
 
-    None if the group is not on a pair, or its pair has no tuned complement.  ``tuned`` maps pairs
-    to the keys of their complements.
+    Returns None if the group is not on a pair, or the pair has no tuned complement.
+
+    Parameters
+    ----------
+    number : index of the group.
+    tuned : pair of attributes -> key of its complement.
     """
     names = workload.groups[number].attributes
     return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None
 
 
 def _class_numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
-    """Return for every key a number that is equal for keys of equal colours."""
+    """Return a mapping from key to number, with equal numbers for keys of equal colour."""
     numbers: dict[Any, int] = {}
     return {key: numbers.setdefault(colour, len(numbers)) for key, colour in colours.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassQueries:
-    """The queries of one class of groups.
+    """Queries of one class of equivalent groups.
 
     Attributes
     ----------
-    footprint : variances of the queries of one group as a linear function of the squared noises.
-    spaces : for every squared noise of ``footprint``, the class of its residual space.
+    footprint : variances of the queries of one of the groups, as a linear function of the squared
+        noise of its residual spaces.
+    spaces : index of the class of each of these residual spaces.
     groups : number of groups in the class.
     weight : weight of each group.
     target : target variance of the queries, in counts^2.
@@ -333,16 +349,16 @@ class ClassQueries:
 def queries_by_class(
     workload: Workload, builder: VarianceBuilder, classes: Symmetry, goal: Objective
 ) -> list[ClassQueries] | None:
-    """Return the queries of every class of groups.
+    """Return the queries of every class of groups, in the order of ``classes``.
 
-    Returns None if the strategies of ``builder`` do not measure a query with positive weight.
+    Returns None if the strategies of ``builder`` do not measure some query with positive weight.
     """
     class_queries = []
     for example, groups in zip(classes.examples, classes.sizes, strict=True):
         group = workload.groups[example]
         query_weights = deciding_weights(group, goal)
         variances = builder.group(group)
-        # `total` is cheap because it lists no queries; if it is finite, all queries are measured
+        # `total` is computed without listing the queries.  If it is finite, all queries are measured.
         if variances.unmeasured and not np.isfinite(variances.total()):
             weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
@@ -363,9 +379,9 @@ def queries_by_class(
 
 
 def deciding_weights(group: Group, goal: Objective) -> Array | None:
-    """Return the weights of single queries in the objective, shape (queries,); None for all 1.
+    """Return the query weights of a group in the objective, shape (queries,); None if all are 1.
 
-    In the largest variance, weights only select queries, so positive weights become 1.
+    For the objective "max", weights only select queries, so positive weights become 1.
     """
     weights = group.query_weights
     if weights is None or not math.isinf(goal.power):
@@ -379,20 +395,20 @@ def variance_norm(
     targets: Sequence[float],
     goal: Objective,
 ) -> float:
-    """Return the objective for the variances of some groups at their current noise.
+    """Return the objective of groups at their current noise, in counts^2.
+
+    With targets, the result is a ratio of variance to target variance.
 
     Parameters
     ----------
-    queries, weights, targets : variances, group weight and target variance of every group.
-
-    Returns
-    -------
-    In counts^2; with targets, a ratio to the target variance.
+    queries : variances of the queries of each group.
+    weights : weight of each group.
+    targets : target variance of each group, in counts^2.
     """
     largest = [f.largest(f.noises)[0] for f in queries]
     if math.isinf(goal.power):
         return max(v / t for v, t in zip(largest, targets, strict=True))
-    # relative to the largest variance, high powers neither overflow nor underflow
+    # Variances are divided by the largest, so that high powers neither overflow nor underflow.
     scale = max(largest)
     total = math.fsum(
         w * f.power_sum(f.noises, goal.power, scale)[0]
@@ -404,17 +420,20 @@ def variance_norm(
 def achieved_norm(
     workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective
 ) -> float:
-    """Return the objective for the variances of all queries with positive weight.
+    """Return the objective of all queries with positive weight, in counts^2.
 
-    The result is in counts^2; with targets, a ratio to the target variance.  ``variance(i)``
-    returns the variances of group i.
+    With targets, the result is a ratio of variance to target variance.
+
+    Parameters
+    ----------
+    variance : function from the index of a group to the variances of its queries.
     """
     queries: list[Footprint] = []
     weights: list[float] = []
     targets: list[float] = []
     classes: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        # groups without summands are answered from public tables
+        # Groups without summands have no noise: public tables answer them.
         if group.is_weighted and (group_variance := variance(i)).summands:
             key = (group_variance, digest(group.query_weights), group.weight, goal.target(i))
             if key not in classes:
@@ -428,9 +447,14 @@ def achieved_norm(
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows(Family):
-    """A query family whose rows are those of another family times the roots of row weights.
+    """Query family with the rows of ``inner``, each multiplied by the root of its weight.
 
-    The squared errors of the family are then weighted by ``weights``, shape (queries,).
+    A squared error of this family is the squared error of ``inner`` times the weight of the query.
+
+    Attributes
+    ----------
+    inner : the query family without weights.
+    weights : weight of each query, shape (queries,).
     """
 
     inner: Family
@@ -474,19 +498,20 @@ class WeightedRows(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Emphasis:
-    """A weight for every query of a workload, in factored form.
+    """Weights of all queries of a workload, stored as products.
 
-    Groups with equal weights form a class.  The weight of a query is the weight of its class times,
-    for every part of the group, the vector entry of the part's query.
+    Groups with equal query weights form a class.  The weight of a query is the weight of the class,
+    multiplied by one vector entry per part of the group: the entry for the query of this part.
 
     Attributes
     ----------
-    class_of_group : class of every group, shape (groups,); -1 for groups without weighted queries.
+    class_of_group : index of the class of each group, shape (groups,); -1 for groups without
+        weighted queries.
     weights : weight of each class, shape (classes,).
-    vector_indices : for each class, one index in ``vectors`` per part, or one index if
-        ``single_vector``.
-    single_vector : for each class, whether one vector has the weights of all queries of a group.
-    vectors : weight vectors, each of shape (queries of a part or of a group,).
+    single_vector : for each class, whether one vector has the weights of all queries of a group,
+        instead of one vector per part.
+    vector_indices : for each class, the indices in ``vectors`` of its vectors.
+    vectors : weight vectors, of shape (queries of a part,) or (queries of a group,).
     """
 
     class_of_group: tuple[int, ...]
@@ -497,10 +522,12 @@ class Emphasis:
 
     @classmethod
     def of_groups(cls, workload: Workload, weights: Sequence[float]) -> Emphasis:
-        """Return query weights from one weight per group and the workload's weights per query.
+        """Return the query weights of a workload with other group weights.
 
-        ``weights`` replace the group weights of the workload, except that groups of weight 0 remain
-        without a weight.
+        Parameters
+        ----------
+        weights : new weight of each group, shape (groups,).  It is ignored for groups with weight
+            0, which have no weighted queries.
         """
         classes: dict[Any, int] = {}
         vector_index: dict[Any, int] = {}
@@ -535,14 +562,11 @@ class Emphasis:
 
     @property
     def group_weights(self) -> Array:
-        """Weight of every group, 0 for groups without weighted queries, shape (groups,)."""
+        """Weight of each group, shape (groups,); 0 for groups without weighted queries."""
         return np.array([self.weights[k] if k >= 0 else 0.0 for k in self.class_of_group])
 
     def apply(self, workload: Workload) -> Workload:
-        """Return the workload with these query weights in place of its own.
-
-        Groups without weighted queries are left out.
-        """
+        """Return the groups with weighted queries as a workload with these query weights."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             if group_class < 0:
@@ -577,7 +601,7 @@ class Emphasis:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Emphasis:
-        """Rebuild from `to_dict`; raise ValueError if a number is out of range."""
+        """Return the weights that `to_dict` described; raise ValueError if an entry is invalid."""
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
@@ -598,20 +622,20 @@ class Emphasis:
             )
         ):
             raise ValueError(
-                "the query weights of the plan (emphasis) are invalid: a class number, an index or"
-                " a weight is out of range"
+                "the query weights of the plan (emphasis) are invalid: the index of a class or of a"
+                " vector, or a weight, is out of range"
             )
         return emphasis
 
     def check(self, workload: Workload) -> Workload:
-        """Return the workload unchanged; raise ValueError if the weights do not fit its groups."""
+        """Return ``workload``; raise ValueError if these weights do not fit its groups."""
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
-            # public tables may answer a weighted group, which then needs no class
+            # A weighted group that public tables answer needs no query weights.
             omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
             if omitted or (group_class >= 0 and group.weight == 0):
                 raise ValueError(
                     "the query weights of the plan (emphasis) do not match the workload: groups of"
-                    " positive weight need query weights, and only these may have them"
+                    " positive weight must have query weights, and groups of weight 0 must have none"
                 )
             if group_class >= 0:
                 lengths = (
@@ -637,9 +661,10 @@ def unpack(text: str) -> Array:
     return np.frombuffer(base64.b64decode(text, validate=True), "<f8")
 
 
-# the search for noise stops if the objective, in counts^2, exceeds its bound by at most this share
+# The search for the best allocation stops when the objective, in counts^2, exceeds its lower bound
+# by at most this share.
 VARIANCE_GAP = 1e-7
-# largest number of rounds that add violated queries, and of interior point steps per round
+# Limit for the rounds that add violated queries, and for the interior point steps per round.
 MAX_ROUNDS = 60
 MAX_STEPS = 120
 
@@ -650,12 +675,12 @@ class Shares:
 
     Attributes
     ----------
-    noises : squared noise of the spaces of each class, shape (space classes,), in counts^2.
+    noises : squared noise of the residual spaces of each class, shape (space classes,), in counts^2.
     value : objective (norm of the variances) at these noises.
-    bound : lower bound on the objective over all allocations for these strategies.
-    class_multipliers : importance of each class of groups at these noises, up to a common factor,
-        shape (classes,): for the largest variance the sum of the multipliers of its queries, for
-        finite powers its weighted sum of variances to the power.
+    bound : lower bound on the objective over all allocations for the same strategies.
+    class_multipliers : one number per class of groups, shape (classes,), up to a common factor.  For
+        the largest variance it is the sum of the Lagrange multipliers of the queries of the class;
+        for a finite power p, the weighted sum of their variances to the power p.
     """
 
     noises: Array
@@ -677,10 +702,10 @@ def best_shares(
     ----------
     queries : variances of the queries of every class of groups, for fixed strategies.
     counts : number of residual spaces in each class, shape (space classes,).
-    start : initial squared noises, shape (space classes,).
-    gap : relative gap of the objective, in counts^2, at which the search stops.
+    start : initial squared noise of each class, shape (space classes,).
+    gap : the search stops when the objective, in counts^2, is at most (1 + gap) times its bound.
     """
-    # scale the initial noises to privacy cost 1
+    # The initial noises are scaled to privacy cost 1.
     start = start * float(np.sum(counts / start))
     if math.isinf(goal.power):
         return _shares_for_max(queries, counts, start, gap)
@@ -688,16 +713,13 @@ def best_shares(
 
 
 def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> Array:
-    """Sum the derivative of a query's variance by squared noises over each class of spaces.
+    """Return the derivative of (variance of a query / target) by the squared noise of each class.
 
     Parameters
     ----------
-    gradient : derivative of the variance by the squared noise of every space of the group.
-    spaces : number of space classes.
-
-    Returns
-    -------
-    Sums divided by the target variance, shape (``spaces``,).
+    group_class : class of the group that has the query.
+    gradient : derivative of the variance by the squared noise of each residual space of the group.
+    spaces : number of classes of residual spaces, the length of the result.
     """
     return np.bincount(group_class.spaces, gradient, minlength=spaces) / group_class.target
 
@@ -705,21 +727,21 @@ def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> 
 def _shares_for_max(
     classes: Sequence[ClassQueries], counts: Array, start: Array, gap: float
 ) -> Shares:
-    """Return the allocation that minimizes the largest ratio of variance to target.
+    """Return the allocation that minimizes the largest ratio of variance to target variance.
 
-    ``classes`` are the ``queries`` of `best_shares`; the other arguments are as there.
+    The parameters are those of `best_shares`; ``classes`` are its ``queries``.
     """
     spaces = len(counts)
-    # constraints rows @ s <= 1 on the squared noises s, one per query: its variance is at most its
-    # target; and the class of groups of each query
+    # Each row is a constraint row @ s <= 1 on the squared noises s: the variance of one query is at
+    # most its target.  ``class_of_row`` has the class of groups of the query.
     rows: list[Array] = []
     class_of_row: list[int] = []
     row_keys: set[tuple[int, bytes]] = set()
 
     def add_row(k: int, gradient: Array) -> None:
-        """Add the constraint of a query of class k from the derivative of its variance."""
+        """Add the constraint of a query of class k, given the derivative of its variance."""
         row = _by_space_class(classes[k], gradient, spaces)
-        # with a repeated row the multipliers would not be unique
+        # If a row were repeated, the multipliers would not be unique.
         if (k, row.tobytes()) not in row_keys:
             row_keys.add((k, row.tobytes()))
             rows.append(row)
@@ -730,13 +752,15 @@ def _shares_for_max(
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
-            # without a constraint on this space, its noise would be unbounded
+            # The query with the largest variance from this space alone is added as well: without
+            # any constraint on the space, its noise would be unbounded.
             if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
                 add_row(k, group_class.footprint.largest(single_noise)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
-    # only a few queries attain the largest variance: solve for these, then add violated ones
+    # Only a few queries attain the largest variance.  Each round solves for the queries so far and
+    # then adds the queries whose constraint is violated.
     for _ in range(MAX_ROUNDS):
         noises, row_multipliers = _interior(np.array(rows), counts, start, gap)
         noises = noises * float(np.sum(counts / noises))
@@ -748,9 +772,8 @@ def _shares_for_max(
             [v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)]
         )
         slopes = np.maximum(np.array(rows).T @ row_multipliers, 0.0)
-        # the multipliers give a valid bound, as any nonnegative weights do
+        # Any nonnegative query weights give a lower bound; here they are the multipliers.
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(row_multipliers.sum())
-        # the multiplier of a row is the weight of its query
         multipliers = np.asarray(
             np.bincount(class_of_row, row_multipliers, minlength=len(classes)), dtype=float
         )
@@ -760,38 +783,39 @@ def _shares_for_max(
         best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             break
-        # queries below the bound are not active at the optimum
-        before, level = len(rows), bound * (1.0 + 0.1 * gap)
+        # A query with a ratio below the bound cannot be the largest at the optimum.
+        rows_before, level = len(rows), bound * (1.0 + 0.1 * gap)
         for k in [k for k, ratio in enumerate(ratios) if ratio > level]:
             add_row(k, maxima[k][1])
-        if len(rows) == before:
+        if len(rows) == rows_before:
             break
         start = noises
     return best
 
 
 def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Array, Array]:
-    """Minimize sum of counts / s subject to rows s <= 1 by a primal-dual interior point method.
+    """Minimize sum(counts / s) subject to rows @ s <= 1 by a primal-dual interior point method.
 
     Parameters
     ----------
     rows : constraints on the squared noises s, shape (rows, space classes).
+    counts : number of residual spaces in each class, shape (space classes,).
     start : approximate solution, shape (space classes,).
     gap : relative accuracy of the sum.
 
     Returns
     -------
-    s : squared noises, strictly feasible, shape (space classes,).
+    s : squared noises that satisfy all constraints strictly, shape (space classes,).
     multipliers : positive multipliers of the constraints, shape (rows,).
     """
-    # rows and noises in units of the start: near the solution, all unknowns are near 1
+    # Noises are in units of ``start``, so that all unknowns are near 1 close to the solution.
     unit_rows = rows * start
-    # halfway to the first constraint, every slack is well above 0
+    # The first point is halfway to the nearest constraint, so that every slack is well above 0.
     noises = np.full(len(start), 0.5 / float(unit_rows.sum(axis=1).max()))
     cost = counts / start
     slack = 1.0 - unit_rows @ noises
     multipliers = np.full(len(rows), float(np.sum(cost / noises)) / len(rows)) / slack
-    # at the optimum, noises times the stationarity condition makes the multipliers sum to the cost
+    # By the stationarity condition, the multipliers at the optimum sum to the cost.
     multipliers *= float(np.sum(cost / noises)) / float(multipliers.sum())
     lapack = scipy.linalg.lapack
     for _ in range(MAX_STEPS):
@@ -803,13 +827,15 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
             and float(np.max(np.abs(residual) * noises)) <= 0.02 * gap * value
         ):
             break
-        # reducing the complementarity to 0 in one step would leave the feasible region
+        # The step aims at a fraction of the complementarity; aiming at 0 would leave the feasible
+        # region.
         target = 0.15 * complementarity
         hessian = (
             np.diag(2.0 * cost / noises**3) + (unit_rows.T * (multipliers / slack)) @ unit_rows
         )
         right = -residual - unit_rows.T @ ((target - slack * multipliers) / slack)
-        # call LAPACK directly, because the checks of scipy's cho_factor take longer than the solve
+        # LAPACK is called directly, because the checks of scipy's cho_factor are slower than this
+        # small solve.
         factor, failed = lapack.dpotrf(hessian, clean=False)
         if failed:
             break
@@ -818,6 +844,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         multiplier_step = (target - slack * multipliers - multipliers * slack_step) / slack
         if not np.isfinite(step).all() or not np.isfinite(multiplier_step).all():
             break
+        # The step is shortened so that noises, slacks and multipliers remain positive.
         alpha = 1.0
         for vector, move, fraction in (
             (noises, step, 0.8),
@@ -829,7 +856,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
                 alpha = min(alpha, fraction * float(np.min(-vector[down] / move[down])))
         noises, multipliers = noises + alpha * step, multipliers + alpha * multiplier_step
         slack = 1.0 - unit_rows @ noises
-        # rounding made the step infeasible: return the previous point
+        # If rounding violates a constraint, the previous point is returned.
         if not (slack > 0).all():
             noises, multipliers = noises - alpha * step, multipliers - alpha * multiplier_step
             break
@@ -838,17 +865,17 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Classes of groups whose power sums are evaluated together.
+    """Classes of groups whose power sums are evaluated together by `Footprint.expansion`.
 
-    They have equally many residual spaces, so their expansions have equal exponents; see
-    `Footprint.expansion`.
+    The groups have equally many residual spaces, so their expansions have equal exponents.
 
     Attributes
     ----------
-    members : numbers of the classes.
-    spaces : class of residual spaces of every squared noise, shape (members, spaces).
-    exponents, coefficients, units : expansions, shapes (terms, spaces), (members, terms) and
-        (members, spaces).
+    members : indices of the classes.
+    spaces : index of the class of each residual space, shape (members, spaces).
+    exponents : exponents of the expansions, shape (terms, spaces).
+    coefficients : coefficients of the expansions, shape (members, terms).
+    units : units of the expansions, shape (members, spaces).
     """
 
     members: list[int]
@@ -859,7 +886,10 @@ class _Batch:
 
 
 def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
-    """Return the classes whose power sums are expanded, in batches, and the remaining classes."""
+    """Return batches of the classes whose power sums are expanded, and all other classes.
+
+    The second value lists the indices of the other classes.
+    """
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
     for k, group_class in enumerate(classes):
@@ -887,7 +917,7 @@ def _shares_for_power(
 ) -> Shares:
     """Return the allocation that minimizes the p-norm of the weighted variances.
 
-    ``classes`` are the ``queries`` of `best_shares`; the other arguments are as there.
+    The parameters are those of `best_shares`; ``classes`` are its ``queries``.
     """
     import scipy.optimize
 
@@ -895,24 +925,26 @@ def _shares_for_power(
     weights = np.array([group_class.groups * group_class.weight for group_class in classes])
     best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
     batches, unexpanded = _batches(classes, p)
-    # powers up to 100 of unscaled variances would leave the range of doubles
+    # Variances are divided by the largest initial one; powers up to 100 would otherwise leave the
+    # range of doubles.
     scale = max(
         group_class.footprint.largest(start[list(group_class.spaces)])[0] for group_class in classes
     )
 
     def sums(s: Array) -> tuple[Array, Array]:
-        """Evaluate the power sums for squared noises ``s``, shape (space classes,).
+        """Return the power sums at the squared noises ``s``, shape (space classes,).
 
         Returns
         -------
-        power_sums : sum of (Var / scale)^p over the queries of a group, shape (classes,).
-        space_slopes : derivative of the weighted sum of all power sums by ``s``, multiplied by
+        power_sums : sum of (Var / scale)^p over the queries of one group of each class, shape
+            (classes,).
+        space_slopes : derivative by ``s`` of the weighted sum of all power sums, multiplied by
             scale / p, shape (space classes,).
         """
         power_sums, space_slopes = np.zeros(len(classes)), np.zeros(spaces)
         for batch in batches:
             scaled = s[batch.spaces] / scale
-            # products of powers as exponentials of sums of logarithms
+            # The monomials are computed as exponentials of sums of logarithms.
             terms = batch.coefficients * np.exp(np.log(scaled * batch.units) @ batch.exponents.T)
             power_sums[batch.members] = terms.sum(axis=1)
             slopes = weights[batch.members, None] * (terms @ batch.exponents) / scaled / p
@@ -925,9 +957,9 @@ def _shares_for_power(
         return power_sums, space_slopes
 
     def evaluate(x: Array) -> tuple[float, Array]:
-        """Return log(norm times cost) and its gradient at x = log s; update the best allocation."""
+        """Return log(norm times cost) and its gradient at x = log s; store the best allocation."""
         nonlocal best
-        # as exponentials the noises are positive for any step
+        # The search is over logarithms, so that the noises are positive after any step.
         s = np.exp(x)
         cost = float(np.sum(counts / s))
         s = s * cost

@@ -1,8 +1,8 @@
 """Plans: strategies and noise for a workload and a budget, with their predicted error.
 
-A plan contains no data.  All its predictions are computed from the matrices, noise scales and grids
-that a release uses.  Its privacy cost is recomputed from them when the plan is created and whenever
-it is loaded.
+A plan contains no data.  Its predicted errors and its privacy cost are computed from the strategy
+matrices, noise scales and grids that a release uses.  The privacy cost is recomputed whenever a plan
+is created or loaded.
 """
 
 from __future__ import annotations
@@ -59,49 +59,53 @@ if TYPE_CHECKING:
 
 
 FORMAT = "plan/1"
-# relative norm below which the component of a query in a residual space counts as zero
+# The component of a query in a residual space counts as zero if its norm is at most this share of
+# the norm of the query.
 ROUNDING = 1e-9
 NamedQuery = tuple[Sequence[str], npt.ArrayLike]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(FrozenValue):
-    """A mechanism fitted to a workload and a budget.
+    """A mechanism with strategies and noise for a workload and a budget.
 
     Attributes
     ----------
-    workload, budget : queries to answer, and privacy budget.
-    mechanism, options : name of the mechanism and its options; with the workload and the budget
-        they define `hash`.
-    blocks : mapping from the attributes of a measured table to its strategy, noise and grid; each
-        block measures one residual space, or several jointly.
-    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2, or relative to
-        the target variances.  The norm is the weighted sum of the variances unless the options set
-        another objective.
+    workload : queries to answer.
+    budget : privacy budget.
+    mechanism : name of the mechanism.
+    options : options of the mechanism.  Workload, budget, mechanism, options and ``max_records``
+        define `hash`.
+    blocks : key of a block -> strategy, noise and grid.  The key is the set of attributes whose
+        residual space the block measures, unless a mechanism defines other keys.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; with targets, of
+        the variances divided by the target variances.  The norm is the weighted sum of the variances
+        unless the options set another objective.
     statement : description of the certificate in words: which plans the bound holds for, and how
         the searches ended.
-    duals, endings, memory_limit : final dual weights and termination message of each strategy
-        search, and the memory limit in bytes that chose between dense and alternating searches;
-        enough to rebuild the identical plan.
+    duals : final dual weights of each strategy search.
+    endings : termination message of each strategy search.
+    memory_limit : memory limit in bytes, which chose between dense and alternating searches.
     split : decomposition of queries into residual spaces: centers, complements and jointly
         measured spaces.
     matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
-    max_records : largest public number of records for which the privacy cost includes rounding.
+    max_records : public upper bound on the number of records; the privacy cost includes rounding
+        errors for at most this number.
     tradeoff : noise and query weights for an objective other than the sum, or for the sum under
         accuracy constraints of groups; None for all other plans.
-    joint : whether the privacy cost is the joint cost, the maximum over cells of the summed costs
-        of the blocks; otherwise it is the sum of the costs of the blocks, which is at least as
-        large apart from the effects of rounding to the grid.
+    joint : how the privacy cost of the blocks is added up.  If True, it is the maximum over cells of
+        the summed costs for a record in the cell; if False, the sum of the costs of the blocks,
+        which is at least as large apart from effects of rounding.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
         shape (blocks,); None for a plan of marginal tables, which is rebuilt for another budget.
 
     Raises
     ------
-    PlanError : the plan costs more than the budget.
-    Unanswered : a query with positive weight cannot be answered.
+    PlanError : if the privacy cost exceeds the budget.
+    Unanswered : if the plan cannot answer a query with positive weight.
     """
 
-    # whether every group is answered from a single measured table
+    # Whether every group is answered from a single measured table.
     full_tables: ClassVar[bool] = False
 
     workload: Workload
@@ -124,7 +128,7 @@ class Plan(FrozenValue):
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
-                f"The privacy cost of the plan is {self.pcost}, over the budget of"
+                f"The privacy cost of the plan is {self.pcost}, but its budget is"
                 f" {self.budget.pcost}. A plan must cost at most its budget. Please report this"
                 " error with the options of the plan."
             )
@@ -162,52 +166,56 @@ class Plan(FrozenValue):
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of the release for one person, computed from its matrices, rounded up."""
+        """Privacy cost of the release for one person, computed from the blocks and rounded up."""
         return person_pcost(self.blocks, self.budget, self.max_records, self.joint)
 
     @cached_property
     def on_curve(self) -> bool:
         """Whether the (epsilon, delta) curve of continuous Gaussian noise holds for the release.
 
-        It holds if the grid of the released numbers is fine enough.  Otherwise epsilon follows from
-        the zCDP parameter and is larger.
+        The curve holds if the grid of the released numbers is fine enough.  If it does not hold,
+        epsilon is computed from the zCDP parameter and is larger.
         """
         return is_on_curve([self.blocks], self.pcost)
 
     @property
     def epsilon_by_delta(self) -> dict[str, float]:
-        """Mapping from delta, as text, to epsilon for each of `Budget.listed_deltas`."""
+        """Epsilon for each delta in `Budget.listed_deltas`; the keys are the deltas as texts."""
         return {delta_text(delta): self.epsilon(delta) for delta in self.budget.listed_deltas}
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest proven epsilon of a release, rounded up; see `Budget.epsilon`."""
+        """Return the smallest epsilon proven for a release at ``delta``, rounded up."""
         return self.budget.epsilon(delta) if self.on_curve else self.budget.epsilon_zcdp(delta)
 
     @property
     def meaning(self) -> str:
-        """The privacy guarantee in one line; with exact totals it is not standard DP."""
+        """Privacy guarantee in one line; with invariants it is subspace differential privacy."""
         return self.schema.meaning(self.budget, curve=self.on_curve)
 
     @cached_property
     def replace_one_pcost(self) -> ReplaceOne:
-        """Privacy cost for one person whose rows are replaced: an upper bound and an example.
+        """Privacy cost if neighbours replace the rows of one person: an upper bound and an example.
 
         Guarantee: the bound holds for all pairs of cells and for rows outside the domain.  The
-        example is the most costly pair of cells in a local search.
+        example is the most costly pair of cells that a local search finds.
         """
         return replace_one_cost(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @property
     def estimate_blocks(self) -> Mapping[Space, Block]:
-        """Mapping from key to the strategy and noise of the estimates that make up all answers.
+        """Key -> strategy and noise of an estimate from which answers are computed.
 
-        An answer is a sum of one term per residual space.  The estimates are the measured blocks,
-        unless a plan combines several measurements into the estimate of a space.
+        An answer is a sum of one term per residual space, and each term is computed from one
+        estimate.  The estimates have the keys and noise of ``blocks``, unless the plan averages
+        several measurements of a residual space.
         """
         return self.blocks
 
     def answers_from(self, estimates: Mapping[Space, Array]) -> Answers:
-        """Return an object that computes tables and answers from the estimates of `combine`."""
+        """Return an object that computes tables and answers.
+
+        ``estimates`` is the result of `combine`.
+        """
         return SpaceAnswers(
             workload=self.workload,
             split=self.split,
@@ -216,17 +224,18 @@ class Plan(FrozenValue):
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return for every summand of `group_variance` the block whose noise causes it."""
+        """Return one block per summand of `group_variance`: the block with the noise of the term."""
         summands = self.group_variance(group).summands
         names = self.workload.groups[group].attributes
         spaces = [tuple(names[a] for a in s.axes) for s in summands]
         return [self.estimate_blocks[self.block_key_of_space.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return the estimates for `answers_from`, computed from those of the measured blocks.
+        """Return the estimates with the keys of `estimate_blocks`, for `answers_from`.
 
-        The keys are those of `estimate_blocks`.  Here the estimates are returned unchanged; a plan
-        that measures a residual space several times averages them, and may overwrite the arrays.
+        The argument has the estimates of the measured blocks.  This method returns it unchanged.  A
+        subclass that measures a residual space several times averages the estimates, and may
+        overwrite the arrays of the argument.
         """
         return estimates
 
@@ -244,29 +253,29 @@ class Plan(FrozenValue):
 
     @cached_property
     def _group_variance_list(self) -> list[GroupVariance]:
-        """Variances of every group, in the order of the groups."""
+        """Variances of the queries of each group, in the order of the groups."""
         return variances_by_class(
             self.estimate_blocks, self.split, self.workload, self.group_variance
         )
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
-        """Return one number per group, computed once for groups with the same variances."""
+        """Return ``value`` of the variances of each group; equal variances are evaluated once."""
         by_variances = {v: value(v) for v in dict.fromkeys(self._group_variance_list)}
         return [by_variances[v] for v in self._group_variance_list]
 
     @cached_property
     def totals(self) -> list[float]:
-        """Sum of the variances of the queries of every group, in counts^2."""
+        """Sum of the variances of the queries of each group, in counts^2."""
         return self._by_group(GroupVariance.total)
 
     @cached_property
     def largest(self) -> list[float]:
-        """For every group, the largest variance of a query, in counts^2."""
+        """Largest variance of a query of each group, in counts^2."""
         return self._by_group(GroupVariance.largest)
 
     @property
     def rmses(self) -> list[float]:
-        """Root of the mean variance of the queries of every group, in counts."""
+        """Root of the mean variance of the queries of each group, in counts."""
         return [
             math.sqrt(total / g.count)
             for total, g in zip(self.totals, self.workload.groups, strict=True)
@@ -274,9 +283,9 @@ class Plan(FrozenValue):
 
     @cached_property
     def rmse(self) -> float:
-        """Unweighted root of the mean variance of all queries, in counts.
+        """Root of the unweighted mean variance of all queries, in counts.
 
-        Infinite if a query of weight 0 is not measured.
+        It is infinite if the plan cannot answer a query, which then has weight 0.
         """
         return math.sqrt(math.fsum(self.totals) / self.workload.queries)
 
@@ -300,11 +309,11 @@ class Plan(FrozenValue):
 
     @cached_property
     def achieved(self) -> float:
-        """Error of the plan in the unit of its objective, as bounded by the certificate.
+        """Error of the plan that its objective minimizes and its certificate bounds from below.
 
-        In counts: `weighted_rmse` for the objective "sum", the largest standard error for "max",
-        and the root of a power mean of variances for "lp".  With targets, the largest ratio of
-        standard error to target.
+        For the objective "sum" it is `weighted_rmse`, for "max" the largest standard error, and for
+        "lp" the root of a power mean of the variances, all in counts.  With targets it is the
+        largest ratio of standard error to target.
         """
         goal = self._goal
         if goal.linear:
@@ -325,9 +334,9 @@ class Plan(FrozenValue):
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bounds on the error, and the gaps of the plan above them.
+        """Lower bounds on the error, and how far the error of the plan is above them.
 
-        One bound holds for the class of plans that the mechanism searches, one for all matrix
+        One bound holds for all plans that the mechanism searches, the other for all matrix
         mechanisms.
         """
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
@@ -350,10 +359,10 @@ class Plan(FrozenValue):
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the workload, the budget, the mechanism, its options and max_records.
+        """SHA-256 hash of the workload, the budget, the mechanism, its options and max_records.
 
-        Equal hashes identify the same release.  The delta at which epsilon is reported is excluded,
-        because it changes neither the noise nor the privacy cost.
+        Plans with equal hashes make the same release.  The delta at which epsilon is reported is
+        not hashed, because it changes neither the noise nor the privacy cost.
         """
         budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
         return hashlib.sha256(
@@ -361,26 +370,32 @@ class Plan(FrozenValue):
         ).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
-        """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
+        """Return a data frame with one row per group.
+
+        The columns are attributes, family, queries, rmse and max_std (largest standard error), the
+        last two in counts.
+        """
         return table_of_groups(self.workload.groups, self.rmses, self.largest)
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row per block: attributes, measurements, noise in counts and budget share.
+        """Return a data frame with one row per block.
 
-        The shares sum to 1; see `table_of_blocks`.
+        The columns are attributes, measurements, noise in counts and share of the budget.  The
+        shares sum to 1; see `table_of_blocks`.
         """
         return table_of_blocks(self.blocks.values(), self.max_records)
 
     def with_noise(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
-        """Return the plan at another budget with other noise; cached variances are reused."""
+        """Return the plan with another budget and blocks that differ only in their noise."""
         plan = replace(self, budget=budget, blocks=blocks)
         plan._variances.share_caches(self._variances)
         return plan
 
     def with_groups(self, groups: Iterable[Group]) -> Self:
-        """Return a plan with the same measurements whose workload is ``groups``.
+        """Return a plan with the same measurements and other groups as workload.
 
-        Their weights are set to 0, because a plan may have unanswerable queries only of weight 0.
+        The weights of the groups are set to 0, because queries that a plan cannot answer must have
+        weight 0.
         """
         return replace(
             self,
@@ -388,25 +403,28 @@ class Plan(FrozenValue):
         )
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2.
+        """Return the variances of queries ``start:stop`` of a group, in counts^2.
 
-        The order of the queries is that of `describe`.
+        The result has shape (stop - start,).  The queries are in the order of `Workload.describe`.
         """
         return self.group_variance(group).values(
             *check_slice(start, stop, self.workload.groups[group].count, error=PlanError)
         )
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the variance of any query on ``attributes``, in counts^2.
+        """Return the variance of any linear query on ``attributes``, in counts^2.
 
-        ``query_tensor`` has the shape of the marginal table on the attributes, in this order.
+        Parameters
+        ----------
+        query_tensor : coefficients of the query, with the shape of the marginal table on the
+            attributes, axes in this order.
 
         Raises
         ------
-        SchemaError : an attribute does not exist.
-        PlanError : an attribute occurs twice, or ``query_tensor`` has another shape or entries that
-            are not finite numbers.
-        NotAnswerable : the strategy does not measure a component of the query.
+        SchemaError : if an attribute does not exist.
+        PlanError : if an attribute occurs twice, or ``query_tensor`` has another shape or entries
+            that are not finite numbers.
+        NotAnswerable : if the plan does not measure a component of the query.
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
@@ -415,12 +433,12 @@ class Plan(FrozenValue):
 
         Parameters
         ----------
-        queries : (attributes, query tensor) pairs, as the arguments of `variance_of`.
+        queries : k pairs (attributes, query tensor) with the arguments of `variance_of`.
 
         Raises
         ------
-        SchemaError, NotAnswerable : as for `variance_of`.
-        PlanError : as for `variance_of`, or an entry of ``queries`` is not a pair.
+        SchemaError, NotAnswerable : as `variance_of`.
+        PlanError : as `variance_of`, or if an entry of ``queries`` is not a pair.
         """
         pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
@@ -431,54 +449,55 @@ class Plan(FrozenValue):
         return out
 
     def check_query(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
-        """Return the attributes and the tensor of a query.
-
-        Raises PlanError unless the query is a pair of attributes and a tensor, and SchemaError if
-        an attribute does not exist.
-        """
-        if not isinstance(query, (tuple, list)) or len(query) != 2:
-            kind = type(query).__name__
-            found = f"a {kind} of {len(query)}" if isinstance(query, (tuple, list)) else f"a {kind}"
-            raise PlanError(
-                f"A query is {found}, but must be a pair (attributes, table). Give such a pair."
-            )
-        return self.schema.named(query[0], error=PlanError), query[1]
-
-    def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
-        """Return a query as a table of finite numbers, shape (n_1, ..., n_k).
+        """Return the attributes of a query, as a tuple, and its tensor, which is not checked.
 
         Raises
         ------
-        PlanError : the query has another shape, or entries that are not finite numbers.
+        PlanError : if the query is not a pair, or contains an attribute twice.
+        SchemaError : if an attribute does not exist.
+        """
+        if not isinstance(query, (tuple, list)) or len(query) != 2:
+            kind = type(query).__name__
+            is_sequence = isinstance(query, (tuple, list))
+            actual = f"{kind} of {len(query)} entries" if is_sequence else kind
+            raise PlanError(f"A query has the type {actual}. Give a pair (attributes, table).")
+        return self.schema.named(query[0], error=PlanError), query[1]
+
+    def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
+        """Return the coefficients of a query as an array of finite numbers, shape (n_1, ..., n_k).
+
+        Raises
+        ------
+        PlanError : if the query has another shape, or entries that are not finite numbers.
         """
         return finite_table(names, self.schema.sizes(names), query_tensor)
 
     def query_pieces(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        """Return the components of a query by residual space, shapes (n_1 - 1, ...).
+        """Return the components of a query: residual space -> array of shape (n_1 - 1, ...).
 
-        The attributes of every space are in schema order.
+        The attributes of every residual space are in schema order.
         """
         return query_pieces(self.schema, self.split, attributes, query_tensor)
 
     @cached_property
     def block_key_of_space(self) -> Mapping[Space, Space]:
-        """Mapping from residual space to the key of its block in `estimate_blocks`."""
+        """Residual space -> key in `estimate_blocks` of the block that measures it."""
         return block_of_space(self.estimate_blocks)
 
     @property
     def solved(self) -> SolverState:
-        """Result of the strategy search, enough to rebuild the plan at this or another budget."""
+        """Result of the strategy search, from which the plan can be rebuilt for any budget."""
         return SolverState(**{f.name: getattr(self, f.name) for f in fields(SolverState)})
 
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        """Return a mapping from block to the coefficients of its noise in the answer to a query.
+        """Return key of a block -> coefficients of the noise of this block in the answer to a query.
 
-        The coefficients are those of independent noises of variance 1, so the inner products of the
-        coefficients of two queries are the covariance of their answers.
+        The coefficients multiply independent noises of variance 1.  The covariance of two answers is
+        therefore the sum over blocks of the inner products of their coefficients.
         """
         components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
@@ -514,7 +533,7 @@ class Plan(FrozenValue):
         return out
 
     def headline(self) -> dict[str, str]:
-        """Return a summary: mechanism, size of the workload, error and privacy cost."""
+        """Return texts for display: mechanism, groups, queries, error and privacy cost."""
         return {
             "mechanism": self.mechanism,
             "groups": number(len(self.workload.groups)),
@@ -544,7 +563,7 @@ class Plan(FrozenValue):
         }
 
     def to_json(self) -> str:
-        """Return the plan file as JSON text: the request, the search result, cost and error."""
+        """Return the plan file as JSON text: request, result of the search, cost and error."""
         solved: dict[str, Any] = {
             "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
             "duals": [pack(d) for d in self.duals],
@@ -555,7 +574,7 @@ class Plan(FrozenValue):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
-        # a mechanism restores ``joint`` of plans with `full_tables` from its options or `matrices`
+        # For plans with `full_tables`, the mechanism computes ``joint`` from options or `matrices`.
         if self.joint and not self.full_tables:
             solved["joint"] = True
         if self.tradeoff is not None:

@@ -22,11 +22,16 @@ from engine.workload import Schema, Workload, subsets
 
 
 def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> Array:
-    """Return a query as a table of finite numbers, shape (n_1, ..., n_k).
+    """Return the coefficients of a query as an array of finite numbers, shape ``sizes``.
+
+    Parameters
+    ----------
+    names : attributes of the query, for the error message.
+    sizes : number of cells of each attribute.
 
     Raises
     ------
-    PlanError : the query has another shape, or entries that are not finite numbers.
+    PlanError : if the query has another shape, or entries that are not finite numbers.
     """
     try:
         tensor = np.asarray(values, dtype=float)
@@ -34,17 +39,18 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
         tensor = np.full((), np.nan)
     if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
         raise PlanError(
-            f"The table of a query on {' x '.join(names) or 'nothing'} has shape {tensor.shape}, or"
-            f" entries that are not finite numbers. Give finite numbers of shape {tuple(sizes)}."
+            f"The table of a query on {set_name(names) if names else 'no attribute'} has the shape"
+            f" {tensor.shape}, or entries that are not finite numbers. Give finite numbers of shape"
+            f" {tuple(sizes)}."
         )
     return tensor
 
 
 def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
-    """Return the exception for a query whose component in a residual space is not measured."""
+    """Return the exception that a plan does not measure a query's component in ``space``."""
     return NotAnswerable(
         f"The query on {' x '.join(attributes)} depends on counts by {' x '.join(space)} that the"
-        " plan does not measure. Add the query, or the marginal on these attributes, to the"
+        " plan does not measure. Add this query, or the marginal on these attributes, to the"
         " workload."
     )
 
@@ -52,10 +58,13 @@ def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
 def query_pieces(
     schema: Schema, split: Split, attributes: Sequence[str], query_tensor: npt.ArrayLike
 ) -> dict[Space, Array]:
-    """Return a mapping from residual space to the component of a query in it.
+    """Return the components of a query: residual space -> array of shape (n_1 - 1, ...).
 
-    The attributes of every space are in schema order; a component has one axis of length n_i - 1
-    per attribute.
+    The attributes of every residual space are in schema order.
+
+    Parameters
+    ----------
+    query_tensor : coefficients of the query, one axis per entry of ``attributes``.
     """
     names = schema.named(attributes)
     tensor = finite_table(names, schema.sizes(names), query_tensor)
@@ -71,16 +80,16 @@ def query_pieces(
 
 
 def union_rows(schema: Schema, block: Block, rows_by_space: Mapping[Space, Array]) -> Array:
-    """Return k query rows in the residual coordinates of all spaces that a block measures.
+    """Return k queries as rows in the residual coordinates of all spaces that a block measures.
 
     Parameters
     ----------
-    rows_by_space : mapping from a space to the components of the queries in it, shape
-        (k, n_1 - 1, ...); components in missing spaces are 0.
+    rows_by_space : residual space -> components of the k queries in this space, shape
+        (k, n_1 - 1, ...).  The components in all other spaces of the block are 0.
 
     Returns
     -------
-    Shape (k, sum over the spaces of prod (n_i - 1)).
+    array of shape (k, sum over the spaces of prod(n_i - 1)).
     """
     count = len(next(iter(rows_by_space.values())))
     dimensions = {s: math.prod(n - 1 for n in schema.sizes(s)) for s in block.spaces}
@@ -92,10 +101,10 @@ def union_rows(schema: Schema, block: Block, rows_by_space: Mapping[Space, Array
 
 
 class Answers(Protocol):
-    """Tables and answers computed from the estimates of a plan."""
+    """Interface of objects that compute tables and answers from the estimates of a plan."""
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        """Return the table from which a group is answered, in counts, one axis per attribute."""
         ...
 
     def table(self, attributes: Space) -> Array:
@@ -103,25 +112,25 @@ class Answers(Protocol):
 
         Raises
         ------
-        NotAnswerable : the plan does not measure the complete table.
+        NotAnswerable : if the plan does not measure the complete table.
         """
         ...
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; the query has one axis per attribute."""
+        """Return the answer to one query, in counts; ``query_tensor`` has one axis per attribute."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceAnswers:
-    """Tables and answers of a plan of residual spaces.
+    """Tables and answers of a plan that measures residual spaces.
 
     Attributes
     ----------
     workload : queries of the plan.
     split : decomposition of queries into residual spaces (centers and complements).
-    blocks : mapping from key to the strategy and noise of one or more residual spaces.
-    estimates : mapping from key to the estimated residual coordinates, in counts.
+    blocks : key -> block, which measures one or more residual spaces.
+    estimates : key of a block -> estimated residual coordinates of its spaces, in counts.
     """
 
     workload: Workload
@@ -136,14 +145,14 @@ class SpaceAnswers:
 
     @cached_property
     def block_key_of_space(self) -> Mapping[Space, Space]:
-        """Mapping from residual space to the key of the block that measures it."""
+        """Residual space -> key of the block that measures it."""
         return block_of_space(self.blocks)
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
-        """Mapping from residual space to its estimated coordinates, shape (n_1 - 1, ...).
+        """Residual space -> its estimated coordinates in counts, shape (n_1 - 1, ...).
 
-        The coordinates of spaces that public tables contain are exact.
+        If an invariant determines the space, the coordinates are exact.
         """
         schema, split = self.schema, self.split
         out = {}
@@ -166,7 +175,7 @@ class SpaceAnswers:
         return out
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        """Return the table from which a group is answered, in counts, one axis per attribute."""
         return self.partial_table(self.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
@@ -174,19 +183,19 @@ class SpaceAnswers:
 
         Raises
         ------
-        NotAnswerable : the plan does not measure the complete table.
+        NotAnswerable : if the plan does not measure the complete table.
         """
         for space in subsets(self.schema.ranked(attributes)):
             if not self._measures(space):
                 raise NotAnswerable(
-                    f"The plan does not measure the complete table on {set_name(attributes)}: "
-                    f"{set_name(space)} is missing. Compute single queries with answer(), or add "
-                    "the marginal on these attributes to the workload."
+                    f"The plan does not measure the complete table on {set_name(attributes)}: it"
+                    f" does not measure all counts by {set_name(space)}. Compute single queries with"
+                    " answer(), or add the marginal on these attributes to the workload."
                 )
         return self.partial_table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; unmeasured components count as 0.
+        """Return the answer to one query, in counts, with unmeasured components taken as 0.
 
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
@@ -203,9 +212,9 @@ class SpaceAnswers:
         )
 
     def _measures(self, space: Space) -> bool:
-        """Return whether the blocks measure all residual coordinates of a residual space.
+        """Return whether all residual coordinates of a space are measured or known.
 
-        Also true for a space without coordinates, and for one that public tables contain.
+        This includes spaces without coordinates and spaces that an invariant determines.
         """
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0 or self.schema.is_exact(space):
             return True
@@ -220,7 +229,7 @@ class SpaceAnswers:
         return not strategy.leaves_span(rows).any()
 
     def partial_table(self, attributes: Sequence[str]) -> Array:
-        """Return the table on ``attributes``, in counts; unmeasured components count as 0.
+        """Return the table on ``attributes``, in counts, with unmeasured components taken as 0.
 
         The table has one axis per attribute.
         """
@@ -229,7 +238,7 @@ class SpaceAnswers:
             return schema.exact_table(tuple(attributes)).astype(float)
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
-        # unmeasured spaces stay 0; `table` rejects attributes with such a space
+        # Coordinates of unmeasured spaces remain 0.  `table` refuses attributes with such a space.
         coordinates = np.zeros((1, *sizes))
         for inside in subsets(range(len(ranked))):
             estimate = self.by_space.get(tuple(ranked[a] for a in inside))

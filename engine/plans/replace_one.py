@@ -1,18 +1,19 @@
 """Privacy cost if neighbours replace rows.
 
-Replacing a row in cell x by one in cell y moves the answers of block B by B (e_x - e_y).  With
-K = B^T B / noise^2, the cost of a pair is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y).  If
-the inner products of columns are nonnegative, this is at most twice the cost of adding a row.  A
-measurement of the total costs nothing here, because replacement does not change the total.
+Replacing a row in cell x by a row in cell y changes the answers of the strategy B of a block by
+B (e_x - e_y), where e_x is the unit vector of cell x.  With K = B^T B / noise^2, the cost of the
+pair (x, y) is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y).  If the inner products of
+columns are nonnegative, this is at most twice the cost of adding a row.  A measurement of the total
+costs nothing, because a replacement does not change the total.
 
-A row may also be replaced by one that is not counted, because it is outside the domain or rejected.
-This changes the answers of block B by B e_x, as adding the row does, and is the more costly case
-if most of the budget goes to the total.
+A row can also be replaced by a row that is not counted, because it is outside the domain or
+rejected.  This changes the answers by B e_x, like adding the row.  It is the more costly case if
+most of the budget is spent on the total.
 
-On a small domain the costs of all pairs of cells are computed.  On a larger domain, the K of a block
-with one factor per attribute is a Kronecker product: interval arithmetic over the factors, jointly
-for all such blocks, gives an upper bound on the cost of the worst pair, and every other block adds
-an upper bound of its own.  A local search over pairs gives a lower bound.
+On a small domain the costs of all pairs of cells are computed.  On a larger domain, if a block has
+one factor per attribute, K is a Kronecker product.  Interval arithmetic over the factors, jointly
+for all such blocks, gives an upper bound on the cost of the worst pair.  For all other blocks, an
+upper bound is computed per block.  A local search over pairs gives a lower bound.
 """
 
 from __future__ import annotations
@@ -36,29 +37,30 @@ from engine.residuals.levels import AreaTree
 from engine.residuals.marginals import IdentityStrategy, MarginalStrategy
 from engine.workload import Schema
 
-# local search: number of starts, and passes over the attributes per start
+# Local search: number of starts, and largest number of passes over the attributes per start.
 STARTS, MAX_PASSES = 6, 20
-# number of bins into which the pairs of different cells of one attribute are divided
+# Number of bins into which the pairs of different cells of one attribute are divided.
 BINS = 6
-# the best-first search stops after about MAX_STEPS bounds, or after at least 20 bounds if they have
-# read MAX_ENTRIES array entries; a matrix of inner products has about MAX_ENTRIES entries at most
+# The best-first search stops after about MAX_STEPS bounds.  If there are many blocks, it stops
+# earlier, when the bounds have read MAX_ENTRIES array entries, but not before 20 bounds.
 MAX_STEPS = 2_000
+# MAX_ENTRIES is also the approximate limit for the entries of a matrix of inner products of columns.
 MAX_ENTRIES = 1 << 24
-# the costs of all pairs are computed up to this many cells, if all blocks together have at most
-# MAX_ENTRIES inner products of cells
+# The costs of all pairs of cells are computed for at most this number of cells, if all blocks together
+# have at most MAX_ENTRIES inner products of columns.
 MAX_PAIRED_CELLS = 512
 
 
-# strategies whose inner products of two different columns have at most two values: one for pairs
-# with the last cell, and one for all other pairs
+# In these strategies, the inner product of two different columns has one value for pairs with the
+# last cell, and one value for all other pairs.
 EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two cells of the full domain, and the pcost of moving a record from one to the other.
+    """Two cells of the full domain, and the pcost of replacing a record in one by one in the other.
 
-    ``first`` and ``second`` map attribute names to cell numbers.
+    ``first`` and ``second`` map the name of each attribute to the number of a cell.
     """
 
     pcost: float
@@ -67,7 +69,13 @@ class Pair:
 
 
 class ReplaceOne(NamedTuple):
-    """Upper bound on the pcost of replacing a person's rows, and the worst pair of cells found."""
+    """Bounds on the pcost of replacing the rows of a person.
+
+    Attributes
+    ----------
+    bound : upper bound over all pairs of cells.
+    worst : the most costly pair of cells that a local search finds; its pcost is a lower bound.
+    """
 
     bound: float
     worst: Pair
@@ -76,11 +84,11 @@ class ReplaceOne(NamedTuple):
 def row_pcosts(
     budget: Budget, joint: bool = False
 ) -> Callable[[Mapping[Space, Block], int], float]:
-    """Return the function that computes the privacy cost of blocks for one row.
+    """Return a function of blocks and max_records that computes the pcost of a release for one row.
 
-    The function takes the blocks and the public maximum of records.  It computes the cost of adding
-    a row or of replacing one, depending on ``budget.neighbours``.  With ``joint``, the cost is the
-    maximum over cells of the summed costs of the blocks, instead of the sum of their costs.
+    It is the cost of adding a row, or of replacing a row, depending on ``budget.neighbours``.  If
+    ``joint`` is True, the cost of adding a row is the maximum over cells of the summed costs of the
+    blocks; if False, the sum of the costs of the blocks.
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
@@ -89,12 +97,12 @@ def row_pcosts(
 def person_pcost(
     blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False
 ) -> float:
-    """Return the privacy cost of releasing blocks for one person, rounded up.
+    """Return the pcost of releasing blocks for one person, rounded up.
 
-    The neighbours and the rows per person are those of the budget.
+    The budget defines the neighbours and the number k of rows per person.
 
-    Guarantee: k rows of one person change the answers by at most k times as much as one row, so the
-    cost is at most k^2 times that of one row, whatever the cells of the rows.
+    Guarantee: k rows, in any cells, change the answers by at most k times the change by one row, so
+    k^2 times the cost for one row is an upper bound.
     """
     return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))
 
@@ -106,7 +114,7 @@ def replace_one_cost(
     schema: Schema,
     joint: bool = False,
 ) -> ReplaceOne:
-    """Return the pcost of replacing all rows of one person: an upper bound and a costly pair."""
+    """Return an upper bound on the pcost of replacing all rows of one person, and a costly pair."""
     measured = {name for block in blocks.values() for name in block.attributes}
     row_pair = worst_pair(
         blocks, {name: schema[name].size for name in schema.names if name in measured}
@@ -121,20 +129,25 @@ def replaced_pcost(
     max_records: int,
     added: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> float:
-    """Return an upper bound on the privacy cost of replacing one record, rounded up.
+    """Return an upper bound on the pcost of replacing one record, rounded up.
 
-    The cost includes the rounding of answers.  The old or the new record may lie outside the domain
-    and is then in no table.  ``added`` returns an upper bound on the cost of adding a record.
+    The bound includes the rounding of answers to the grid.  It also holds if the old or the new
+    record is outside the domain and therefore in no table.
+
+    Parameters
+    ----------
+    added : function of blocks and max_records that returns an upper bound on the pcost of adding a
+        record.
     """
     block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
     if any(b.law == "laplace" for b in block_list):
-        # by the triangle inequality epsilon at most doubles, and the pcost is its square
+        # By the triangle inequality, epsilon at most doubles.  The pcost is its square.
         return 4.0 * added_pcost
     exact_cost = _largest_cost(block_list)
     if exact_cost is None:
         exact_cost = _largest_cost_bound(block_list)
-    # Minkowski's inequality for |d + e|: d has the distances of the two columns in all blocks, and
-    # e the effects of rounding on them
+    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the distance of the two columns
+    # in each block, and e the effect of rounding on it.
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
     pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
@@ -144,8 +157,8 @@ def replaced_pcost(
 def _largest_cost(blocks: Sequence[Block]) -> float | None:
     """Return the largest sum over blocks of |b_x - b_y|^2 / noise^2 over all pairs of cells.
 
-    The cells are those of the table on all attributes of the blocks, and b_x is the column of a
-    block's strategy for the cell x.  The result is None if there are too many pairs to compare.
+    The cells are those of the table on all attributes of the blocks, and b_x is the column of the
+    strategy of a block for cell x.  The result is None if there are too many pairs to compare.
     """
     sizes = {n: k for b in blocks for n, k in zip(b.attributes, b.sizes, strict=True)}
     cells = math.prod(sizes.values())
@@ -197,15 +210,15 @@ def _largest_cost_bound(blocks: Sequence[Block]) -> float:
 
 
 def _block_bound(block: Block) -> float:
-    """Return an upper bound on |b_x - b_y|^2 / noise^2 over all pairs of columns of a block."""
+    """Return an upper bound on |b_x - b_y|^2 / noise^2 over all pairs of columns b of a block."""
     if block.weights is not None or len(block.factors) > 1:
-        # a product has too many columns to compare in pairs, so use the triangle inequality
+        # A product has too many columns to compare all pairs.  This is the triangle inequality.
         return (2.0 * block.column_norm / block.noise) ** 2
     strategy = block.factors[0][1]
     if isinstance(strategy, IdentityStrategy):
         return 2.0 / block.noise**2 * ROUNDING_FACTOR
     rows = strategy.rows
-    # |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y for all pairs by a matrix product
+    # All pairs are computed by matrix products: |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y.
     norms, best = np.einsum("rc,rc->c", rows, rows), 0.0
     step = max(1, MAX_ENTRIES // len(norms))
     for start in range(0, len(norms), step):
@@ -215,33 +228,37 @@ def _block_bound(block: Block) -> float:
 
 
 class Distances:
-    """Upper bound on the sum over blocks of |B (e_x - e_y)|^2 / noise^2.
+    """Upper bound on the sum over blocks of |B (e_x - e_y)|^2 / noise^2, for all pairs of cells.
 
-    The blocks have one factor per attribute, and K_i is the Gram matrix of a factor's columns.  For
-    every attribute, the pairs of cells (x_i, y_i) are divided into bins: equal cells, and different
-    cells by the value K_i(x_i, y_i).  Within a bin every K_i lies in an interval, and so does the
-    product of a block, which bounds the sum over blocks.  A best-first search assigns a bin to one
-    attribute after the other.  It ends when the node with the largest bound has bins for all
-    attributes, or after a number of steps; the largest bound of the open nodes is the result.
+    The blocks have one factor per attribute.  Let K_i be the Gram matrix of the columns of a factor
+    on attribute i.  The pairs of cells (x_i, y_i) of each attribute are divided into bins: one bin
+    of equal cells, and bins of different cells with similar values K_i(x_i, y_i).  If a bin is known
+    for each attribute, every K_i lies in a known interval.  Interval arithmetic then bounds the
+    product of the K_i of each block, and so the sum over blocks.
+
+    A best-first search chooses a bin for one attribute after the other.  It ends when the node with
+    the largest bound has a bin for every attribute, or after a limited number of steps.  The result
+    is the largest bound of the open nodes.
 
     Attributes
     ----------
     names : attributes of the blocks.
-    attribute : index in ``names`` of the attribute of every factor, shape (blocks, factors).
-    low, high : ends of the interval of K_i in every bin, shape (blocks, factors, bins).
-    column_costs : largest |B e_x|^2 / noise^2 of every block, shape (blocks,).
-    inverse_squared_noises : 1 / noise^2 of every block, shape (blocks,).
-    order : indices in ``names`` in the order in which the search assigns bins.
+    attribute : index in ``names`` of the attribute of each factor, shape (blocks, factors).
+    low, high : ends of the interval of K_i in each bin, shape (blocks, factors, bins).
+    column_costs : largest |B e_x|^2 / noise^2 of each block, shape (blocks,).
+    inverse_squared_noises : 1 / noise^2 of each block, shape (blocks,).
+    order : indices in ``names`` in the order in which the search chooses bins.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        # the first block of an attribute defines its bins, so blocks on few attributes come first
+        # The first block on an attribute defines the bins of the attribute.  Blocks on few
+        # attributes come first.
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         attribute_index = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
-        # Arrays need equally many factors per block: pad with factors 1 on a dummy attribute, whose
-        # number is len(names).
+        # The arrays have equally many factors per block.  Blocks with fewer factors are padded with
+        # factors 1 on a dummy attribute, which has the index len(names).
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
@@ -250,7 +267,8 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # on these attributes the bins of pairs of different cells need no Gram matrix
+        # Wide attributes have no Gram matrix of manageable size.  The intervals of their factors are
+        # computed in closed form where the strategies permit.
         strategies: dict[str, set[Strategy]] = {name: set() for name in self.names}
         for name, factor_strategy in factors:
             strategies[name].add(factor_strategy)
@@ -283,24 +301,24 @@ class Distances:
                         bins[name] = _assign_bins(gram)
                     interval_cache[key] = _intervals(gram, bins[name])
                 self.low[k, j], self.high[k, j] = interval_cache[key]
-        # attributes of blocks with large costs come first; the last entry is the dummy attribute
+        # The search begins with the attributes of costly blocks; the last entry is the dummy.
         cost_of_attribute = np.zeros(len(self.names) + 1)
         np.add.at(cost_of_attribute, self.attribute, self.column_costs[:, None])
         self.order = np.argsort(-cost_of_attribute[:-1])
 
     def bound_in_bins(self, bin_of: Index) -> float:
-        """Return the bound on the pcost over pairs of cells that lie in one bin per attribute.
+        """Return the bound on the pcost over all pairs of cells in one bin per attribute.
 
-        ``bin_of``, shape (attributes,), holds 0 for all pairs, 1 for equal cells, and numbers from
-        2 for the bins of different cells.
+        ``bin_of``, shape (attributes,), has the bin of each attribute: 1 for equal cells, 2 and more
+        for the bins of different cells, 0 for all pairs of cells.
         """
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
-        # interval of every block's product of inner products, divided by its noise^2
+        # ``smallest`` and ``largest`` bound the product of the K_i of each block, over noise^2.
         smallest = largest = self.inverse_squared_noises
         for j in range(bins.shape[1]):
-            # the ends of a product of intervals are among the products of their ends, with any sign
+            # The ends of a product of two intervals are among the four products of their ends.
             ends = np.stack(
                 [
                     smallest * low[:, j],
@@ -310,22 +328,22 @@ class Distances:
                 ]
             )
             smallest, largest = ends.min(axis=0), ends.max(axis=0)
-        # records that agree on all attributes of a block have the same column
+        # Two cells that agree in all attributes of a block have the same column.
         differs = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
         """Return an upper bound on the cost of any pair of cells, by best-first search."""
         start = np.zeros(len(self.names), dtype=np.int64)
-        # nodes (-bound, number, attributes with a bin, bins); the number breaks ties of bounds,
-        # because arrays cannot be compared
+        # A node is (-bound, number, how many attributes have a bin, bins).  The number decides
+        # between equal bounds, because arrays cannot be compared.
         tie_breaker = itertools.count()
         heap = [(-self.bound_in_bins(start), next(tie_breaker), 0, start)]
         steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
-                # a bin without pairs has an infinite interval
+                # A bin without pairs has an infinite interval and is skipped.
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k
@@ -337,18 +355,18 @@ class Distances:
 
 
 def _assign_bins(gram: Array) -> Index:
-    """Return the bin of every pair of cells, shape (n, n).
+    """Return the bin of every pair of cells of an attribute, shape (n, n).
 
-    The bin is 1 for two equal cells.  Pairs of different cells have bins from 2 to BINS + 1, divided
-    at quantiles of their Gram entries.
+    Two equal cells have bin 1.  Pairs of different cells have the bins 2 to BINS + 1, which are
+    divided at quantiles of their Gram entries.
     """
     n = len(gram)
     out = np.ones((n, n), dtype=np.int64)
     different = ~np.eye(n, dtype=bool)
     if n > 1:
-        # quantiles give narrow bins at values that many pairs have, unlike equal widths
+        # Unlike bins of equal width, quantiles give narrow bins at values that many pairs have.
         cuts = np.unique(np.quantile(gram[different], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
-        # subtract a margin, so that entries equal up to rounding are on the same side of a cut
+        # The margin keeps entries that are equal up to rounding on the same side of a cut.
         out[different] = 2 + np.searchsorted(
             cuts, gram[different] - 1e-12 * float(np.abs(gram).max())
         )
@@ -356,9 +374,9 @@ def _assign_bins(gram: Array) -> Index:
 
 
 def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
-    """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
+    """Return the result of `_intervals` without computing the Gram matrix of the columns.
 
-    All pairs of different cells form one bin, number 2.
+    All pairs of different cells are in bin 2.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
@@ -369,17 +387,21 @@ def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> t
 
 
 def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
-    """Return the tree of strategies on the areas of one hierarchy, or of marginals; else None."""
+    """Return the tree of areas that all strategies share, or None.
+
+    Each strategy must be on the areas of the same tree or one of `EQUAL_PRODUCTS`, which fit any
+    tree; at least one must be on areas.
+    """
     trees = {s.tree.key: s.tree for s in strategies if isinstance(s, LevelStrategy)}
     has_bins = all(isinstance(s, (LevelStrategy, *EQUAL_PRODUCTS)) for s in strategies)
     return next(iter(trees.values())) if has_bins and len(trees) == 1 else None
 
 
 def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
-    """Return the result of `_intervals` without the Gram matrix of the strategy's columns.
+    """Return the result of `_intervals` without computing the Gram matrix of the columns.
 
-    The bin of two different cells is that of the level of the smallest area that contains both;
-    the finest levels share the last bin.
+    The bin of two different cells is that of the level of the smallest area that contains both
+    cells.  If there are more levels than bins, the finest levels share the last bin.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)
@@ -398,16 +420,17 @@ def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
 
 
 def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
-    """Return the smallest and the largest Gram entry of every bin, shape (BINS + 2,) each.
+    """Return the smallest and the largest Gram entry of each bin.
 
     Parameters
     ----------
     gram : Gram matrix of the columns of a strategy, shape (n, n).
-    bins : bin of every pair of cells, from 1; see `_assign_bins`.
+    bins : bin of every pair of cells, shape (n, n), as returned by `_assign_bins`.
 
     Returns
     -------
-    low, high : entry 0 is over all pairs.  A bin without pairs has the entries inf and -inf.
+    low, high : smallest and largest entry of each bin, shape (BINS + 2,); inf and -inf for a bin
+        without pairs.  Entry 0 is over all pairs.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     np.minimum.at(low, bins, gram)
@@ -417,16 +440,16 @@ def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
 
 
 def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
-    """Return the most costly pair of cells that a local search from several starts reaches.
+    """Return the most costly pair of cells that a local search finds.
 
-    Each step changes one attribute of one record to the most costly value.  The result is
-    deterministic.
+    Each step of the search changes one attribute of one of the two records to the most costly
+    value.  The result is deterministic.
 
     Parameters
     ----------
-    sizes : number of cells of every attribute in a block.
+    sizes : name of each attribute of the blocks -> its number of cells.
     """
-    # a fixed seed is safe: the starts depend only on the public plan
+    # The seed can be fixed, because the search uses only the public plan.
     names, rng = list(sizes), np.random.default_rng(0)
     blocks_of_name = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
     best = Pair(pcost=0.0, first=dict.fromkeys(names, 0), second=dict.fromkeys(names, 0))
@@ -440,7 +463,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
                     costs = _added_costs(
                         blocks_of_name[name], record, other, name, np.arange(sizes[name])
                     )
-                    # a gain within rounding errors could make the search cycle
+                    # The search could cycle if it followed gains within rounding errors.
                     if float(costs.max()) > costs[record[name]] * (1.0 + 1e-12):
                         record[name], improved = int(costs.argmax()), True
             if not improved:
@@ -453,11 +476,11 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
 def pair_pcost(
     blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]
 ) -> float:
-    """Return the pcost of replacing a record by one in another cell, without grid rounding.
+    """Return the pcost of replacing a record by a record in another cell, without grid rounding.
 
-    ``first`` and ``second`` map attribute names to cell numbers.
+    ``first`` and ``second`` map the name of each attribute to the number of a cell.
     """
-    # epsilons of blocks add up and are squared at the end; costs in zCDP add up directly
+    # With Laplace noise, the summed epsilon is squared.  Costs of Gaussian noise are summed directly.
     total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 
@@ -469,17 +492,17 @@ def _added_costs(
     name: str,
     values: Index,
 ) -> Array:
-    """Return the summed costs of replacing ``record`` by ``other``, if ``name`` had each value.
+    """Return the cost of replacing ``record`` by ``other``, for several values of one attribute.
 
     Parameters
     ----------
-    record, other : mappings from attribute name to cell number.
-    name : attribute of ``record`` that takes the ``values``; empty to keep the record.
+    record, other : name of each attribute -> number of a cell.
+    name : attribute of ``record`` that has each of the ``values`` in turn; "" for no attribute.
+    values : numbers of cells.
 
     Returns
     -------
-    Sums over blocks of pcosts for Gaussian noise and of epsilons for Laplace noise, shape
-    (values,).
+    sum over blocks of pcosts (Gaussian noise) or epsilons (Laplace noise), shape (values,).
     """
     total = np.zeros(len(values))
     for block in blocks:
@@ -499,10 +522,10 @@ def _added_costs(
 def _cells(
     block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes
 ) -> Index:
-    """Return the numbers of the cells of a record in the table of one factor.
+    """Return the cells in the table of one factor in which a record is, for several values.
 
-    The attribute ``name`` of the record takes each of the values.  Shape (values,), or (1,) if the
-    factor is not on this attribute.
+    The attribute ``name`` of the record has each of the ``values`` in turn.  The result has shape
+    (values,), or (1,) if the factor is not on this attribute.
     """
     if not axes:
         return np.zeros(1, np.int64)
@@ -517,7 +540,7 @@ def _distances(
 ) -> Array:
     """Return |B (e_x - e_y)|^2 for the cells x of ``record`` and y of ``other``, shape (values,).
 
-    The attribute ``name`` of ``record`` takes each of the values.
+    The attribute ``name`` of ``record`` has each of the ``values`` in turn.
     """
     square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
@@ -529,10 +552,10 @@ def _distances(
 
 
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return the columns of a block's strategy for the cells of a record.
+    """Return the columns of the strategy of a block for the cells of a record.
 
-    The attribute ``name`` of the record takes each of the values.  Shape (values, rows of the
-    strategy), or (1, rows of the strategy) if the block is not on this attribute.
+    The attribute ``name`` of the record has each of the ``values`` in turn.  The result has shape
+    (values, measurements), or (1, measurements) if the block is not on this attribute.
     """
     out = np.ones((1, 1))
     for axes, strategy in block.factors:

@@ -21,15 +21,15 @@ from engine.residuals.basis import UNIFORM
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LineWeights:
-    """Query weights by attribute: for every residual space, a product over its attributes.
+    """Query weights for which the strategies of residual spaces are optimal.
 
-    The strategies of the residual spaces are optimal for these weights.
+    In each residual space, the weight of a query is the product of one weight per attribute.
 
     Attributes
     ----------
     weights : weight vectors, each with one weight per query on a single attribute.
-    indices : for every residual space, in the order of the decomposition, one entry per attribute: the
-        index of its vector in ``weights``, or -1 if all queries on it have equal weights.
+    indices : for each residual space, in the order of the decomposition, one index in ``weights`` per
+        attribute; -1 if all queries on the attribute have equal weights.
     """
 
     weights: tuple[Array, ...]
@@ -41,15 +41,15 @@ class LineWeights:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LineWeights:
-        """Rebuild from `to_dict`; raise ValueError if a weight or an index is out of range."""
+        """Return the weights that `to_dict` described; raise ValueError if an entry is invalid."""
         lines = cls(
             weights=tuple(map(unpack, data["weights"])), indices=tuple(map(tuple, data["uses"]))
         )
         numbers = [n for indices in lines.indices for n in indices]
         if not all(type(n) is int and -1 <= n < len(lines.weights) for n in numbers):
-            raise ValueError("an index of the query weights by attribute is out of range")
+            raise ValueError("the query weights by attribute contain an index that is out of range")
         if not all(np.isfinite(w).all() and (w > 0).all() for w in lines.weights):
-            raise ValueError("the query weights by attribute must be positive and finite")
+            raise ValueError("the query weights by attribute are not all positive and finite")
         return lines
 
 
@@ -59,14 +59,14 @@ class Tradeoff:
 
     Attributes
     ----------
-    shares : squared noise of every residual space if the plan has privacy cost 1, in counts^2, in
-        the order of the decomposition.
-    emphasis : query weights for which the strategies minimize the weighted sum of variances.
-    witness : query weights that certify the bound; None if they equal ``emphasis``.
-    limits : for the weighted sum with group constraints, the largest allowed sum of variances of
-        every group at privacy cost 1, in counts^2, infinite without a constraint, shape (groups,).
-    lines : query weights by attribute for which the strategies are optimal; ``emphasis`` then only
-        certifies the bound.  None if the strategies are optimal for ``emphasis``.
+    shares : squared noise of each residual space at privacy cost 1, in counts^2, in the order of
+        the decomposition.
+    emphasis : query weights.  If ``lines`` is None, the strategies minimize the sum of variances with
+        these weights; otherwise they only certify the bound.
+    witness : query weights that certify the bound; None if ``emphasis`` certifies it.
+    limits : largest allowed sum of variances of each group at privacy cost 1, in counts^2, shape
+        (groups,); infinite for groups without an accuracy constraint.  None if no group has one.
+    lines : query weights by attribute for which the strategies are optimal, or None.
     """
 
     shares: Array
@@ -89,20 +89,20 @@ class Tradeoff:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SolverState:
-    """Result of a finished strategy search, enough to rebuild the plan without searching.
+    """Result of a finished strategy search, from which the plan is rebuilt without searching.
 
     Attributes
     ----------
-    duals, endings : final dual weights (one per cell) and termination message of every search.
-    memory_limit : memory limit in bytes that chose between dense and alternating searches.
+    duals : final dual weights of each search, one per cell.
+    endings : termination message of each search.
+    memory_limit : memory limit in bytes, which chose between dense and alternating searches.
     split : decomposition of queries into residual spaces.
     matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
     tradeoff : result of the search for an objective other than the sum, or for the sum under
         accuracy constraints of groups; None for all other plans.
-    joint : whether the plan is charged the joint privacy cost of its blocks, see `Plan.joint`; None
-        if this is decided when the plan is built.
-    bound : `Plan.bound` of a plan in memory; None if read from a plan file, because a bound in a
-        file is recomputed instead of trusted.
+    joint : value of `Plan.joint`; None if it is computed when the plan is rebuilt.
+    bound : value of `Plan.bound`; None if the state was read from a plan file.  A bound in a file is
+        not trusted but recomputed.
     """
 
     duals: tuple[Array, ...]
@@ -117,22 +117,21 @@ class SolverState:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Proof of how far the error of a plan is from the smallest possible.
+    """Lower bounds on the error of plans, and how far one plan is above them.
 
     The class of a plan is the set of all plans that its mechanism searches, at the same privacy
     cost.
 
     Attributes
     ----------
-    lower_bound : lower bound on `Plan.achieved`, the error in the unit of the objective, over the
-        class.  In counts: the weighted RMSE for the objective "sum", the largest standard error for
-        "max", the root of a power mean of variances for "lp"; with targets, the largest ratio of
-        standard error to target.
-    gap : `Plan.achieved` / lower_bound - 1.  If the lower bound is 0, the gap is 0 for a plan
-        without a search, and infinite for other plans and for neighbours that replace a record.
+    lower_bound : lower bound on `Plan.achieved` for all plans of the class, in the same unit.
+    gap : `Plan.achieved` / lower_bound - 1.  If the lower bound is 0, the gap is 0 for a plan whose
+        strategies need no search, and infinite for all other plans.  It is also infinite if
+        neighbours replace a record.
     statement : description in words of the class and of how the searches ended.
     weighted_rmse : weighted RMSE of the plan, in counts.
-    search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
+    search : function that returns a lower bound on the weighted RMSE of all matrix mechanisms, in
+        counts.
     """
 
     lower_bound: float
@@ -158,18 +157,18 @@ class Certificate:
 
         Parameters
         ----------
-        achieved, bound : error of the plan, and its lower bound over the class, both in the unit of
-            the objective.
-        search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
-        exact : description of the public tables, or empty.  The bound on all matrix mechanisms
-            assumes that no table is public, and is 0 if one is.
-        searched : whether the strategies come from a search.  If the bound is 0, the gap is then
-            infinite instead of 0.
+        achieved : `Plan.achieved`, the error of the plan in the unit of its objective.
+        bound : lower bound on `Plan.achieved` over the class.
+        search : function that returns a lower bound on the weighted RMSE of all matrix mechanisms,
+            in counts.  It is called only if no table is public.
+        exact : text that names the public tables; empty if there are none.
+        searched : whether the strategies come from a search.  It decides the gap if the bound is 0:
+            infinite if True, 0 if False.
 
         Notes
         -----
-        The bounds are proved for neighbours that add or remove a record.  They fail if neighbours
-        replace a record, because answers that depend only on the number of records may be exact.
+        The bounds are proved for neighbours that add or remove a record.  They do not hold if
+        neighbours replace a record, because the number of records can then be released exactly.
         """
         gap = math.inf if searched else 0.0
         if bound > 0:
@@ -192,7 +191,7 @@ class Certificate:
         """Lower bound on the weighted RMSE of every matrix mechanism, in counts.
 
         The first access takes seconds.  The bound is 0 if an attribute has too many cells for the
-        search, if neighbours replace a record, or if tables are exact.
+        search, if neighbours replace a record, or if tables are public.
         """
         try:
             return self.search()
@@ -201,17 +200,18 @@ class Certificate:
 
     @cached_property
     def global_gap(self) -> float:
-        """Upper bound on the gap to the optimum: weighted_rmse / global_bound - 1.
+        """weighted_rmse / global_bound - 1, or infinity if the bound is 0.
 
-        Infinite if the bound is 0.
+        The error of the plan is at most this share above that of the best matrix mechanism.
         """
         return self.weighted_rmse / self.global_bound - 1.0 if self.global_bound > 0.0 else math.inf
 
 
 def pack_split(split: Split) -> dict[str, Any]:
-    """Return a split (centers, complements, jointly measured spaces) as JSON-ready data.
+    """Return the decomposition of queries into residual spaces as JSON-ready data.
 
-    Equal complements are stored once, with the attribute pairs that use them.
+    It has centers, complements and jointly measured spaces.  Equal complements are stored once,
+    together with the attribute pairs that use them.
     """
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():

@@ -2,25 +2,27 @@
 
 `ExplicitPlan` measures components.  A component is one Kronecker strategy on the cells of some
 attributes.  Every group of the workload is answered by least squares from a single component, even
-if several components measure its attributes (local least squares of HDMM).  A query added later is
-answered from the component that gives it the smallest variance.
+if several components measure its attributes (local least squares of HDMM).  A query that is not in
+the workload is answered from the component that gives it the smallest variance.
 
 `MarginalsPlan` measures complete marginal tables and answers by least squares over all of them.
-With noise_A on the table of attributes A, residual spaces are eigenspaces of the measured Gram
-matrix, so least squares is a weighted mean, space by space: the residual coordinates of B are read
-from every measured table that includes B, with weights 1 / (noise_A^2 times the number of cells
-summed), and their variance is the inverse of the sum of the weights.
+The residual spaces are eigenspaces of the Gram matrix of these measurements, so least squares is a
+weighted mean in each residual space.  Every measured table on attributes A that include B gives one
+estimate of the residual coordinates of B.  Its weight is 1 / (noise_A^2 c), where noise_A is the
+noise of the table and c the number of its cells per cell of the table on B.  The variance of the
+mean is the inverse of the sum of the weights.
 
 Notes
 -----
-**Variances of a component.**  With C_f the covariance of factor f's cells at noise scale 1, a query
-q on some of the attributes has the variance
+**Variances of a component.**  With C_f the covariance of the cells of factor f at noise scale 1, a
+query q on some of the attributes has the variance
 
     noise^2 (q (x) 1) (C_1 (x) ... (x) C_k) (q (x) 1)^T.
 
-A part of a group is one query family on some of its attributes.  A factor without attributes of
-the group contributes the number 1^T C_f 1, and a factor on the attributes of one part contributes
-the quadratic forms of that part's queries, so the queries of a group are never listed.
+A part of a group is one query family on some of its attributes.  A factor without attributes of the
+group contributes the number 1^T C_f 1.  A factor on the attributes of one part contributes one
+quadratic form per query of this part.  The queries of the group, all combinations of queries of its
+parts, are never listed.
 
 Source: HDMM, sections 6 and 7 (marginal strategies, union strategies and the implicit error of
 Kronecker strategies); the weighted mean replaces the algebra in sections 6.3 and 7.3.
@@ -51,21 +53,21 @@ from engine.residuals.operators import is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
-# entries of one intermediate array
+# Approximate limit for the entries of one intermediate array.
 SLAB_ENTRIES = 1 << 24
 
 
 def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
-    """Return the variances of a group's queries if only ``block`` answers them, in counts^2.
+    """Return the variances of the queries of a group, answered from one block, in counts^2.
 
-    The block must include all attributes of the group.
+    The table of the block must have all attributes of the group.
     """
     position = {name: axis for axis, name in enumerate(block.attributes)}
     part_axes = [tuple(position[group.attributes[a]] for a in part.axes) for part in group.parts]
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in part_axes):
-            # without its attributes, a query is the sum over all cells of the factor: 1^T C 1
+            # A query without attributes of the factor sums over all of its cells: 1^T C 1.
             coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
         (parts, _quadratic_forms(group, part_axes, parts, factors))
@@ -75,7 +77,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
         _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
     ]
     unmeasured_marks = [(parts, marks) for parts, marks in unmeasured_marks if marks.any()]
-    # a query needs no measurement if all its coefficients on one part are 0
+    # A combination of queries is 0 if the query of one part is 0, and then needs no measurement.
     nonzero_marks = nonzero_parts(group) if unmeasured_marks else []
     unmeasured_summands = []
     for parts, marks in unmeasured_marks:
@@ -92,22 +94,22 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return for every marginal cell the component of its count that a strategy does not measure.
+    """Return the component of each marginal cell that a strategy on the full table does not measure.
 
     Parameters
     ----------
-    axes : axes of the strategy that the marginal keeps; its cells are sums over the other axes.
+    axes : axes of the table that the marginal keeps; its cells are sums over all other axes.
 
     Returns
     -------
-    Shape (marginal cells, cells).  A row is (I - P) applied to the 0/1 row that sums the cells of a
-    marginal cell, with P the orthogonal projector on the rows of the strategy.
+    rows : one row per marginal cell, shape (marginal cells, cells).  It is the 0/1 row that sums the
+        cells of the marginal cell, minus its orthogonal projection on the rows of the strategy.
 
     Notes
     -----
-    A query q on the marginal has an unmeasured component of norm |q rows|.  The alternative
-    |q|^2 - |q P|^2 is a difference of nearly equal numbers, whose rounding error exceeds the
-    tolerance `MAX_UNMEASURED_SHARE`.
+    The unmeasured component of a query q on the marginal has the norm |q rows|.  With the projector
+    P, the norm is also the root of |q|^2 - |q P|^2, but the rounding error of this difference
+    exceeds the tolerance `MAX_UNMEASURED_SHARE`.
     """
     labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
     for axis in axes:
@@ -119,7 +121,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(axes)
     span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(cells, -1)
-    # P = Q Q^T with Q the basis ``strategy.span``; P itself would have shape (cells, cells)
+    # The projector Q Q^T, with Q the basis ``strategy.span``, would have shape (cells, cells).
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
@@ -128,7 +130,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
 def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool:
     """Return whether a query has a component that a block does not measure.
 
-    ``table`` is the query, one axis per entry of ``attributes``.
+    ``table`` has the coefficients of the query, one axis per entry of ``attributes``.
     """
     for axes, strategy in block.factors:
         if not strategy.complete:
@@ -137,8 +139,8 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
-            # repeating each entry of the table for all cells of the factor multiplies its norm by
-            # the root of this ratio
+            # On the cells of the factor, each coefficient of the query is repeated, which multiplies
+            # the norm of the query by the root of this ratio.
             if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
@@ -147,7 +149,7 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
 
 
 def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
-    """Return whether a block misses a component of the marginal table on ``attributes``."""
+    """Return whether a block does not determine the marginal table on ``attributes``."""
     for axes, strategy in block.factors:
         if not strategy.complete:
             common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
@@ -161,13 +163,18 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
 def _outside_span(
     group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy
 ) -> tuple[Parts, Array]:
-    """Return which combinations of the parts' queries a factor of a block does not measure.
+    """Return which queries of a group a factor of a block does not measure.
+
+    Parameters
+    ----------
+    part_axes : axes, in the table of the block, of the attributes of each part of the group.
+    axes, strategy : the factor.
 
     Returns
     -------
-    parts : numbers of the parts of the group that share an attribute with the factor.
-    marks : 1 for a combination of their queries outside the span of the strategy, else 0; one axis
-        per part.
+    parts : indices of the parts of the group that share an attribute with the factor.
+    marks : one axis per such part, with one entry per combination of their queries: 1 if the factor
+        does not measure the combination, 0 if it does.
     """
     parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in parts)
@@ -176,25 +183,25 @@ def _outside_span(
         axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
-    # A query on the marginal repeats each entry for this many cells of the factor, which multiplies
-    # its squared norm.
+    # On the cells of the factor, each coefficient of a query on the marginal is repeated this many
+    # times, which multiplies the squared norm of the query.
     cells_per_marginal_cell = strategy.cells / len(residual_rows)
-    # |q rows| <= |q| |rows|: if |rows| is this small, all queries q on the marginal are measured
+    # |q rows| <= |q| |rows|, so all queries q on the marginal are measured if |rows| is small.
     if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(cells_per_marginal_cell):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
-        # only norms are needed, and the triangular factor preserves them with fewer columns
+        # Only norms are needed.  The triangular factor has the same norms and fewer columns.
         residual_rows = np.asarray(np.linalg.qr(residual_rows.T, mode="r")).T
     shape = [
         math.prod(group.parts[p].sizes[i] for i in places)
         for p, places in zip(parts, inside, strict=True)
     ]
     residual_rows = residual_rows.reshape(*shape, -1)
-    # squared norm of the unmeasured component of every combination of queries, and the tolerance
-    # up to which it counts as measured
+    # ``squares`` is the squared norm of the unmeasured component of each combination of queries.  A
+    # combination counts as measured if it is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # number of cells of the attributes that the parts have and the factor does not
+    # ``outside_cells`` counts the cells of the attributes of the parts that the factor does not have.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -212,17 +219,17 @@ def _outside_span(
 
 
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
-    """Contract the query matrix of a part with the first axis of a table.
+    """Return a table with its first axis multiplied by the query matrix of a part.
 
     Parameters
     ----------
-    inside : positions of some attributes of the part.
-    table : its first axis has the cells of these attributes.
+    inside : positions in the part of the attributes over which the product sums.
+    table : array whose first axis is the cells of these attributes.
 
     Returns
     -------
-    An array with the queries as its first axis.  If the part has other attributes, they are not
-    summed over, and their cells are a new last axis.
+    array whose first axis is the queries of the part.  If the part has further attributes, their
+    cells are an additional last axis.
     """
     if len(inside) == len(part.axes):
         return part.family.dot(part.sizes, table)
@@ -236,9 +243,10 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
 
 
 def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
-    """Return for every part p the pair ((p,), marks), as in `Summand.arrays`.
+    """Return which queries of each part have a nonzero coefficient.
 
-    A mark is 1 for a query with a nonzero entry and else 0, shape (queries of the part,).
+    The result has one pair ((p,), marks) per part, as in `Summand.arrays`.  The marks have shape
+    (queries of part p,): 1 for a query with a nonzero coefficient, 0 for a query without.
     """
     return [
         (
@@ -254,16 +262,17 @@ def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
 def connected_components(
     part_axes: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
 ) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
-    """Return the connected components of the graph that links parts and factors by attributes.
+    """Return the connected components of parts and factors, which are linked by common attributes.
 
     Parameters
     ----------
-    part_axes : axes of every part of a group.
-    factors : (axes, strategy) pairs; factors that share no attribute with a part are omitted.
+    part_axes : axes of each part of a group.
+    factors : pairs (axes, strategy).
 
     Returns
     -------
-    One pair (numbers of the parts, factors) per component.
+    one pair (indices of parts, factors) per component.  Factors that share no attribute with a part
+    are left out.
     """
     label = list(range(len(part_axes)))
     for axes, _ in factors:
@@ -281,16 +290,17 @@ def connected_components(
 def sum_axes(
     matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]
 ) -> Array:
-    """Sum a matrix of shape (cells, cells) to marginal cells on its left and right side.
+    """Return a matrix on the cells of a table, with its rows and columns summed to marginal cells.
 
     Parameters
     ----------
-    sizes : domain sizes of the axes that the cells consist of.
-    rows, columns : axes that remain on the left and on the right; all others are summed.
+    matrix : shape (cells, cells).
+    sizes : lengths of the axes of the table.
+    rows, columns : axes of the table that the marginals of the rows and of the columns keep.
 
     Returns
     -------
-    Shape (cells of ``rows``, cells of ``columns``).
+    array of shape (cells of the marginal on ``rows``, cells of the marginal on ``columns``).
     """
     k = len(sizes)
     table = matrix.reshape(*sizes, *sizes)
@@ -301,15 +311,15 @@ def sum_axes(
 
 
 def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Sequence[int]) -> Array:
-    """Return the covariances of the cells of two marginals of a factor's table at noise scale 1.
+    """Return the covariances between two marginals of the table of a factor, at noise scale 1.
 
     Parameters
     ----------
-    rows, columns : axes of the two marginals; their cells are sums over all other axes.
+    rows, columns : axes of the first and of the second marginal.
 
     Returns
     -------
-    Shape (cells of ``rows``, cells of ``columns``).
+    array of shape (cells of the first marginal, cells of the second marginal).
     """
     if isinstance(strategy, IdentityStrategy):
         if rows and columns:
@@ -322,12 +332,13 @@ def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Seque
 def _quadratic_forms(
     group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
-    """Return q C q^T for all combinations q of the parts' queries, one axis per part.
+    """Return q C q^T for all combinations q of queries of some parts, one axis per part.
 
     C is the covariance of the cells at noise scale 1, a Kronecker product over the factors.
     """
     order = [a for p in parts for a in part_axes[p]]
-    # for every factor, the axes and sizes that it shares with the parts, and their covariance
+    # One entry per factor: the axes that it shares with the parts, their lengths, and the covariance
+    # of the marginal on these axes.
     marginals = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
@@ -342,7 +353,8 @@ def _quadratic_forms(
         return np.maximum(part.family.quadratic(part.sizes, marginals[0][2]), 0.0)
     if len(parts) == 1:
         return _quadratic_forms_by_chunk(group.parts[parts[0]], order, factors)
-    # one table with two axes (row, column) for every part, contracted part by part
+    # ``table`` is the covariance with two axes (row, column) per part.  The loop below replaces the
+    # two axes of one part after the other by one axis of queries.
     table, names = np.ones(()), list[tuple[int, int]]()
     for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
@@ -352,7 +364,7 @@ def _quadratic_forms(
     shape = [math.prod(group.parts[p].sizes) for p in parts for _ in (0, 1)]
     table = table.reshape(shape)
     for k, p in enumerate(parts):
-        # the first k axes already run over queries
+        # The first k axes are axes of queries already.
         table = np.moveaxis(table, (k, k + 1), (0, 1))
         table = np.moveaxis(
             _contract_twice(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
@@ -363,11 +375,11 @@ def _quadratic_forms(
 def _quadratic_forms_by_chunk(
     part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
-    """Return q C q^T for the query rows q of one part with attributes in several factors.
+    """Return q C q^T for the queries q of one part that has attributes of several factors.
 
-    The rows are listed in chunks.  ``order`` holds the axes of the part.
+    ``order`` has the axes of the part.  C is as in `_quadratic_forms`.
     """
-    # the covariance C_f of the marginal of every factor is half half^T, so q C q^T = |q halves|^2
+    # The covariance of the marginal of each factor is half half^T, so q C q^T = |q halves|^2.
     sets, halves, out = [], [], []
     for axes, strategy in factors:
         dropped = tuple(i for i, a in enumerate(axes) if a not in order)
@@ -400,19 +412,20 @@ def covariance_of(
 
     Parameters
     ----------
-    left, right : the queries, each a pair of attributes and a table with one axis per attribute.
+    left, right : the two queries, each a pair (attributes, coefficients with one axis per attribute).
 
     Notes
     -----
     The covariance is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T, with C_f the
-    covariance of the cells of factor f at noise 1; no array on all cells of the block is built.
+    covariance of the cells of factor f at noise 1.  It is computed without an array on all cells of
+    the block.
     """
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}
     left_axes, right_axes = [position[n] for n in left_names], [position[n] for n in right_names]
     left_sets, right_sets, matrices = [], [], []
     for axes, strategy in block.factors:
-        # a query without attributes of a factor has an axis of length 1: the sum over its cells
+        # A query without attributes of the factor has an axis of length 1: the sum over its cells.
         rows, columns = (
             [i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes)
         )
@@ -425,23 +438,23 @@ def covariance_of(
     )
 
 
-# relative difference up to which variances count as equal: noise is rounded to the grid
+# Variances count as equal up to this relative difference, because rounding to the grid changes noise.
 VARIANCE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Component:
-    """One Kronecker strategy of a plan.
+    """One Kronecker strategy of a plan, with its share of the budget.
 
     Attributes
     ----------
     attributes : attributes of the measured table, in schema order.
-    factors : (axes, strategy) on disjoint sets of axes; the largest column norm of every factor is
-        1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace noise.
-    share : share of the budget, in pcost for Gaussian noise and in epsilon for Laplace noise.  The
-        shares sum to 1.  If the plan charges the joint privacy cost, they may sum to more, but the
-        costs for a record in any single cell do not exceed the budget.
-    groups : numbers of the workload's groups that the component answers.
+    factors : pairs (axes, strategy) on disjoint sets of axes.  The largest column norm of each
+        strategy is 1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace noise.
+    share : share of the budget, of pcost for Gaussian noise and of epsilon for Laplace noise.  The
+        shares of all components sum to 1.  They can sum to more if the plan is charged the joint
+        privacy cost; the summed costs for a record in any cell are then within the budget.
+    groups : indices of the groups of the workload that the component answers.
     """
 
     attributes: Space
@@ -451,13 +464,13 @@ class Component:
 
 
 def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gaussian") -> Strategy:
-    """Return a strategy with rows scaled to largest column norm 1, and its pseudoinverse.
+    """Return the strategy with these rows, scaled so that the largest column norm is 1.
 
     Parameters
     ----------
-    rows : strategy rows on the cells, shape (measurements, cells).
-    sizes : domain sizes of the attributes.
-    law : "gaussian" for the Euclidean norm, "laplace" for the L1 norm.
+    rows : strategy matrix, shape (measurements, cells).
+    sizes : number of cells of each attribute.
+    law : "gaussian" for the Euclidean norm of columns, "laplace" for the L1 norm.
 
     >>> strategy = explicit_strategy([[1.0, 1.0], [0.0, 1.0]], (2,))
     >>> round(strategy.column_norm, 12), strategy.complete
@@ -476,17 +489,17 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ExplicitPlan(Plan):
-    """A plan of Kronecker strategies on marginal tables, answered by local least squares.
+    """A plan that measures tables by Kronecker strategies and answers each query from one table.
 
     Attributes
     ----------
-    answered_by : for every group of the workload, the number of the component that answers it, or
-        -1 if none does.
+    answered_by : index of the component that answers each group of the workload; -1 if no component
+        does.
 
     Notes
     -----
-    The keys of the blocks are ("component", number); the estimates of a block are least squares
-    estimates of its table.
+    The key of the block of component i is ("component", "i").  The estimates of a block are least
+    squares estimates of the cells of its table.
     """
 
     full_tables: ClassVar[bool] = True
@@ -495,7 +508,7 @@ class ExplicitPlan(Plan):
 
     @cached_property
     def components(self) -> tuple[Block, ...]:
-        """The blocks of the plan, in the order of the component numbers."""
+        """Blocks of the plan, in the order of the components."""
         return tuple(self.blocks.values())
 
     @cached_property
@@ -546,12 +559,12 @@ class ExplicitPlan(Plan):
     def essential(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> tuple[Space, Array]:
-        """Return an equal query without the attributes along which its table is constant.
+        """Return the query without attributes on which its coefficients do not depend.
 
         Returns
         -------
         attributes : the remaining attributes.
-        table : the query, one axis per remaining attribute.
+        table : coefficients of the query, one axis per remaining attribute.
         """
         names = tuple(attributes)
         table = self.query_table(names, query_tensor)
@@ -562,21 +575,21 @@ class ExplicitPlan(Plan):
         return names, table
 
     def component_for(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> int:
-        """Return the number of the component that answers a query with the smallest variance.
+        """Return the index of the component that answers a query with the smallest variance.
 
-        ``query_tensor`` has one axis per attribute.
+        ``query_tensor`` has the coefficients of the query, one axis per attribute.
 
         Raises
         ------
-        PlanError : ``query_tensor`` has another shape, or entries that are not finite numbers.
-        NotAnswerable : no component measures the query.
+        PlanError : if ``query_tensor`` has another shape, or entries that are not finite numbers.
+        NotAnswerable : if no component measures the query.
         """
         query, best = self.essential(attributes, query_tensor), (math.inf, -1)
         for number, block in enumerate(self.components):
             if not set(query[0]) <= set(block.attributes) or is_unmeasured(block, *query):
                 continue
             value = covariance_of(block, query, query)
-            # of equal variances, the first component answers
+            # If variances are equal, the first component answers.
             if value < best[0] * (1.0 - VARIANCE_TOLERANCE):
                 best = (value, number)
         if best[1] < 0:
@@ -588,13 +601,14 @@ class ExplicitPlan(Plan):
         return best[1]
 
     def component_of_table(self, attributes: Sequence[str]) -> int:
-        """Return the number of the component that answers a table with the smallest mean variance.
+        """Return the index of the component that answers a table with the smallest mean variance.
 
         Raises
         ------
-        NotAnswerable : no component measures the complete table.
+        SchemaError : if an attribute does not exist.
+        NotAnswerable : if no component measures the complete table.
         """
-        # called for its error: it raises if an attribute does not exist
+        # This line raises SchemaError if an attribute does not exist.
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
@@ -631,16 +645,16 @@ class TableAnswers:
     Attributes
     ----------
     plan : the released plan.
-    estimates : mapping from the key of a component to the estimated cells of its table, in counts.
+    estimates : key of a component -> estimated cells of its table, in counts.
     """
 
     plan: ExplicitPlan
     estimates: Mapping[Space, Array]
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, one axis per attribute of the group.
+        """Return the table from which a group is answered, in counts, one axis per attribute.
 
-        It is 0 if no component answers the group.
+        All cells are 0 if no component answers the group.
         """
         queries, number = self.plan.workload.groups[group], self.plan.answered_by[group]
         return self._table(number, queries.attributes) if number >= 0 else np.zeros(queries.sizes)
@@ -650,16 +664,16 @@ class TableAnswers:
 
         Raises
         ------
-        NotAnswerable : the plan does not measure the complete table.
+        NotAnswerable : if no component measures the complete table.
         """
         return self._table(self.plan.component_of_table(attributes), attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; the query has one axis per attribute.
+        """Return the answer to one query, in counts; ``query_tensor`` has one axis per attribute.
 
         Raises
         ------
-        NotAnswerable : no component measures the query.
+        NotAnswerable : if no component measures the query.
         """
         names, query = self.plan.essential(attributes, query_tensor)
         return float(
@@ -667,18 +681,18 @@ class TableAnswers:
         )
 
     def _table(self, number: int, attributes: Sequence[str]) -> Array:
-        """Return the table on attributes, in this order, from the estimate of a component."""
+        """Return the table on ``attributes`` from the estimate of component ``number``."""
         block = self.plan.components[number]
         positions = [block.attributes.index(name) for name in attributes]
         estimate = self.estimates[component_key(number)]
-        # sums of the least squares estimate are the least squares estimates of the sums
+        # The sum of least squares estimates is the least squares estimate of the sum.
         summed = estimate.sum(axis=tuple(a for a in range(estimate.ndim) if a not in positions))
         order = sorted(positions)
         return np.asarray(summed).transpose([order.index(a) for a in positions])
 
 
 def _infinite_variances(group: Group) -> GroupVariance:
-    """Return variances for a group that no component answers: infinite for every nonzero query."""
+    """Return the variances of a group that no component answers: infinite unless a query is 0."""
     counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
     return GroupVariance(
         counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),)
@@ -688,9 +702,16 @@ def _infinite_variances(group: Group) -> GroupVariance:
 def component_blocks(
     components: Sequence[Component], budget: Budget, max_records: int, joint: bool = False
 ) -> Mapping[Space, Block]:
-    """Return a mapping from component key to block, with noise according to the budget shares.
+    """Return the blocks of components, with noise according to their shares of the budget.
 
-    ``joint`` charges the maximum over cells of the summed costs, instead of the sum of the costs.
+    Parameters
+    ----------
+    joint : whether the privacy cost is the maximum over cells of the summed costs of the components,
+        instead of the sum of their costs.
+
+    Returns
+    -------
+    mapping from `component_key` to block.
     """
     noises = {}
     for number, component in enumerate(components):
@@ -715,39 +736,42 @@ def component_blocks(
 
 
 def component_of_group(components: Sequence[Component], groups: int) -> tuple[int, ...]:
-    """Return for every group the number of the component that answers it, or -1 if none does.
+    """Return the index of the component that answers each group; -1 if no component does.
 
-    ``groups`` is the number of groups of the workload.
+    Parameters
+    ----------
+    groups : number of groups of the workload.
 
     Raises
     ------
-    PlanError : a group is in two components, or a component names a group that does not exist.
+    PlanError : if two components list the same group, or a component lists a group that does not
+        exist.
     """
     component_of = {g: number for number, c in enumerate(components) for g in c.groups}
     if sum(len(c.groups) for c in components) != len(component_of) or not set(component_of) <= set(
         range(groups)
     ):
         raise PlanError(
-            "A group is listed by two components of the plan, or a component lists a group that the"
-            " workload does not have. Give every group at most one component."
+            "Two components of the plan list the same group, or a component lists a group that the"
+            " workload does not have. List every group in at most one component."
         )
     return tuple(component_of.get(g, -1) for g in range(groups))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MarginalsPlan(Plan):
-    """A plan of complete marginal tables, answered by least squares over all of them.
+    """A plan that measures complete marginal tables and answers by least squares over all of them.
 
-    The keys of the blocks are ("component", number), and every block measures every cell of its
-    table.  Tables that share a residual space give independent estimates of its coordinates, which
-    are averaged.  `estimate_blocks` holds the noise of the averages.
+    The key of block i is ("component", "i"), and every block measures every cell of its table.
+    Tables that contain the same residual space give independent estimates of its coordinates, which
+    are averaged.  `estimate_blocks` has the noise of these averages.
     """
 
     @cached_property
     def _precisions(self) -> dict[Space, list[tuple[Space, float]]]:
-        """Mapping from residual space to (key, precision) of the tables that measure it.
+        """Residual space -> pairs (key, precision), one per measured table that contains it.
 
-        The precision is the inverse variance of the residual coordinates computed from the table.
+        The precision is the inverse variance of the residual coordinates estimated from this table.
         """
         out: dict[Space, list[tuple[Space, float]]] = {}
         for key, block in self.blocks.items():
@@ -755,7 +779,7 @@ class MarginalsPlan(Plan):
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
             for space in subsets(names):
                 if all(sizes[n] > 1 for n in space):
-                    # a cell of the table on ``space`` is the sum of this many noisy cells
+                    # A cell of the table on ``space`` is the sum of this many noisy cells.
                     summed_cells = math.prod(sizes[n] for n in names if n not in space)
                     out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed_cells)))
         return out
@@ -764,22 +788,22 @@ class MarginalsPlan(Plan):
     def estimate_blocks(self) -> Mapping[Space, Block]:
         out = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
-            # inverse-variance weighting of independent unbiased estimates: the variance of the mean
-            # is the inverse of the summed precisions
+            # The estimates are averaged with inverse-variance weights, so the precision of the mean
+            # is the sum of their precisions.
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
             sizes = self.schema.sizes(space)
             factors = tuple(
                 ((axis,), marginal_strategy(n) if is_wide(n) else _all_coordinates(n))
                 for axis, n in enumerate(sizes)
             )
-            # coordinates of `marginal_strategy` have the variance 1 - 1/n in place of 1
+            # At noise 1, the coordinates of `marginal_strategy` have the variance 1 - 1/n, not 1.
             noise /= math.sqrt(math.prod(1.0 - 1.0 / n for n in sizes if is_wide(n)))
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
         return out
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         out: dict[Space, Array] = {}
-        # each estimate is read once, because it may be computed on access
+        # Each estimate is read only once, because the mapping can compute it on access.
         for key, block in self.blocks.items():
             sizes = self.schema.sizes(block.attributes)
             table = np.require(estimates[key], float, ["C", "W"])
@@ -792,7 +816,8 @@ class MarginalsPlan(Plan):
                 if key not in precisions:
                     continue
                 part = coordinates[part_of(len(sizes), axes)][0]
-                # a coordinate of the sums is that of the means times the number of summed cells
+                # `pieces` returns coordinates of means over the other attributes.  Those of sums are
+                # larger by the number of summed cells.
                 cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
                 part *= cells * precisions[key] / math.fsum(precisions.values())
                 if space in out:
@@ -804,8 +829,8 @@ class MarginalsPlan(Plan):
 
 @lru_cache(maxsize=256)
 def _all_coordinates(n: int) -> Strategy:
-    """Return the strategy that measures every residual coordinate of an attribute.
+    """Return a strategy whose estimates of the n - 1 residual coordinates have variance 1.
 
-    At noise 1 every estimated coordinate has variance 1.
+    The variances are for noise 1 on the measurements.
     """
     return Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True)

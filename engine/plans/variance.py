@@ -1,27 +1,28 @@
 """Closed-form variances of the queries of a plan.
 
-A group of queries is a product of parts: a part is one query family on some attributes of the
-group, and a query of the group takes one query q of every part.  The variance of a query is a sum
-over the residual spaces B inside its attributes.  Each term is noise_B^2 times a product of
-arrays, each over the queries of one part (or of a few parts that one strategy couples):
+A part of a group is one query family on some attributes of the group.  A query of the group is the
+product of one query q per part.  Its variance is a sum over the residual spaces B on subsets of its
+attributes.  The term of B is noise_B^2 times one number per part:
 
-    part without attributes of B  (q . pi)^2
-    part with attributes of B     q N C N^T q^T,  C the covariance of the residual coordinates
-                                  at noise scale 1
+    part without attributes of B  (q . pi)^2,  pi the center of its attributes
+    part with attributes of B     q N C N^T q^T,  N the basis of residual coordinates and C their
+                                  covariance at noise scale 1
 
-`GroupVariance` stores these arrays and never lists the queries of a group: the sum over all
-queries is a product of sums, the maximum needs only the Pareto front of every part, and the
-variances of a range of queries are slices of the arrays.  `VarianceBuilder` computes the arrays
-of a plan.
+If one strategy measures attributes of several parts, these parts have one number together.
 
-`Footprint` holds the same arrays without the noise, for optimizing the budget allocation:
+`GroupVariance` stores the numbers for all queries of a part as arrays.  The queries of a group, all
+combinations of queries of its parts, need not be listed: the sum of all variances is a product of
+sums, the largest variance needs only the Pareto front of each part, and the variances of a range of
+queries are products of slices.  `VarianceBuilder` computes the arrays of a plan.
+
+`Footprint` has the same arrays without the noise, for optimizing the budget allocation:
 
     Var(q_1, ..., q_K) = sum over j of s_j  prod over k of X_k[j, q_k],
 
-with s_j the squared noise of space j and one table X_k, shape (spaces, queries of its parts), for
-every set of parts that no strategy couples to another set.  The variance is linear in s and, point
-by point, in the columns of every table.  The largest variance therefore lies at vertices of the
-convex hull of the columns, and equal columns are evaluated only once.
+with s_j the squared noise of residual space j.  There is one table X_k, shape (spaces, queries), per
+set of parts that no strategy couples with other parts.  The variance is linear in s, and in each
+column of a table if all others are fixed.  The largest variance is therefore attained at vertices of
+the convex hull of the columns.  Equal columns are evaluated only once.
 """
 
 from __future__ import annotations
@@ -63,25 +64,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# entries of one intermediate array
+# Approximate limit for the entries of one intermediate array.
 SLAB_ENTRIES = 1 << 22
 Parts = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """One term of the variances of a group's queries, from the noise of one block.
+    """One term of the variances of the queries of a group, due to the noise of one block.
 
-    The term is a coefficient times a product of arrays.  Each array has one axis per part that it
-    names, and along it one entry per query of the part.
+    For a query of the group, the term is the coefficient times one entry of each array: the entry
+    for the queries of the parts from which the query is made.
 
     Attributes
     ----------
     coefficient : squared noise of the block, in counts^2, times factors that are equal for all
         queries of the group; 1 in `GroupVariance.unmeasured`.
-    arrays : pairs (numbers of parts, array over the queries of these parts).
-    axes : positions of the residual space's attributes in the group, in schema order; for jointly
-        measured spaces, the positions of all their attributes.
+    arrays : pairs (indices of parts, array with one axis per such part, over its queries).
+    axes : positions in the group of the attributes of the residual space, in schema order; for
+        jointly measured residual spaces, of all their attributes.
     """
 
     coefficient: float
@@ -95,9 +96,10 @@ class GroupVariance:
 
     Attributes
     ----------
-    counts : number of queries of every part.
-    summands : the terms of the variances.
-    unmeasured : terms that are positive exactly for queries that the plan cannot answer.
+    counts : number of queries of each part.
+    summands : terms whose sum is the variance.
+    unmeasured : terms whose sum is positive for queries that the plan cannot answer, and 0 for all
+        other queries.
     """
 
     counts: tuple[int, ...]
@@ -108,9 +110,9 @@ class GroupVariance:
     _cache: dict[str, Any] = field(init=False, default_factory=dict)
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
-        """Return the variances if summand i has noise of standard deviation ``noise[i]``.
+        """Return the variances with the coefficient of summand i replaced by ``noise[i]`` squared.
 
-        ``noise`` is in counts.
+        ``noise`` has one standard deviation per summand, in counts.
         """
         summands = tuple(
             replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True)
@@ -134,7 +136,7 @@ class GroupVariance:
         """Return the sum over all queries of a summand with coefficient 1."""
         covered = {p for parts, _ in summand.arrays for p in parts}
         free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
-        # a sum over products on disjoint parts is the product of the sums
+        # The arrays are on disjoint parts, so the sum of their products is the product of their sums.
         return free * math.prod(float(a.sum()) for _, a in summand.arrays)
 
     def largest(self) -> float:
@@ -164,14 +166,14 @@ class GroupVariance:
         return largest
 
     def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
-        """Return what `largest` needs to evaluate only queries that can have the largest variance.
+        """Return the entries of the arrays for queries that can have the largest variance.
 
         Returns
         -------
-        sets : sets of parts that share an array.
-        keys : for every summand, the keys (parts, digest) of its arrays.
-        fronts : for every set, a mapping from key to the array's values on the Pareto front of the
-            set's queries.
+        sets : sets of parts; parts with a common array are in one set.
+        keys : for each summand, the keys (parts, digest) of its arrays.
+        fronts : for each set, a mapping from the key of an array to its entries for the queries on
+            the Pareto front of the set.
         """
         sets = coupled_sets(
             len(self.counts), [parts for s in self.summands for parts, _ in s.arrays]
@@ -184,9 +186,9 @@ class GroupVariance:
             for summand_keys, s in zip(keys, self.summands, strict=True)
             for k, (_, a) in zip(summand_keys, s.arrays, strict=True)
         }
-        # All arrays are nonnegative.  If one query of a set has smaller entries than another in all
-        # arrays of the set, its products are smaller, too, for any queries of the other sets.  The
-        # maximum is therefore attained on the Pareto fronts.
+        # All arrays are nonnegative.  If query a of a set has smaller entries than query b in all
+        # arrays, then its variance is smaller for any queries of all other sets.  The largest
+        # variance is therefore attained by queries on the Pareto fronts.
         fronts: list[dict[Any, Array]] = []
         for part_set in sets:
             shape = tuple(self.counts[p] for p in part_set)
@@ -202,9 +204,9 @@ class GroupVariance:
         return sets, keys, fronts
 
     def values(self, start: int, stop: int) -> Array:
-        """Variances of queries ``start:stop``, in counts^2, shape (stop - start,).
+        """Return the variances of queries ``start:stop``, in counts^2, shape (stop - start,).
 
-        Queries are numbered with the last part varying fastest.
+        The queries are numbered from 0; the query of the last part varies fastest.
         """
         if stop <= start:
             return np.zeros(0)
@@ -216,16 +218,18 @@ class GroupVariance:
         return out
 
     def at(self, index: tuple[Any, ...]) -> Array:
-        """Variances of some queries in counts^2, infinite for queries that the plan cannot answer.
+        """Return the variances of selected queries, in counts^2.
+
+        The variance is infinite for queries that the plan cannot answer.
 
         Parameters
         ----------
-        index : the queries: one range of query numbers per part, for all combinations, or one
-            integer array per part, for single combinations (points).
+        index : one range per part, to select all combinations of these queries of the parts; or one
+            integer array of shape (points,) per part, to select one combination per point.
 
         Returns
         -------
-        Shape (len(range_1), ..., len(range_k)) for ranges and (points,) for arrays.
+        array of shape (len(range_1), ..., len(range_k)) for ranges, and (points,) for arrays.
         """
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
@@ -246,17 +250,18 @@ class GroupVariance:
 def index_ranges(
     counts: Sequence[int], start: int, stop: int
 ) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Split the queries ``start:stop`` of a group into pieces of bounded size.
+    """Divide the queries ``start:stop`` of a group into consecutive ranges of bounded size.
 
     Parameters
     ----------
-    counts : number of queries of every part; the last part varies fastest.
+    counts : number of queries of each part; the query of the last part varies fastest.
 
     Yields
     ------
-    low, high : the queries of the piece.
-    index : argument of `GroupVariance.at` that covers them: one range per part, full for every part
-        but the first, or one integer array per part if full ranges would be too large.
+    low, high : the range ``low:high`` of queries.
+    index : argument of `GroupVariance.at` that includes these queries.  It has one range per part,
+        which is complete for all parts except the first.  If complete ranges would be too large, it
+        has one integer array per part.
     """
     if not counts:
         yield start, stop, ()
@@ -275,7 +280,7 @@ def index_ranges(
         return
     for low in range(start, stop, SLAB_ENTRIES // 4):
         high = min(stop, low + SLAB_ENTRIES // 4)
-        # a group may have more than 2^62 queries, whose positions do not fit int64
+        # A group can have more than 2^62 queries, whose numbers do not fit an int64.
         dtype = object if math.prod(counts) >= 2**62 else np.int64
         remaining, index = np.arange(low, high, dtype=dtype), []
         for n in reversed(counts):
@@ -285,9 +290,9 @@ def index_ranges(
 
 
 def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
-    """Return the slice that selects queries ``low:high`` from a piece of `index_ranges`.
+    """Return the slice of the raveled result of `GroupVariance.at` for the queries ``low:high``.
 
-    The slice applies to the raveled result of `GroupVariance.at`.
+    ``index``, ``low`` and ``high`` are a result of `index_ranges`.
     """
     if not index or not isinstance(index[0], range):
         return slice(0, high - low)
@@ -296,10 +301,10 @@ def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: 
 
 
 def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
-    """Return the entries of a summand's array at an index of `GroupVariance.at`.
+    """Return the entries of an array over ``parts`` for an index of `GroupVariance.at`.
 
-    For ranges, the result has one axis per part of the group, of length 1 for parts that the array
-    does not name.
+    If the index has ranges, the result has one axis per part of the group, with length 1 for parts
+    that are not among ``parts``.
     """
     if not isinstance(index[0], range):
         return np.asarray(array[tuple(index[p] for p in parts)])
@@ -318,16 +323,19 @@ def broadcast_along(values: Array, k: int, dimensions: int) -> Array:
 
 
 def _broadcast_to_set(parts: Parts, array: Array, part_set: Parts, shape: tuple[int, ...]) -> Array:
-    """Return the entries of an array over ``parts`` for all queries of a larger set of parts.
+    """Return the entries of an array over ``parts`` for all combinations of queries of more parts.
 
-    ``shape`` holds the number of queries of every part of the set; the result is raveled.
+    Parameters
+    ----------
+    part_set : indices of all parts, which include ``parts``.
+    shape : number of queries of each part of ``part_set``; the result is raveled.
     """
     aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in part_set]
     return np.broadcast_to(array.reshape(aligned_shape), shape).ravel()
 
 
 def parts_outside(group: Group, axes: Axes) -> list[int]:
-    """Return the numbers of the parts of a group that have none of the attributes ``axes``."""
+    """Return the indices of the parts of a group that have none of the attributes ``axes``."""
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
@@ -339,15 +347,16 @@ def summand_without(
     arrays: Sequence[Array],
     axes: Axes,
 ) -> Summand:
-    """Return a summand from one array over several parts and one array for each other part.
+    """Return a summand with one array over several parts, and one array for each other part.
 
     Parameters
     ----------
-    joint_parts, values : the numbers of the several parts, and the array over their queries.
-        Without such parts, ``values`` is a single number that multiplies the first other array, or
-        the coefficient if there is none.
-    other_parts, arrays : the numbers of the other parts and their arrays.
-    axes : see `Summand`.
+    coefficient, axes : fields of `Summand`.
+    joint_parts : indices of the parts with a joint array; can be empty.
+    values : the joint array.  If ``joint_parts`` is empty, a single number, which multiplies the
+        first of ``arrays``, or the coefficient if there are none.
+    other_parts : indices of the other parts.
+    arrays : one array per other part.
     """
     other_arrays = [((p,), array) for p, array in zip(other_parts, arrays, strict=True)]
     if joint_parts:
@@ -373,15 +382,15 @@ def squares_of_products(
 
     Parameters
     ----------
-    rows : one array of rows per factor, shapes (q_i, m_i).
+    rows : rows of each factor, shapes (q_i, m_i).
     shape : shape of a product q as a tensor.
-    sets, matrices : M is the Kronecker product of ``matrices``, each on one set of the tensor's
-        axes; None is the identity.
-    weights : divisors of the entries of q M, one axis per matrix; None for 1.
+    sets : set of axes of the tensor for each of ``matrices``.
+    matrices : factors of M, which is their Kronecker product; None is the identity.
+    weights : divisors of the entries of q M, one axis per matrix; None if all are 1.
 
     Returns
     -------
-    Shape (q_1, ..., q_k).
+    array of shape (q_1, ..., q_k).
     """
     if (
         len(sets) == 1
@@ -390,7 +399,7 @@ def squares_of_products(
     ):
         M = matrices[0] if weights is None else matrices[0] / weights
         transposed = ungroup_axes(M.T, sets, shape, 1).reshape(M.shape[::-1])
-        # a sum of terms of both signs may round to a negative number
+        # Rounding can make a small square negative.
         return np.maximum(quadratic_forms(rows, transposed.T @ transposed), 0.0)
     out = np.empty(tuple(map(len, rows)))
     step = max(1, 4 * SLAB_ENTRIES // max(1, math.prod(map(len, rows[1:])) * math.prod(shape)))
@@ -401,7 +410,7 @@ def squares_of_products(
                 -1, tensor.shape[-1] * r.shape[-1]
             )
         tensor = contract(group_axes(tensor.reshape(len(tensor), *shape), sets, 1), matrices, 1)
-        # weights multiply the measured rows, so they divide the reconstruction
+        # Weights multiply the measured rows, so they divide the columns of the pseudoinverse M.
         tensor = tensor if weights is None else tensor / weights
         squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
         out[start : start + step] = squares.reshape(-1, *out.shape[1:])
@@ -411,7 +420,10 @@ def squares_of_products(
 def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     """Return q C q^T for all Kronecker products q of one row per factor, shape (q_1, ..., q_k).
 
-    ``rows`` have shapes (q_i, m_i); C is square of order m_1 ... m_k.
+    Parameters
+    ----------
+    rows : rows of each factor, shapes (q_i, m_i).
+    matrix : C, shape (m_1 ... m_k, m_1 ... m_k).
 
     >>> quadratic_forms([np.eye(2), np.ones((1, 1))], np.diag([3.0, 4.0]))
     array([[3.],
@@ -419,12 +431,12 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     """
     if len(rows) == 1:
         return np.asarray(np.einsum("qa,qa->q", rows[0] @ matrix, rows[0]))
-    # contracting the factor with fewest rows first leaves one matrix per row that is only as large
-    # as the other factors; listing all products would multiply each by the full C
+    # The factor with the fewest rows is contracted first.  Each of its rows leaves one matrix that is
+    # only as large as the product of the other factors.
     first = min(range(len(rows)), key=lambda k: len(rows[k]))
     lengths = [r.shape[1] for r in rows]
     first_length, rest_length = lengths[first], math.prod(lengths) // lengths[first]
-    # the two axes of the first factor come first
+    # The row and column axes of this factor are moved to the front.
     by_first = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(
         first_length * first_length, -1
     )
@@ -446,8 +458,8 @@ def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
 
     Parameters
     ----------
-    rows : shapes (q_i, m_i) of the factors' rows.
-    rank : number of columns of the matrix that every listed product would be multiplied by.
+    rows : shape (q_i, m_i) of the rows of each factor.
+    rank : number of columns of the matrix by which each listed product would be multiplied.
     """
     counts, lengths = [q for q, _ in rows], [m for _, m in rows]
     cells = math.prod(lengths)
@@ -461,14 +473,14 @@ def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
 def norms_outside_spans(
     rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]
 ) -> list[float]:
-    """Return, for each span, the summed squared norms of the query components outside it.
+    """Return for each subspace the sum over queries of the squared distance from the subspace.
 
     Parameters
     ----------
-    rows : one array of rows per factor, shapes (q_i, m_i); the queries are the Kronecker products
-        of one row of each.
-    shape : shape of a product as a tensor.
-    spans : pairs of an orthonormal basis and the axes on which it acts.
+    rows : rows of each factor, shapes (q_i, m_i); the queries are the Kronecker products of one row
+        per factor.
+    shape : shape of a query as a tensor.
+    spans : one pair (orthonormal basis, axes of the tensor on which it acts) per subspace.
     """
     first, others = rows[0], np.ones((1, 1))
     for factor_rows in rows[1:]:
@@ -480,7 +492,7 @@ def norms_outside_spans(
             np.kron(first[start : start + step], others), dtype=float
         ).reshape(-1, *shape)
         for k, (span, axes) in enumerate(spans):
-            # make rows of the axes of the span, so that one matrix product projects all of them
+            # With the axes of the span as rows, one matrix product projects all queries.
             other_axes = tuple(a for a in range(len(shape)) if a not in axes)
             axis_rows = group_axes(products, [other_axes, axes], 1).reshape(-1, len(span))
             squares[k] += float(np.sum((axis_rows - (axis_rows @ span) @ span.T) ** 2))
@@ -488,9 +500,9 @@ def norms_outside_spans(
 
 
 def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
-    """Return the connected components of the parts 0 to count - 1.
+    """Return the connected components of the parts 0 .. count - 1, as sorted tuples.
 
-    ``links`` are sets of parts; the parts of a link are in one component.
+    ``links`` are sets of parts; the parts of a link are connected.
     """
     label = list(range(count))
     for parts in links:
@@ -500,20 +512,24 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
 
 
 def pareto_front(features: Sequence[Array]) -> Any:
-    """Return the indices of points on the Pareto front of ``features``, each of shape (points,).
+    """Return the indices of the points on the Pareto front (maximization of all features).
 
-    For every point there is one on the front that is at least as large in every feature.
+    For every point there is a point on the front that is at least as large in every feature.
+
+    Parameters
+    ----------
+    features : one array of shape (points,) per feature.
     """
     remaining = _without_dominated(features)
     return remaining[_front_of_columns(np.stack([f[remaining] for f in features]))]
 
 
 def _without_dominated(features: Sequence[Array]) -> Index:
-    """Return the indices of the points, without most of those that another point dominates.
+    """Return the indices of points that include the Pareto front, and few other points.
 
-    Only for many points with two features are any left out.  The points are divided into bins by
-    the first feature, and a point is left out if a point in a higher bin has at least the same
-    second feature.  This takes much less time than sorting the points.
+    If there are few points, or not exactly two features, all indices are returned.  Otherwise the
+    points are divided into bins by the first feature, and a point is left out if a point in a higher
+    bin has at least the same second feature.  This is much faster than sorting.
     """
     points = len(features[0])
     if len(features) != 2 or points < MIN_BINNED_POINTS:
@@ -522,7 +538,7 @@ def _without_dominated(features: Sequence[Array]) -> Index:
     bins = (first * ((FRONT_BINS - 1) / (first.max() or 1.0))).astype(np.int64)
     highest = np.full(FRONT_BINS + 1, -np.inf)
     np.maximum.at(highest, bins, second)
-    # largest second feature in each bin and all higher ones
+    # ``highest_from`` is the largest second feature in a bin and all higher bins.
     highest_from = np.maximum.accumulate(highest[::-1])[::-1]
     return np.flatnonzero(second > highest_from[bins + 1])
 
@@ -530,8 +546,8 @@ def _without_dominated(features: Sequence[Array]) -> Index:
 def _front_of_columns(features: Array) -> Any:
     """Return the indices of columns on the Pareto front of ``features``, shape (features, points)."""
     if len(features) <= 2:
-        # in descending order of the first feature, a column is dominated unless its last feature is
-        # larger than that of all columns before it
+        # In descending order of the first feature, a column is on the front if its last feature is
+        # larger than that of all columns before it.
         order = np.lexsort(-features[::-1])
         last = features[-1, order]
         best = np.maximum.accumulate(np.append(-np.inf, last[:-1]))
@@ -539,7 +555,7 @@ def _front_of_columns(features: Array) -> Any:
     order = np.argsort(-features.sum(axis=0), kind="stable")
     front = []
     while len(order):
-        # no column dominates the one with the largest sum; drop the columns that it dominates
+        # No column dominates the column with the largest sum.  The columns it dominates are removed.
         largest = order[0]
         front.append(largest)
         order = order[(features[:, order] > features[:, [largest]]).any(axis=0)]
@@ -552,12 +568,15 @@ def variances_by_class(
     workload: Workload,
     variances_of: Callable[[int], GroupVariance],
 ) -> list[GroupVariance]:
-    """Return the variances of every group, computed once per class of equivalent groups.
+    """Return the variances of each group, computed once per class of equivalent groups.
 
-    Groups are equivalent if they have equal queries on different attributes, and the blocks and
-    centers of these attributes are equal.  With unions, complements or public tables, and for
-    blocks that are not `LazyBlocks`, every group is a class of its own.  ``variances_of(i)``
-    computes the variances of group i.
+    Groups are equivalent if they differ only in the names of their attributes, and if the blocks and
+    centers of these attributes are equal.  If there are jointly measured spaces, complements or
+    public tables, or if the blocks are no `LazyBlocks`, every group is a class of its own.
+
+    Parameters
+    ----------
+    variances_of : function from the index of a group to its variances.
     """
     schema = workload.schema
     if (
@@ -602,8 +621,13 @@ def table_of_groups(
 ) -> pd.DataFrame:
     """Return a data frame with one row per group.
 
-    The columns are attributes, family, number of queries, and rmse and largest standard error
-    (max_std) in counts.  ``largest`` holds the largest variance of every group, in counts^2.
+    The columns are attributes, family, queries (their number), rmse, and max_std (the largest
+    standard error); the last two are in counts.
+
+    Parameters
+    ----------
+    rmses : root of the mean variance of each group, in counts.
+    largest : largest variance of each group, in counts^2.
     """
     import pandas as pd
 
@@ -612,17 +636,18 @@ def table_of_groups(
     return out.assign(rmse=rmses, max_std=np.sqrt(largest))
 
 
-# bins of `_without_dominated`; fewer points are sorted directly
+# `_without_dominated` divides at least MIN_BINNED_POINTS points into FRONT_BINS bins.
 FRONT_BINS, MIN_BINNED_POINTS = 4096, 10_000
-# relative norm below which the component of a query in a residual space counts as zero
+# The component of a query in a residual space counts as zero if its norm is at most this share of
+# the norm of the query.
 ROUNDING = 1e-9
-# a residual space, as positions of its attributes in a group, and the block that measures it
+# A residual space, as positions of its attributes in a group, and the block that measures it or None.
 MeasuredSpace = tuple[Axes, Block | None]
 
 
 @dataclass(kw_only=True, eq=False)
 class VarianceBuilder:
-    """Builds the `GroupVariance` objects of one plan and caches arrays that groups share."""
+    """Computes the variances of the groups of one plan, with caches of arrays that groups share."""
 
     blocks: Mapping[Space, Block]
     split: Split
@@ -631,20 +656,20 @@ class VarianceBuilder:
     _measured: dict[Any, bool] = field(default_factory=dict)
     _reduced: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
-    # Variances by form.  The form of a group describes its queries and the strategies of its
-    # residual spaces, without names and noise.
+    # The form of a group is a key of its queries and of the strategies of its residual spaces.  It
+    # contains neither attribute names nor noise.
     _forms: dict[Any, GroupVariance] = field(default_factory=dict)
-    # one shared copy of every form, because forms take most of the memory of a plan
+    # Equal forms share one object, because forms use most of the memory of a plan.
     _keys: dict[Any, Any] = field(default_factory=dict)
 
     def share_caches(self, other: VarianceBuilder) -> None:
-        """Use the caches of another builder, whose blocks may differ only in their noise."""
+        """Use the caches of another builder; its blocks must be equal except for their noise."""
         self._arrays, self._measured, self._reduced = other._arrays, other._measured, other._reduced
         self._forms, self._keys = other._forms, other._keys
 
     @cached_property
     def _block_of_space(self) -> Mapping[Space, Block]:
-        """Mapping from residual space to the block that measures it."""
+        """Residual space -> block that measures it."""
         plain = isinstance(self.blocks, LazyBlocks) and self.blocks.plain
         return (
             self.blocks
@@ -653,7 +678,10 @@ class VarianceBuilder:
         )
 
     def group(self, group: Group) -> GroupVariance:
-        """Return the variances of one group; groups that differ only in noise share the arrays."""
+        """Return the variances of the queries of one group.
+
+        Groups whose variances differ only in the noise share the arrays.
+        """
         form, complements, products, coupled = self._form(group)
         noise = [
             b.noise
@@ -664,7 +692,8 @@ class VarianceBuilder:
         if key not in self._groups and form in self._forms:
             self._groups[key] = self._forms[form].at_noise(noise)
         if key not in self._groups:
-            with threads_for(1):  # for many small products threads cost more than they save
+            # The matrix products are small, so several threads would be slower than one.
+            with threads_for(1):
                 summands = self._products(group, products)
                 unmeasured = (
                     [] if self._measured.get(form) else self._unmeasured_terms(group, products)
@@ -678,13 +707,13 @@ class VarianceBuilder:
                 unmeasured=tuple(unmeasured),
             )
             # The coefficient of a coupled group without parts is the squared noise times a constant.
-            # `at_noise` would replace it by the squared noise alone, so do not share its form.
+            # `at_noise` would replace it by the squared noise alone, so this form is not cached.
             if group.parts or not coupled:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def partial_groups(self, workload: Workload) -> Index:
-        """Return the sorted numbers of groups with a residual space that is not fully measured."""
+        """Return the sorted indices of the groups with a residual space that is not fully measured."""
         measured = (
             self.blocks.prototypes_by_space()
             if isinstance(self.blocks, LazyBlocks)
@@ -702,10 +731,9 @@ class VarianceBuilder:
         )
 
     def measures_all(self, group: Group) -> bool:
-        """Return True only if the plan measures all queries of a group.
+        """Return True if a quick test proves that the plan measures all queries of a group.
 
-        If False, queries may still all be measured; the variances decide, which are infinite for
-        unmeasured queries.
+        False proves nothing.  The variances decide, which are infinite for unmeasured queries.
         """
         form, _, products, coupled = self._form(group)
         if form not in self._measured:
@@ -715,15 +743,15 @@ class VarianceBuilder:
     def _form(
         self, group: Group
     ) -> tuple[Any, Mapping[Axes, Complement], list[MeasuredSpace], list[MeasuredSpace]]:
-        """Return the form of a group and the residual spaces on its attributes.
+        """Return the form of a group (a cache key) and the residual spaces on its attributes.
 
         Returns
         -------
-        form : cache key; groups with equal forms have variances that differ only in the noise.
-        complements : mapping from a pair of axes to its tuned complement (a general center).
-        products : the spaces in which the component of every query is a Kronecker product of
-            components of its parts, with their blocks.
-        coupled : the remaining spaces, with their blocks.
+        form : key such that the variances of groups with equal forms differ only in the noise.
+        complements : pair of axes -> its tuned complement (a center for a pair of attributes).
+        products : residual spaces, with their blocks, in which the component of every query is a
+            Kronecker product of components of its parts.
+        coupled : all other residual spaces, with their blocks.
         """
         schema, ranks = self.schema, group.ranks(self.schema)
         spaces = [
@@ -740,8 +768,8 @@ class VarianceBuilder:
                 if block and block.union
                 else ()
             )
-            # Strategies compare by identity.  The key holds a reference to each, so no new strategy
-            # can take the identity of a deleted one.
+            # Strategies are compared by identity.  The key contains the strategies themselves, which
+            # are therefore not deleted, so no new strategy can have the same identity.
             space_keys.append(
                 (axes, None if block is None else (position, digest(block.weights), block.factors))
             )
@@ -766,7 +794,7 @@ class VarianceBuilder:
         return self._keys.setdefault(form, form), complements, products, coupled
 
     def _products(self, group: Group, spaces: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return the summands for spaces in which query components are Kronecker products."""
+        """Return one summand per measured space, for the ``products`` of `_form`."""
         summands = []
         for axes, block in spaces:
             if block is not None:
@@ -783,9 +811,9 @@ class VarianceBuilder:
         return summands
 
     def _unmeasured_terms(self, group: Group, spaces: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return `GroupVariance.unmeasured` for the spaces whose query components are products.
+        """Return the terms of `GroupVariance.unmeasured` for the ``products`` of `_form`.
 
-        A term is positive for the queries whose component in its space is not measured.
+        A term is positive for the queries whose component in one of the spaces is not measured.
         """
         unmeasured = []
         for axes, block in spaces:
@@ -801,14 +829,15 @@ class VarianceBuilder:
     def _coupled_terms(
         self, group: Group, complements: Mapping[Axes, Complement], spaces: Sequence[MeasuredSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return `GroupVariance.summands` and `GroupVariance.unmeasured` for coupled spaces.
+        """Return terms of `GroupVariance.summands` and `GroupVariance.unmeasured` for coupled spaces.
 
-        Spaces are coupled if one strategy measures them jointly, or if a tuned complement moves
-        coefficients between them.  The queries of all parts with attributes of the coupled spaces
-        are listed; every other part contributes one array, as in `_products`.
+        Residual spaces are coupled if one strategy measures them jointly, or if a tuned complement
+        of a pair moves coefficients of queries between them.  For the parts with attributes of
+        coupled spaces, all combinations of queries are listed.  Every other part has one array, as
+        in `_products`.
         """
         ranks = group.ranks(self.schema)
-        # the spaces of every block; an unmeasured space has an entry of its own
+        # Spaces measured by the same block form one term; an unmeasured space has its own term.
         spaces_of_block = dict[Any, tuple[Block | None, list[Axes]]]()
         for axes, block in spaces:
             spaces_of_block.setdefault(axes if block is None else block, (block, []))[1].append(
@@ -819,7 +848,7 @@ class VarianceBuilder:
         for block, block_spaces in spaces_of_block.values():
             space_axes = {a for axes in block_spaces for a in axes}
             inside = tuple(a for a in ranks if a in space_axes)
-            # a complement depends on the queries on both attributes of its pair
+            # If a space is inside a pair with a complement, the queries on both attributes matter.
             needed_axes = space_axes.union(
                 *(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces))
             )
@@ -846,27 +875,27 @@ class VarianceBuilder:
     def _coupled_variances(
         self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]
     ) -> Array:
-        """Return variances and marks of unmeasured queries in coupled spaces, without the noise.
+        """Return the variances at noise 1, and the unmeasured queries, in coupled residual spaces.
 
         Parameters
         ----------
-        part_numbers : numbers of the parts; the result has an entry for every combination of their
-            queries.
-        block : block that measures ``spaces``; None if they are unmeasured.
+        part_numbers : indices of parts of the group.
+        block : block that measures ``spaces``; None if no block does.
+        spaces : coupled residual spaces, as axes of the group.
 
         Returns
         -------
-        Shape (2, counts of these parts).  Entry 0 has the variances of the queries' components in
-        ``spaces`` if the noise of the block is 1.  Entry 1 is 1 for queries with an unmeasured
-        component and 0 for the others.
+        array of shape (2, counts of these parts), with one entry per combination of queries of the
+        parts.  Entry 0 along the first axis is the variance of the component in ``spaces`` if the
+        noise of the block is 1.  Entry 1 is 1 if the component is not measured, and 0 if it is.
         """
         parts = tuple(group.parts[p] for p in part_numbers)
         axes_of_parts = {a for part in parts for a in part.axes}
         ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
         centers, complements = self.split.centers_of(names), self.split.inside(names)
-        # positions of the coordinates of the spaces: among those of all spaces on the attributes of
-        # the parts, and among those of the spaces of the block
+        # ``columns`` are the positions of the coordinates of the spaces among the coordinates of all
+        # residual spaces of the parts, ``columns_in_block`` among the coordinates of the block.
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
         columns_in_block = np.concatenate(
             self._windows(block, [group.named(axes) for axes in spaces])
@@ -899,8 +928,8 @@ class VarianceBuilder:
             and not complements
             and prefers_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
         ):
-            # Pad the reconstruction with zeros for the coordinates of spaces outside the block: only
-            # on the coordinates of all spaces are the query rows Kronecker products.
+            # Query rows are Kronecker products only in the coordinates of all residual spaces.  The
+            # reconstruction is padded with zeros for the spaces outside the block.
             padded = np.zeros((reconstruction.shape[1], math.prod(sizes)))
             padded[:, columns] = reconstruction.T
             padded = group_axes(
@@ -942,9 +971,10 @@ class VarianceBuilder:
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return the positions of the coordinates of some spaces among all that a block estimates.
+        """Return the positions of the coordinates of spaces among the coordinates of a block.
 
-        One array per space; an empty list if the block measures a single space or is None.
+        The result has one array per space.  It is empty if the block measures a single space, or if
+        it is None.
         """
         if block is None or not block.union:
             return []
@@ -955,10 +985,10 @@ class VarianceBuilder:
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _has_component(self, group: Group, p: int, inside: Axes) -> Array:
-        """Mark the queries of part p with a nonzero component in a residual space.
+        """Return 1 for queries of part p with a nonzero component in a space, 0 for all others.
 
-        Returns 1 for these queries and 0 for the others, shape (queries,).  ``inside`` are the
-        positions in the part of the attributes of the space.
+        The result has shape (queries,).  ``inside`` are the positions in the part of the attributes
+        of the residual space.
         """
         part = group.parts[p]
         centers = self.split.centers_of(group.named(part.axes))
@@ -977,7 +1007,7 @@ class VarianceBuilder:
         centers = self.split.centers_of(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
-            # `Family.dot` is faster than a loop over the query rows
+            # `Family.dot` is faster than a loop over the rows of the queries.
             weights: Array = np.ones(1)
             for n, pi in zip(part.sizes, centers, strict=True):
                 weights = np.kron(weights, center(n, pi)).astype(float)
@@ -987,12 +1017,11 @@ class VarianceBuilder:
     def _components(
         self, group: Group, axes: Axes, block: Block
     ) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the connected components of a block's factors, linked by parts of a group.
+        """Return the factors of a block in connected components, with axes of the group.
 
-        A part links the factors with which it shares an attribute.  All factors form one component
-        if the block has weights.
+        A part of the group connects the factors with which it shares an attribute.  If the block has
+        weights, all factors are connected.
         """
-        # renumber: axes of the group instead of axes of the block
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
             tuple(
@@ -1014,20 +1043,23 @@ class VarianceBuilder:
         matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return |q M / weights|^2 for the queries of the parts with attributes of some factors.
+        """Return |q M / weights|^2 for all queries of the parts that have attributes of some factors.
 
-        q is the component of a query in the residual space on the factors' axes, and M the
-        Kronecker product of one matrix per factor.
+        Here q is the component of a query in the residual space on the axes of the factors, and M is
+        a Kronecker product of one matrix per factor.
 
         Parameters
         ----------
-        matrix : "pinv" for the pseudoinverse of every factor, "identity", or the number of a factor
-            for its `Strategy.unmeasured` (and the identity for all other factors).
-        weights : `Block.weights` of the block, by which the entries of q M are divided; None for 1.
+        factors : pairs (axes of the group, strategy).
+        matrix : which matrices M consists of.  "pinv" is the pseudoinverse of each strategy, and
+            "identity" the identity.  A number k is `Strategy.unmeasured` for factor k and the
+            identity for all other factors.
+        weights : `Block.weights`, which divide the entries of q M; None if all are 1.
 
         Returns
         -------
-        The parts that share an attribute with the factors, and an array over their queries.
+        parts : indices of the parts that share an attribute with the factors.
+        squares : one axis per such part, over its queries.
         """
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
@@ -1056,8 +1088,8 @@ class VarianceBuilder:
                 and inside_parts[0][0].sizes == factors[0][1].sizes
             ):
                 part, strategy = inside_parts[0][0], factors[0][1]
-                # with one part and one factor on one attribute, the quadratic form on cells has a
-                # closed form for many families and needs no residual rows
+                # With one part and one factor on one attribute, many families have a closed form,
+                # which needs no residual rows.
                 self._arrays[key] = strategy.query_variances(part)
             else:
                 self._arrays[key] = self._listed_squares(
@@ -1074,14 +1106,14 @@ class VarianceBuilder:
         matrix: str | int,
         weights: Array | None,
     ) -> Array:
-        """Return the same array as `_inside_squares`, by listing the residual rows q of all parts.
+        """Return the array of `_inside_squares` by listing the components q of all queries.
 
         Parameters
         ----------
-        inside_parts : pairs of a part and the positions of its attributes that are in the factors.
-        names : attributes of every part.
-        order : the axes in the order of the Kronecker product of residual rows.
-        matrix, weights : as in `_inside_squares`.
+        inside_parts : pairs (part, positions in the part of its attributes that are in the factors).
+        names : attributes of each part.
+        order : axes of the group in the order of the Kronecker product of the parts.
+        factors, matrix, weights : as in `_inside_squares`.
         """
         rows = []
         for (part, inside), part_names in zip(inside_parts, names, strict=True):
@@ -1104,11 +1136,11 @@ class VarianceBuilder:
         return squares_of_products(rows, [size[a] for a in order], sets, matrices, weights)
 
     def _is_surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
-        """Return True only if the factors measure all queries of a group; False proves nothing.
+        """Return True if a quick test proves that factors measure all queries of a group.
 
-        The test is that the squared norm of the components outside the span, summed over all
-        queries, is at most the tolerance for a single query.  It replaces the queries of a part by
-        fewer rows with the same Gram matrix, which preserves sums of squares over products.
+        False proves nothing.  The test compares the squared norms of the unmeasured components,
+        summed over all queries, with the tolerance for a single query.  The sum does not change if
+        the queries of a part are replaced by fewer rows with the same Gram matrix, which is fast.
         """
         part_of = {part.axes: part for part in group.parts}
         unproven = {
@@ -1139,12 +1171,12 @@ class VarianceBuilder:
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
     ) -> tuple[Array, float]:
-        """Reduce the residual rows of a part's queries to few rows with the same Gram matrix.
+        """Return few rows with the Gram matrix of the residual components of the queries of a part.
 
         Returns
         -------
-        rows : the few rows, shape (at most coordinates, coordinates).
-        smallest : smallest squared norm of a residual row that is not 0.
+        rows : at most as many rows as columns, shape (rows, residual coordinates).
+        smallest : smallest squared norm of a component that is not 0.
         """
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
@@ -1162,10 +1194,11 @@ class VarianceBuilder:
     def _unmeasured_marks(
         self, group: Group, axes: Axes, block: Block | None
     ) -> list[list[tuple[Parts, Array]]]:
-        """Return marks of the queries with an unmeasured component in the residual space ``axes``.
+        """Return which queries have an unmeasured component in the residual space ``axes``.
 
-        The marks are a list of products of 0/1 arrays, each product a list of (parts, array) pairs;
-        a query is marked if one of the products is 1.  ``block`` measures the space, or is None.
+        The result is a list of products.  A product is a list of pairs (indices of parts, array of 0
+        and 1 over the queries of these parts).  A query has an unmeasured component if one of the
+        products is 1 for it.  ``block`` measures the residual space; it is None if no block does.
         """
         if block is not None and all(s.complete for _, s in block.factors):
             return []
@@ -1187,8 +1220,8 @@ class VarianceBuilder:
         for factors in unproven:
             parts, norms = self._inside_squares(group, factors, "identity")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
-                # a query is unmeasured if its component outside the span of one factor is nonzero
-                # and it has a nonzero component on all other parts
+                # A query is unmeasured if factor k does not measure its component, and the queries
+                # of all parts have nonzero components.
                 _, residuals = self._inside_squares(group, factors, k)
                 marks = (residuals > MAX_UNMEASURED_SHARE**2 * norms).astype(float)
                 for (p,), mark in present:
@@ -1199,32 +1232,34 @@ class VarianceBuilder:
         return out
 
 
-# largest number of entries in one table of a `Footprint`
+# Limit for the entries of one table of a `Footprint`.
 MAX_ENTRIES = 200_000_000
-# largest number of terms in the expansion of a sum of variances to a power
+# Limit for the terms of `Footprint.expansion`.
 MAX_TERMS = 20_000
-# a table whose powers would exceed 10 to this exponent is rescaled before it is expanded
+# `Footprint.expansion` rescales a table if its powers would exceed 10 to this exponent.
 MAX_EXPONENT = 60.0
-# with at most this many terms, a power is always expanded, because such groups are evaluated in
-# one batch
+# With at most this many terms, a power is always expanded, because groups with few terms are
+# evaluated together in one batch.
 MAX_BATCHED_TERMS = 500
-# Decimal digits in which equal columns agree.  Equal variances that were computed in different
-# coordinates differ at 1e-13.
+# Columns that agree in this number of decimal digits count as equal.  Equal variances that are
+# computed in different coordinates differ by about 1e-13.
 EQUAL_DIGITS = 11
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footprint:
-    """The variances of the queries of one group as a linear function of the squared noises.
+    """Variances of the queries of one group as a linear function of the squared noises.
+
+    The variance of a query is the sum over residual spaces j of noises[j] times the product over
+    tables k of tables[k][j, column], where the column is that of the query in table k.
 
     Attributes
     ----------
-    sets : sets of parts, one per table; their queries are independent in every term.
-    tables : X_k, shape (spaces, queries of the parts of set k); the variance of a query is
-        sum over spaces j of noises[j] times the product over k of X_k[j, its column].
-    noises : current squared noise of every space, shape (spaces,), in counts^2.
-    query_weights : weights of single queries, shape (queries,), if one table covers all parts; else
-        None.
+    sets : for each table, the indices of its parts.
+    tables : for each set of parts, an array of shape (spaces, combinations of queries of the parts).
+    noises : current squared noise of each residual space, shape (spaces,), in counts^2.
+    query_weights : weight of each query, shape (queries,), if there is a single table; None if all
+        weights are 1.
     """
 
     sets: tuple[Parts, ...]
@@ -1234,9 +1269,10 @@ class Footprint:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
-        """For every table, its distinct columns and their summed query weights.
+        """Distinct columns of each table, and the summed weight of the queries that have a column.
 
-        Shapes (spaces, columns) and (columns,); columns of query weight 0 are omitted.
+        The value has one pair per table, of shapes (spaces, columns) and (columns,).  Columns of
+        queries with weight 0 are left out.
         """
         out = []
         for table in self.tables:
@@ -1247,23 +1283,23 @@ class Footprint:
 
     @cached_property
     def extreme(self) -> tuple[Array, ...]:
-        """For every table, the columns that have the largest variance for some noises.
+        """Columns of each table that can have the largest variance, shapes (spaces, columns).
 
-        Shape (spaces, columns) each.
+        For any noises, one of these columns has the largest variance.
         """
         return tuple(_extreme(columns) for columns, _ in self.distinct)
 
     def largest(self, noises: Array) -> tuple[float, Array]:
-        """Return the largest variance of a query, and that query's variance per squared noise.
+        """Return the largest variance of a query with positive weight, and its derivative.
 
         Parameters
         ----------
-        noises : squared noise of every space, shape (spaces,), in counts^2.
+        noises : squared noise of each residual space, shape (spaces,), in counts^2.
 
         Returns
         -------
-        The variance in counts^2, and its derivative with respect to ``noises``, shape (spaces,).
-        Queries of weight 0 are omitted.
+        variance : the largest variance, in counts^2.
+        derivative : derivative of the variance of this query by ``noises``, shape (spaces,).
         """
         best, row = -math.inf, np.zeros(len(noises))
         for left, right in _slabs([(t, np.ones(t.shape[1])) for t in self.extreme]):
@@ -1274,11 +1310,17 @@ class Footprint:
         return best, row
 
     def power_sum(self, noises: Array, power: float, scale: float) -> tuple[float, Array]:
-        """Return the sum over queries of (variance / scale)^power, and its slopes.
+        """Return the weighted sum over queries of (variance / scale)^power, and its derivative.
 
-        Each query counts with its weight.  The slopes, shape (spaces,), are the derivatives of the
-        sum by the squared noises, times scale / power: the sums over queries of
-        (variance / scale)^(power - 1) times the derivative of the query's variance.
+        Parameters
+        ----------
+        noises : squared noise of each residual space, shape (spaces,), in counts^2.
+        scale : variance in counts^2.
+
+        Returns
+        -------
+        total : the sum, with the weight of each query.
+        slopes : derivative of the sum by ``noises``, multiplied by scale / power, shape (spaces,).
         """
         scaled = noises / scale
         if self.expands(power):
@@ -1288,7 +1330,7 @@ class Footprint:
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             values = (scaled[:, None] * left).T @ right
-            # a variance of 0 may round to a negative number, whose fractional power is NaN
+            # Rounding can make a variance of 0 negative, and its fractional power would be NaN.
             powers = np.maximum(values, 0.0) ** (power - 1.0)
             powers *= left_weight[:, None]
             powers *= right_weight[None, :]
@@ -1299,8 +1341,8 @@ class Footprint:
     def expands(self, power: float) -> bool:
         """Return whether `power_sum` uses the multinomial `expansion` of variance^power.
 
-        It does for integer powers if the expansion has few terms, or is cheaper than evaluating
-        every query.
+        It is used for integer powers if it has few terms, or if it is cheaper than computing the
+        variance of every query.
         """
         if power != int(power):
             return False
@@ -1311,21 +1353,22 @@ class Footprint:
         )
 
     def expansion(self, power: int) -> tuple[Array, Array, Array]:
-        """Expand the weighted sum over queries of variance^power by the multinomial theorem.
+        """Return the weighted sum over queries of variance^power as a polynomial.
 
-        The sum is a homogeneous polynomial in the products of squared noises and units.  Every
-        coefficient is a product of moments of the tables, which are divided by the units.
+        By the multinomial theorem, the sum is a homogeneous polynomial in the variables
+        units * noises.
 
         Returns
         -------
-        exponents : shape (terms, spaces).
-        coefficients : shape (terms,).
-        units : shape (spaces,); 1 unless powers of a table would leave the range of doubles.
+        exponents : exponents of each term, shape (terms, spaces).
+        coefficients : coefficient of each term, shape (terms,).
+        units : factors of the squared noises, shape (spaces,); 1 unless powers of a table would
+            leave the range of doubles.
         """
         if power not in self._expansions:
             spaces = len(self.noises)
             exponents = _exponents(spaces, power)
-            # multinomial coefficients by log-gamma, as factorials of high powers overflow
+            # The multinomial coefficients are computed by log-gamma, because factorials overflow.
             coefficients = np.exp(
                 scipy.special.gammaln(power + 1.0)
                 - scipy.special.gammaln(exponents + 1.0).sum(axis=1)
@@ -1349,10 +1392,10 @@ class Footprint:
         return {}
 
     def variance_chunks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield arrays of variances, and of the total weight of the queries that have each of them.
+        """Yield pairs (variances, weights) of arrays with equal shapes, for all weighted queries.
 
-        Both arrays have the same shape.  Together the pairs cover all queries of positive weight;
-        each array has at most a few million entries.
+        A weight is the summed weight of the queries with this variance.  An array has at most a few
+        million entries.
         """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             yield (
@@ -1362,16 +1405,16 @@ class Footprint:
 
 
 def footprint(group_variance: GroupVariance, query_weights: Array | None = None) -> Footprint:
-    """Return the variances of a group as a footprint.
+    """Return the variances of a group as a linear function of the squared noises.
 
     Parameters
     ----------
-    group_variance : the variances.
-    query_weights : weights of single queries, shape (queries,), or None.
+    group_variance : variances of the queries of the group.
+    query_weights : weight of each query, shape (queries,); None if all are 1.
 
     Raises
     ------
-    LimitExceeded : a table would have more than `MAX_ENTRIES` entries.
+    LimitExceeded : if a table would have more than `MAX_ENTRIES` entries.
     """
     noises = np.array([s.coefficient for s in group_variance.summands])
     sets = [tuple(range(len(group_variance.counts)))]
@@ -1385,10 +1428,9 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
         shape = tuple(group_variance.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
-                f"A group has {math.prod(shape):,} queries that must be evaluated one by one for"
-                f" this objective, with {len(noises)} numbers each; at most {MAX_ENTRIES:,} numbers"
-                " are allowed. Use fewer queries, leave out query_weights, or choose the"
-                " objective 'sum'."
+                f"This objective needs {len(noises)} numbers for each of {math.prod(shape):,} queries"
+                f" of a group, but at most {MAX_ENTRIES:,} numbers are allowed. Use fewer queries,"
+                " leave out query_weights, or choose the objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
         for j, summand in enumerate(group_variance.summands):
@@ -1410,16 +1452,16 @@ Weighted = tuple[Array, Array]
 
 
 def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
-    """Combine tables into two, in slabs of bounded size.
+    """Yield the products of one column per table, factored into two tables of bounded size.
 
     Parameters
     ----------
-    tables : (columns, weights) pairs.
+    tables : pairs (columns, weights), of shapes (spaces, columns) and (columns,).
 
     Yields
     ------
-    Two (columns, weights) pairs, left and right.  The elementwise products of a left and a right
-    column, over all yielded pairs, are the products of one column from every table.
+    left, right : two pairs (columns, weights).  Over all yielded values, the elementwise products of
+        one left and one right column are the elementwise products of one column per table.
     """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
@@ -1427,8 +1469,8 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)
         right_weight = np.multiply.outer(weight, right_weight).ravel()
-    # the product of all tables but the first is too wide: multiply the next table by one column of
-    # the first at a time
+    # If the product of all tables except the first is too wide, the second table is multiplied by
+    # one column of the first at a time.
     if others:
         for a in range(left.shape[1]):
             second, *tail = others
@@ -1445,16 +1487,16 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
 
 @lru_cache(maxsize=32)
 def _exponents(spaces: int, power: int) -> Array:
-    """Return the exponents of all monomials of degree ``power`` in ``spaces`` variables.
-
-    Shape (monomials, spaces).
-    """
+    """Return the exponents of all monomials of degree ``power``, shape (monomials, spaces)."""
     monomials = itertools.combinations_with_replacement(range(spaces), power)
     return np.array([np.bincount(m, minlength=spaces) for m in monomials], dtype=float)
 
 
 def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
-    """Merge columns that differ only by rounding; return their means and their summed weights."""
+    """Return the columns without repetitions, and the summed weight of each distinct column.
+
+    Columns that differ only by rounding are replaced by their weighted mean.
+    """
     if columns.shape[1] <= 1:
         return columns, weights
     rows, _ = _first_copies(
@@ -1469,11 +1511,12 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def _extreme(columns: Array) -> Array:
-    """Return the columns whose weighted sum can be the largest, for any nonnegative row weights.
+    """Return the columns that can have the largest sum of their entries with nonnegative weights.
 
-    ``columns`` has shape (rows, columns).  Other columns may be returned too.
+    ``columns`` has shape (rows, columns), and the weights are one per row.  The result can contain
+    a few columns more.
     """
-    # repeated and constant rows do not change which column has the largest weighted sum
+    # Repeated and constant rows do not influence which column has the largest weighted sum.
     rows, index = _first_copies(columns)
     varying = index[np.ptp(rows, axis=1) > 0]
     if not len(varying):
@@ -1482,7 +1525,7 @@ def _extreme(columns: Array) -> Array:
 
 
 def _first_copies(columns: Array) -> tuple[Array, Index]:
-    """Return the distinct rows of a table in order of first occurrence, and their row numbers."""
+    """Return the distinct rows of a table in the order of their first occurrence, and its index."""
     first: dict[bytes, int] = {}
     for j, row in enumerate(columns):
         first.setdefault(row.tobytes(), j)
@@ -1490,13 +1533,13 @@ def _first_copies(columns: Array) -> tuple[Array, Index]:
     return columns[index], index
 
 
-# cached because the same table occurs in many groups
+# The result is cached, because the same table occurs in many groups.
 @lru_cache(maxsize=64)
 def _column_classes(packed: bytes, rows: int) -> Index:
-    """Return for every column of a table the number of its class of equal columns.
+    """Return one number per column of a table; equal columns have equal numbers.
 
-    The table is given by its bytes, ``packed``, and its number of rows, because arrays cannot be
-    keys of a cache.
+    The table is passed as its bytes ``packed`` and its number of rows, because arrays cannot be keys
+    of a cache.
     """
     columns = np.frombuffer(packed).reshape(rows, -1)
     order = np.lexsort(columns[::-1])
@@ -1509,10 +1552,10 @@ def _column_classes(packed: bytes, rows: int) -> Index:
 
 @lru_cache(maxsize=64)
 def _front(packed: bytes, rows: int) -> Index:
-    """Return the indices of the columns of a table on its Pareto front.
+    """Return the indices of the columns of a table that are on its Pareto front.
 
-    For two rows, only the vertices of the convex hull are returned, because a weighted sum of the
-    rows is largest at a vertex.  The table is given as in `_column_classes`.
+    If the table has two rows, only the vertices of the convex hull are returned, because a weighted
+    sum of the rows is largest at a vertex.  The table is passed as in `_column_classes`.
     """
     features = np.frombuffer(packed).reshape(rows, -1)
     front: Index = pareto_front(list(features))
@@ -1522,14 +1565,17 @@ def _front(packed: bytes, rows: int) -> Index:
 
 
 def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.int64]:
-    """Return the indices of the points (x, y) of a Pareto front on its upper right hull."""
+    """Return the indices of the points (x, y) that are on their upper right convex hull.
+
+    The points must be a Pareto front.
+    """
     order = np.argsort(x, kind="stable")
     hull: list[int] = []
     for i in order:
         while len(hull) >= 2:
             a, b = hull[-2], hull[-1]
             if (x[b] - x[a]) * (y[i] - y[a]) >= (y[b] - y[a]) * (x[i] - x[a]):
-                hull.pop()  # b lies on or below the line from a to i
+                hull.pop()  # point b is on or below the line from a to i
             else:
                 break
         hull.append(int(i))

@@ -120,12 +120,12 @@ def test_joint_pcost_is_largest_sum_over_cells() -> None:
 def test_plan_over_budget_is_refused(name: str) -> None:
     result = plan(WORKLOAD, Budget(pcost=0.3), name)
     assert result.pcost <= 0.3
-    with pytest.raises(PlanError, match="over the budget"):
+    with pytest.raises(PlanError, match="but its budget"):
         dataclasses.replace(result, budget=Budget(pcost=result.pcost * 0.999))
     less_noise = {
         space: dataclasses.replace(b, noise=b.noise * 0.99) for space, b in result.blocks.items()
     }
-    with pytest.raises(PlanError, match="over the budget"):
+    with pytest.raises(PlanError, match="but its budget"):
         dataclasses.replace(result, blocks=less_noise)
 
 

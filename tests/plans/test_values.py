@@ -62,7 +62,7 @@ def test_plan_copies_are_equal(mechanism: str) -> None:
 
 def test_pickled_plan_over_budget_is_refused() -> None:
     make, (kind, args) = PLAN.__reduce__()
-    with pytest.raises(PlanError, match="over the budget"):
+    with pytest.raises(PlanError, match="but its budget"):
         make(kind, args | {"budget": Budget(pcost=0.5)})
 
 
