@@ -1,4 +1,4 @@
-"""Exact counts of records: `count_marginals` and `Counts` under a short import path."""
+"""Exact counts of records: `count_marginals` and `Counts` of `engine.records`, exported again."""
 
 from engine.records import Counts, count_marginals
 

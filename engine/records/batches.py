@@ -1,8 +1,8 @@
 """Batches of records with bounded memory, and readers whose errors contain no values.
 
-Exceptions of readers quote the text that they cannot parse, which is a record. Therefore no
-exception of a reader is passed on, not even as the context of another one: it is dropped, and an
-error without values is raised instead.
+The exceptions of readers quote the text that they cannot parse, and this text may contain records.
+Therefore an exception of a reader is never passed on, not even as the context of another exception.
+An error that contains no values is raised in its place.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-LINES = 2**15  # rows of Python values that are converted in one step
+LINES = 2**15  # largest number of rows of Python values that are converted in one step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of the needed columns, as one Arrow array or list of Python values per column.
+    """Some rows of the requested columns.
 
     Attributes
     ----------
-    columns : the requested columns, in the requested order.
+    columns : one Arrow array or list of Python values per requested column, in this order.
     rows : number of rows of each column.
-    fraction : fraction of the source that has been read once this batch is processed; None if the
-        size of the source is unknown.
-    float_limits : mapping from a column to the smallest number from which its floats cannot
-        represent all integers; only for columns where that is below 2^53.
-    clocks : mapping from a column whose numbers are dates to their unit and epoch.
+    fraction : fraction of the source that has been read, including this batch; None if the size of
+        the source is unknown.
+    float_limits : column -> smallest float that may have been rounded from another integer; only
+        for columns where this is below 2^53.
+    clocks : column whose numbers are dates -> unit and epoch of the numbers.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
@@ -53,7 +53,7 @@ class Batch:
 def without_values(
     action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: ""
 ) -> _T:
-    """Return the result of an action; replace exceptions by errors without record values.
+    """Call ``action`` and return its result; replace its exceptions by errors without values.
 
     Errors of the engine and StopIteration are raised unchanged.
 
@@ -61,15 +61,15 @@ def without_values(
     ----------
     action : function without arguments that reads records.
     what : name of the source in messages, such as "the file 'a.csv'".
-    explain : function from the original exception to the text of the new one; if it returns an
-        empty text, the message names only `what` and the type of the exception.
+    explain : function that returns the message of the new error for an exception; "" for the
+        general message, which names `what` and the type of the exception.
 
     Raises
     ------
     LimitExceeded
-        The action raised MemoryError.
+        ``action`` raised MemoryError.
     DataError
-        The action raised another exception.
+        ``action`` raised another exception.
     """
     try:
         return action()
@@ -80,7 +80,8 @@ def without_values(
         error_type, reason = type(error).__name__, explain(error)
     if is_memory_error:
         raise LimitExceeded(
-            f"{what} needs more memory than is available; write it in smaller row groups"
+            f"{what} needs more memory than is available; divide it into smaller row groups or"
+            " files"
         )
     raise DataError(
         reason
@@ -90,7 +91,14 @@ def without_values(
 
 
 def import_optional(library: str, what: str) -> Any:
-    """Import an optional library; raise DataError with the installation command if it is missing."""
+    """Import and return an optional library.
+
+    If the library is missing, raise DataError with the command that installs it.
+
+    Parameters
+    ----------
+    what : subject of the message: what needs the library.
+    """
     try:
         return importlib.import_module(library)
     except ImportError:
@@ -113,12 +121,15 @@ def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
 
 
 def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool = True) -> None:
-    """Raise DataError unless each name matches exactly one available column.
+    """Raise DataError unless each name is the name of exactly one available column.
 
     Parameters
     ----------
-    quote : False if `available` may be values of a record, because the file may lack a header. The
-        message then suggests one of them only if at least one of `names` is a column.
+    available : names in the header of the records.
+    names : names of the requested columns.
+    quote : whether the message may suggest a similar name from `available`. With False, it does so
+        only if another name was found: the file may lack a header, and its first line may be a
+        record.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]
@@ -144,7 +155,7 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
 def cut_batches(
     batch: pa.RecordBatch, names: Sequence[str], rows: int
 ) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
-    """Yield (named columns, number of rows) for parts of at most `rows` rows of a batch."""
+    """Divide an Arrow batch into parts of at most `rows` rows; yield (columns, number of rows)."""
     position_of = {name: i for i, name in enumerate(batch.schema.names)}
     positions = [position_of[name] for name in names]
     for start in range(0, batch.num_rows, rows):
@@ -155,11 +166,11 @@ def cut_batches(
 def batches(
     source: Iterable[pa.RecordBatch], names: Sequence[str], rows: int, total: int | None, what: str
 ) -> Iterator[Batch]:
-    """Split Arrow batches into batches of at most `rows` rows with the named columns.
+    """Yield Arrow batches as `Batch` objects of at most `rows` rows with the named columns.
 
     Parameters
     ----------
-    total : number of rows of the source, or None if unknown; only for `Batch.fraction`.
+    total : number of rows of the source, from which `Batch.fraction` is computed; None if unknown.
     what : name of the source in messages.
     """
     done = 0
@@ -170,13 +181,15 @@ def batches(
 
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
-    """Return a pandas column as an Arrow array, or as a list if its values have no scalar type.
+    """Convert a pandas column to an Arrow array, or to a list if its values have several types.
 
-    Objects have a scalar type if Arrow converts all of them to one type of `is_scalar`.
+    A column of Python objects becomes an Arrow array only if all objects have the same type and
+    this is text, bytes, a number or a boolean. Missing values do not matter.
     """
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
-    # Arrow would convert values of several types to one type, such as integers to dates and
-    # booleans to numbers; it accepts texts and floats only if all floats are NaN, that is missing
+    # Arrow must not convert objects of several types, because it would for example convert integers
+    # to dates or booleans to numbers. Texts together with floats are safe: Arrow accepts them only
+    # if every float is NaN, that is missing.
     is_mixed = len(kinds) > 1 and kinds != {str, float}
     try:
         array = None if is_mixed else pa.array(values, from_pandas=True)
@@ -188,7 +201,10 @@ def array_of(values: pd.Series) -> pa.Array | list[Any]:
 
 
 def rows_to_batches(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
-    """Yield rows of `width` Python values each as batches of at most `rows` rows."""
+    """Yield rows of Python values as batches of at most `rows` rows.
+
+    ``width`` is the number of values per row.
+    """
     import pandas as pd
 
     while chunk := list(islice(values, min(rows, LINES))):

@@ -3,27 +3,29 @@
 The rows of a person are ordered by a hash of the person and of the row's cells, and the first k
 rows are counted. Rows of other persons therefore do not affect which rows of this person are
 counted, and one person changes at most k counted rows, as the privacy guarantee requires. The order
-depends on every column of the schema, including columns in no requested table, so two releases from
-the same records count the same rows. The order is deterministic and need not be secret.
+depends on every column of the schema, including columns that no requested table contains.
+Therefore two releases from the same records count the same rows. The order is deterministic and
+need not be secret.
 
-While rows are read, memory holds the hashes and cell codes of the first k + 1 rows of each person
-and of the rows that were added since the last selection. Instead of an identifier it holds the
-identity described below, which contains the identifier if that is an integer of 64 bits.
+While rows are read, memory holds the hashes and cell codes of two kinds of rows: the first k + 1
+rows of each person, and the rows that were added since the last selection. It holds no identifiers
+as such, but the identities described below; the identity of an integer of 64 bits contains it.
 
 Every person identifier is mapped to an identity of 128 bits that does not depend on the data type
-of the column. A person with two identities would have twice as many counted rows, and if two
-persons had the same identity, one would change which rows of the other are counted. Both would cost
-more privacy than is charged.
+of the column. If one person had two identities, twice as many rows of this person would be counted.
+If two persons had the same identity, the rows of one would change which rows of the other are
+counted. Both errors would cost more privacy than is charged.
 
-    integers   equal numbers are the same person: signed and unsigned integers of every width, and
-               floats and decimals without a fraction
-    floats     refused from the size on at which they cannot represent all integers: 2^53, 2^24 for
-               float32, 2^11 for float16, and 10^15 for workbooks, which store 15 digits
+    numbers    equal integers are the same person, whether they are stored as signed or unsigned
+               integers of any width, as decimals or as floats
+    floats     refused if they are so large that floats cannot represent all integers: from 2^53,
+               from 2^24 for float32, from 2^11 for float16, and from 10^15 for workbooks, which
+               store 15 digits
     texts      equal texts are the same person, so "07" and "7" are two persons; but "7.0", as
                programs write a float, is the person "7". Numbers with an exponent after a plus
                sign, such as "1.2E+11", are refused, because digits may have been dropped
-    mixed      a source with numbers and texts is refused: the text "07" and the number 7 may or may
-               not be the same person
+    mixed      a source with both numbers and texts is refused: the text "07" and the number 7 may
+               or may not be the same person
     missing    a row with None, NaN or an empty text has no person
 """
 
@@ -42,17 +44,19 @@ from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
 
 Words = npt.NDArray[np.uint64]
-FLOAT64_INTEGER_LIMIT = 2**53  # from here on 64-bit floats cannot represent all integers
-# bytes of a float -> smallest number from which it cannot represent all integers
+# 64-bit floats represent all integers below this number, but not all above it
+FLOAT64_INTEGER_LIMIT = 2**53
+# number of bytes of a float -> the same limit for floats of this width
 FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
-# patterns of floats written as texts; `database.HEX_NUMBER_PATTERN` must match the same texts
+# patterns of texts that a program wrote from a float; `database.HEX_NUMBER_PATTERN` must match the
+# same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
 WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
 # constants of the hash function SplitMix64
 MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
-# keys of pandas' hash function, of 16 characters each; the two 64-bit hashes of a text together are
-# its identity of 128 bits
+# keys of the hash function of pandas, with 16 characters each; the identity of a text consists of
+# its two 64-bit hashes with these keys
 _HASH_KEYS = ("person, one of 2", "person, two of 2")
 _AS_TEXT = "give identifiers as text, written from their source with all digits"
 _MAX_DIGITS = 76  # maximum precision of an Arrow decimal
@@ -67,19 +71,19 @@ def identities(
     ----------
     values : identifiers as a reader returns them, one per row.
     column : name of the column in messages.
-    limit : smallest number from which floats of the source cannot represent all integers.
+    limit : floats of this size and larger are refused, because the source may have rounded them.
 
     Returns
     -------
-    Two arrays of 64-bit words that together identify the person of a row; a boolean array, whether
-    the row has an identifier; all of shape (rows,). Then "numbers" or "texts", the kind of the
-    identifiers, or an empty text if no row has one.
+    first_word, second_word : 64-bit integers that together identify the person, shape (rows,).
+    has_person : whether the row has an identifier, shape (rows,).
+    kind : "numbers" or "texts", the kind of the identifiers; "" if no row has an identifier.
 
     Raises
     ------
     DataError
-        Identifiers are neither integers nor texts, are both, have more than 76 digits, or may have
-        lost digits.
+        The identifiers are neither integers nor texts, or some are integers and some are texts; or
+        an identifier has more than 76 digits or may have lost digits.
     """
     array = _of_objects(values, column, limit) if isinstance(values, list) else _decoded(values)
     types = pa.types
@@ -93,14 +97,20 @@ def identities(
     elif types.is_integer(array.type) or types.is_decimal(array.type):
         kind, people = "numbers", _of_exact_numbers(array, column)
     else:
-        raise DataError(f"{column} must hold whole numbers or texts; give identifiers as text")
-    # a column without any identifier may have another type in one of several files
+        raise DataError(
+            f"{column} contains neither whole numbers nor texts; give identifiers as text"
+        )
+    # the type of a column without any identifier says nothing: in another file of the same records
+    # the column may have another type
     first_word, second_word, is_present = people
     return first_word, second_word, is_present, kind if is_present.any() else ""
 
 
 def _decoded(values: pa.Array) -> pa.Array:
-    """Decode a dictionary-encoded or run-end-encoded array; convert any text type to large_string."""
+    """Decode dictionary and run-end encoding, and convert texts of any type to large_string.
+
+    Other arrays are returned unchanged.
+    """
     import pyarrow.compute as pc
 
     types = pa.types
@@ -112,26 +122,28 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
-    """Return Python values without a common Arrow type as an array of texts or integers.
+    """Convert identifiers from Python values to an Arrow array of texts or of integers.
 
     Parameters
     ----------
     column : name of the column in messages.
-    limit : smallest number from which floats of the source cannot represent all integers.
+    limit : floats of this size and larger are refused.
 
     Raises
     ------
     DataError
-        The values are both texts and numbers, or of other types; or a number has a fraction or more
-        than 76 digits, or is a float of at least `limit` or the limit of its type of float.
+        Some values are texts and some are numbers, or a value is neither; or `_digits` refuses a
+        number.
     """
     import pandas as pd
 
-    # an empty cell of a workbook is an empty text, also between numbers
-    missing = (
+    # in a column of numbers of a workbook, an empty cell is an empty text
+    is_missing = (
         pd.api.types.is_scalar(value) and (pd.isna(value) or value == "") for value in values
     )
-    present = [None if gap else value for gap, value in zip(missing, values, strict=True)]
+    present = [
+        None if missing else value for missing, value in zip(is_missing, values, strict=True)
+    ]
     kinds = {_kind(value) for value in present if value is not None}
     if not kinds:
         return pa.nulls(len(values))
@@ -139,7 +151,7 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
         return pa.array(present, pa.large_string())
     if kinds != {"number"}:
         raise DataError(
-            f"{column} mixes types, or has one that is neither number nor text; {_AS_TEXT}"
+            f"{column} contains both numbers and texts, or values that are neither; {_AS_TEXT}"
         )
     digits = [None if value is None else _digits(value, column, limit) for value in present]
     return pa.array(
@@ -155,13 +167,13 @@ def _kind(value: Any) -> str:
 
 
 def _digits(value: Any, column: str, limit: int) -> str:
-    """Return the decimal digits of a number.
+    """Return the decimal digits of an integer of any numeric type.
 
     Raises
     ------
     DataError
-        The number has a fraction or more than 76 digits, or is a float of at least `limit` or the
-        limit of its type of float.
+        The number has a fraction or more than 76 digits. Or it is a float, and its absolute value
+        reaches `limit` or the number from which its type of float cannot represent all integers.
     """
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
@@ -185,8 +197,8 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
     Raises
     ------
     DataError
-        A number has a fraction, or is at least `limit` or the limit of its type of float, from
-        which floats cannot represent all integers.
+        A number has a fraction; or its absolute value reaches `limit` or the number from which its
+        type of float cannot represent all integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     # Arrow has no cast from float16 to float64
@@ -205,8 +217,8 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
 def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     """Return the identities of integers and decimals; see `identities`.
 
-    The first word of a number is the number itself if it fits in 64 bits, otherwise a hash of its
-    digits. The second word is a hash in both cases.
+    The first word of an identity is the number itself if it fits in 64 bits, and a hash of its
+    digits if not. The second word is always a hash.
 
     Raises
     ------
@@ -229,9 +241,9 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
 
 
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
-    """Return the identities of integers given as texts, some of which need more than 64 bits."""
+    """Return the two words of the identities of integers of any size, given as texts."""
     first_word, second_word = _hashed(digits)
-    # numbers that fit in 64 bits have the same identity as in a source without long numbers
+    # a number that fits in 64 bits has the same identity as in a source without longer numbers
     fits = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
     numbers = np.array([int(text) for text in digits[fits]], dtype=np.int64)
     first_word[fits] = numbers.view(np.uint64)
@@ -240,7 +252,7 @@ def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
 
 
 def _plain_digits(values: pa.Array) -> pa.Array:
-    """Return decimals as texts without exponent."""
+    """Return decimals as an array of texts without exponents."""
     if 0 <= values.type.scale <= 6:
         return values.cast(pa.string())
     return pa.array(
@@ -249,13 +261,15 @@ def _plain_digits(values: pa.Array) -> pa.Array:
 
 
 def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return the identities of texts; "7.0", the text of a float, has the identity of "7".
+    """Return the identities of texts; see `identities`.
+
+    A text such as "7.0", which a program wrote from a float, has the identity of "7".
 
     Raises
     ------
     DataError
-        A text such as "1.2E+11" was written from a float and may have lost digits; or a text such
-        as "7.0" is a number of 2^53 or more.
+        A text such as "1.2E+11" may have lost digits; or a text such as "7.0" is a number of 2^53
+        or more.
     """
     import pyarrow.compute as pc
 
@@ -268,8 +282,8 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     if pc.any(from_float).as_py():
         integers = pc.replace_substring_regex(values, r"\.0+$", "")
         if any(
-            # 2^53 has 16 digits; longer texts are refused first, because Python does not convert
-            # texts of thousands of digits
+            # 2^53 has 16 digits. The length is compared first, because Python does not convert
+            # texts of thousands of digits to integers.
             len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
             for text in integers.filter(from_float).to_pylist()
         ):
@@ -281,7 +295,7 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
 
 
 def _hashed(texts: np.ndarray) -> tuple[Words, Words]:
-    """Return the two 64-bit hashes of each text."""
+    """Return the two 64-bit hashes of each text, each of shape (texts,)."""
     import pandas as pd
 
     first_word, second_word = (
@@ -303,7 +317,7 @@ def _too_large(column: str, limit: int) -> str:
 
 
 def mix_bits(words: Words) -> Words:
-    """Return a 64-bit hash of each word, by the output function of the generator SplitMix64."""
+    """Return a 64-bit hash of each word: the output function of the generator SplitMix64."""
     out: Words = words + MIX[0]
     out = (out ^ (out >> np.uint64(30))) * MIX[1]
     out = (out ^ (out >> np.uint64(27))) * MIX[2]
@@ -311,31 +325,36 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# Rows beyond the first k + 1 of their person are dropped from memory whenever the number of rows
-# added since the last time exceeds this number plus the number of rows that were retained then.
+# Rows are selected when the number of rows added since the last selection exceeds this number plus
+# the number of rows that the last selection retained.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
 
 class PersonCap:
-    """Collect the rows of all persons and keep the first k of each person.
+    """Collector of rows that retains the first k rows of each person.
 
     Parameters
     ----------
     column : name of the person column.
-    rows : k, the maximum number of counted rows per person.
-    memory_limit : maximum number of bytes for sorting the cell codes and hashes of retained rows.
+    rows : k, the largest number of counted rows per person.
+    memory_limit : largest number of bytes for sorting the retained rows.
     """
 
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
         self.n_rows_read = 0
         self.n_without_person = 0
-        self.people_in_database = 0  # persons with at most k rows, which a database counted
-        self._kind = ""  # "numbers" or "texts", the kind of all identifiers
-        # per batch, shape (3, rows): the two words of the person, and the hash that orders its rows
+        # persons with at most k rows, whose rows a database counted
+        self.people_in_database = 0
+        # "numbers" or "texts", the kind of all identifiers; "" before the first identifier
+        self._kind = ""
+        # one array of shape (3, rows) per batch: the two words of the person, and the hash by which
+        # the rows of a person are ordered
         self._keys: list[np.ndarray] = []
-        self._codes: list[list[np.ndarray]] = []  # per batch, the cell codes of each attribute
+        # for each batch, the cell codes of each attribute
+        self._codes: list[list[np.ndarray]] = []
+        # number of rows in memory now, and after the last selection
         self._n_rows, self._n_sorted = 0, 0
         # position of each sorted row among the rows of its person, from 0
         self._ranks = np.zeros(0, np.intp)
@@ -352,19 +371,20 @@ class PersonCap:
         ----------
         persons : identifier of the person of each row.
         codes : cell codes of every attribute of the schema, one array of shape (rows,) each.
-        limit : smallest number from which floats of the source cannot represent all integers.
+        limit : floats of this size and larger are refused as identifiers.
 
         Raises
         ------
         DataError
-            The identifiers are refused, see `identities`, or of another kind than in other batches.
+            An identifier is refused, see `identities`; or the identifiers are texts and those of
+            earlier batches are numbers, or the reverse.
         LimitExceeded
-            Sorting the retained rows needs more than the memory limit.
+            Sorting the retained rows needs more bytes than the memory limit.
         """
         first_word, second_word, has_person, kind = identities(
             persons, f"the person column {quote_public(self.column)}", limit
         )
-        # the text "07" may or may not be the number 7, so one source has one kind of identifiers
+        # the text "07" may or may not mean the number 7, so the kinds must not be mixed
         if kind and self._kind not in ("", kind):
             raise DataError(f"the person column {quote_public(self.column)} mixes {KIND_ADVICE}")
         self._kind = self._kind or kind
@@ -382,9 +402,11 @@ class PersonCap:
             self._sort_and_cut()
 
     def retained_codes(self) -> list[np.ndarray]:
-        """Return the cell codes of the first k rows of each person in the order of their hashes.
+        """Return the cell codes of the rows that are counted: the first k rows of each person.
 
-        One array of shape (retained rows,) per attribute; an empty list if `take` was not called.
+        Returns
+        -------
+        One array of shape (counted rows,) per attribute; an empty list if `take` was not called.
         """
         self._sort_and_cut()
         return [column[self._ranks < self.rows] for codes in self._codes for column in codes]
@@ -403,32 +425,35 @@ class PersonCap:
 
     @property
     def rows_over(self) -> int:
-        """Number of rows beyond the first k of their person, which are not counted."""
+        """Number of rows that are not counted because they come after the first k of a person."""
         self._sort_and_cut()
         return self.n_rows_read - self.n_without_person - int((self._ranks < self.rows).sum())
 
     def _sort_and_cut(self) -> None:
-        """Sort the rows by person and hash, and drop all but the first k + 1 of each person."""
+        """Sort the rows by person and hash, and drop all but the first k + 1 rows per person."""
         if len(self._keys) <= 1 and self._n_rows == self._n_sorted:
             return
         keys = np.concatenate(self._keys, axis=1)
-        codes = [np.concatenate(parts) for parts in zip(*self._codes, strict=True)]
-        # sort by person, then by hash of the row; the order of equal rows does not matter
+        codes = [np.concatenate(columns) for columns in zip(*self._codes, strict=True)]
+        # sort by person, then by the hash of the row; rows with equal hashes have equal cells, so
+        # their order does not matter
         order = np.lexsort(keys[::-1])
         keys = keys[:, order]
         is_first_of_person = np.ones(keys.shape[1], dtype=bool)
         is_first_of_person[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(axis=0)
         positions = np.arange(keys.shape[1])
         ranks = positions - np.maximum.accumulate(np.where(is_first_of_person, positions, 0))
-        is_retained = ranks <= self.rows  # row k + 1 shows that the person has more than k rows
+        # row k + 1 is retained, because it shows that the person has more than k rows
+        is_retained = ranks <= self.rows
         self._ranks = ranks[is_retained]
         self._keys = [keys[:, is_retained]]
         self._codes = [[column[order[is_retained]] for column in codes]]
         self._n_rows = self._n_sorted = len(self._ranks)
         size = self._keys[0].nbytes + sum(column.nbytes for column in self._codes[0])
-        if 3 * size > self.memory_limit:  # sorting holds a second and a third copy
+        # while rows are sorted, memory holds three copies of them
+        if 3 * size > self.memory_limit:
             raise LimitExceeded(
-                f"Selecting {self.rows:,} rows per person takes about {3 * size:.3g} bytes of"
-                f" memory; the limit is {self.memory_limit:.3g}. Raise memory_limit, or allow fewer"
-                " rows per person."
+                f"Selecting {self.rows:,} rows per person needs about {3 * size:.3g} bytes of"
+                f" memory, but memory_limit is {self.memory_limit:.3g}. Raise memory_limit, or"
+                " allow fewer rows per person."
             )

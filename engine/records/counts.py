@@ -1,9 +1,10 @@
 """Exact counts: a value type with addition, and its file format.
 
-`Counts` holds exact marginal tables. Tables of disjoint parts of the records can be added, wherever
-each part was counted. Counts of at least one row that were saved, loaded or named have an id, so
-that no part is added twice. An id is a keyed digest of the name of the part or, without a name, of
-all its numbers: two unnamed parts with equal numbers count as the same part.
+`Counts` contains exact marginal tables. The counts of disjoint parts of the records can be added,
+even if each part was counted on another machine. To detect a part that is added twice, counts of at
+least one row get an id when they are saved or named. The id is a keyed digest of the name of the
+part, or of all its numbers if the part has no name. Two unnamed parts with equal numbers therefore
+count as the same part.
 
 A .counts file transfers the counts of a part to another machine. It is a zip archive of
 `counts.json` and one array per table. `counts.json` is an object with the keys
@@ -11,21 +12,25 @@ A .counts file transfers the counts of a part to another machine. It is a zip ar
     format           "counts/1"
     schema           the public schema, as in a schema file; schema_digest, SHA-256 of it
     sets             attributes of each table, in the order of its axes: table i is tables/i.npy
-    records, rows_refused, rows_over_cap        numbers of counted rows, of rows that do not fit the
-                     schema, and of rows beyond the maximum per person; their sum is the number read
+    records          number of counted rows
+    rows_refused     number of rows that do not fit the schema
+    rows_over_cap    number of rows beyond the maximum per person; the sum of these three numbers is
+                     the number of rows that were read
     refused          object: column -> object: reason -> number of refused rows
-    people, cap, people_over_cap                number of persons, maximum rows per person, number
-                     of persons with more; null, null and 0 without a person column
+    people           number of persons; null without a person column
+    cap              maximum number of rows per person; null without a person column
+    people_over_cap  number of persons with more rows; 0 without a person column
     doubts           warnings for the curator about columns
     shards           ids of the parts that were added
 
-and each table is an array in version 1.0 of the NumPy format: little-endian int64, axes as in the
-schema, in C order.
+and each table is an array in version 1.0 of the NumPy format: little-endian int64, in C order, with
+cells in the order of the schema.
 
-All contents, including the ids, are private and exact. Only the owner of the file may read it, and
+All contents, including the ids, are exact and private. Only the owner of the file may read it, and
 an existing file is never replaced.
 
-`larger_tables` and `complete_tables` compute tables that are margins of larger tables.
+`larger_tables` selects the tables that can be computed as margins of larger tables, and
+`complete_tables` computes them.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ Names = tuple[str, ...]
 
 
 def set_text(names: Sequence[str]) -> str:
-    """Return an attribute set as text for messages."""
+    """Return an attribute set as text for messages, such as "('age', 'sex')"."""
     return f"({', '.join(map(quote_public, names))})"
 
 
@@ -66,14 +71,14 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
     Raises
     ------
     SchemaError
-        A set is not an ordered sequence, repeats a name or has a name that the schema does not
-        contain.
+        A set is not an ordered sequence, contains a name twice, or contains a name that is not in
+        the schema.
     LimitExceeded
         A set has more than `MAX_AXES` attributes.
     """
     requested: dict[Names, None] = {}
     for attribute_set in attribute_sets:
-        # the order of the names is the order of the axes, so unordered sets are refused
+        # the order of the names is the order of the axes, so Python sets are refused
         if isinstance(attribute_set, (str, bytes, Set)) or not isinstance(attribute_set, Iterable):
             raise SchemaError(
                 f"an attribute set is {quote_public(attribute_set)}, but must be an ordered"
@@ -97,7 +102,7 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
 def larger_tables(
     schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()
 ) -> dict[Names, Names | None]:
-    """Return for each requested table the smallest table from which it can be summed.
+    """Find for each requested table the smallest table from which it can be computed.
 
     Parameters
     ----------
@@ -106,29 +111,31 @@ def larger_tables(
 
     Returns
     -------
-    Mapping from each requested set to the set of an existing or requested table that contains all
-    its attributes, which is the requested set itself if its table exists; or to None if there is no
-    such table or the requested set is empty. Sets with more attributes come first, so that a table
-    is computed before its margins.
+    dict
+        Requested set -> attribute set of the smallest existing or requested table that contains
+        all its attributes. The value is the requested set itself if its table exists, and None if
+        the table must be counted or the requested set is empty. Sets with more attributes come
+        first, so that a table is computed before its margins.
     """
-    holders: dict[str, set[Names]] = {name: set() for name in schema}
+    # attribute -> sets of the tables that contain this attribute
+    sets_with: dict[str, set[Names]] = {name: set() for name in schema}
     sources: dict[Names, Names | None] = {}
 
     def register(names: Names) -> None:
         for name in names:
-            holders[name].add(names)
+            sets_with[name].add(names)
 
     for names in held:
         register(names)
     for names in sorted(requested, key=len, reverse=True):
-        candidates = set.intersection(*(holders[name] for name in names)) if names else set()
+        candidates = set.intersection(*(sets_with[name] for name in names)) if names else set()
         sources[names] = min(candidates, key=schema.cells, default=None)
         register(names)
     return sources
 
 
 def _sum_to(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
-    """Sum the table on `source` to the table on `names`, a subset of its attributes."""
+    """Return the margin on `names` of a table on the attributes `source`."""
     summed_axes = tuple(axis for axis, name in enumerate(source) if name not in names)
     remaining = [name for name in source if name in names]
     return np.array(
@@ -144,49 +151,51 @@ def complete_tables(
     sources: Mapping[Names, Names | None],
     records: int,
 ) -> dict[Names, np.ndarray]:
-    """Return all requested tables, in the requested order, summed from larger ones if necessary.
+    """Return all requested tables; compute those that are margins of other tables.
 
     Parameters
     ----------
-    tables : mapping from attribute sets to tables that were counted or exist already.
-    sources : mapping from each requested set to the table of which it is a margin; see
-        `larger_tables`.
+    tables : attribute set -> table, for the tables that were counted or exist already.
+    requested : attribute sets of the requested tables; the result has this order.
+    sources : requested set -> set of the table of which it is a margin; see `larger_tables`.
     records : number of records, which is the table on the empty set.
     """
     all_tables = dict(tables)
     for names, source in sources.items():
-        if source is not None and source != names:  # an existing table needs no sum
+        if source is not None and source != names:
             all_tables[names] = _sum_to(all_tables[source], source, names)
     all_tables[()] = np.array(records, np.int64)
     return {names: all_tables[names] for names in requested}
 
 
-# a count column in which every number is at least this may hold sampling weights
+# If every number of a count column is at least this, the column may contain sampling weights.
 LARGE_COUNT = 20
-MAX_RECORDS = 2**62  # the sum of two then fits in 64 bits
+# Largest number of records; the sum of two such numbers fits in 64 bits.
+MAX_RECORDS = 2**62
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Counts(Mapping[Names, np.ndarray]):
-    """Exact marginal tables: attribute names -> read-only int64 array, shape schema.sizes(names).
+    """Exact marginal tables of records: a mapping from attribute names to int64 arrays.
 
-    The numbers are private, in units of records. Neither `repr` nor any error shows one of them. A
-    file that `save` writes is as private as the records.
+    The table on ``names`` is read-only and has shape ``schema.sizes(names)``. The counts are
+    private; neither `repr` nor any error contains one of them. A file that `save` writes is as
+    private as the records.
 
     Attributes
     ----------
     schema : public schema of the records.
-    tables : mapping from attribute names to the table, in the requested order.
+    tables : attribute names -> table, in the requested order.
     records : number of counted rows, which is the sum of every table.
     rows_refused : number of rows that were left out because they do not fit the schema.
-    refused : mapping from a column to a mapping from a reason to the number of its rows. A row with
-        several refused values is in several of these numbers.
+    refused : column -> reason -> number of refused rows. A row with several refused values is
+        included in several of these numbers.
     people : number of persons; None without a person column.
-    cap : maximum number of counted rows per person; None without a person column.
-    rows_over_cap : number of rows that were left out because their person has more than `cap`.
+    cap : largest number of counted rows per person; None without a person column.
+    rows_over_cap : number of rows that were left out because their person has more than `cap` rows.
     people_over_cap : number of persons with more than `cap` rows.
     doubts : warnings for the curator about columns.
-    shards : ids of the parts of the records that these counts add up.
+    shards : ids of the parts of the records whose counts were added.
 
     Notes
     -----
@@ -233,10 +242,11 @@ class Counts(Mapping[Names, np.ndarray]):
         Raises
         ------
         DataError
-            There are no tables, or tables have different sums, or a table has the wrong shape or
-            type, a negative count, a sum of more than 64 bits, or a count in an impossible cell.
+            There are no tables, or the tables have different sums. Or a table has another shape or
+            type, a negative count, a count so large that its sum may exceed 64 bits, or a positive
+            count in an impossible cell.
         SchemaError, LimitExceeded
-            Attributes are not in the schema, repeated or too many, see `checked_sets`.
+            An attribute set is not allowed; see `checked_sets`.
         """
         attribute_sets = checked_sets(schema, tables)
         arrays = {}
@@ -244,20 +254,20 @@ class Counts(Mapping[Names, np.ndarray]):
             array = np.asarray(table)
             if array.dtype.kind not in "iu" or array.shape != schema.sizes(names):
                 raise DataError(
-                    f"the table on {set_text(names)} needs whole numbers of shape"
-                    f" {schema.sizes(names)}"
+                    f"the table on {set_text(names)} has shape {array.shape} and type"
+                    f" {array.dtype}; give an array of integers of shape {schema.sizes(names)}"
                 )
             if array.size and (
                 array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size
             ):
                 raise DataError(
-                    f"the table on {set_text(names)} has a negative count, or a sum of more than"
-                    " 64 bits; correct it"
+                    f"the table on {set_text(names)} has a negative or too large count; give counts"
+                    " whose sum fits in 64 bits"
                 )
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
                 raise DataError(
-                    f"the table on {set_text(names)} counts cells that the schema's rules make"
-                    " impossible"
+                    f"the table on {set_text(names)} has positive counts in cells that the schema"
+                    " declares impossible; correct the table or the schema"
                 )
             arrays[names] = array.astype(np.int64)
         totals = {int(table.sum()) for table in arrays.values()}
@@ -266,13 +276,13 @@ class Counts(Mapping[Names, np.ndarray]):
         if len(totals) != 1:
             raise DataError(
                 f"{len(arrays)} tables have {len(totals)} different sums; count the same records in"
-                " each"
+                " every table"
             )
         return cls(schema=schema, tables=arrays, records=totals.pop())
 
     @property
     def rows_in(self) -> int:
-        """Number of rows read: counted, refused, and beyond the maximum of their person."""
+        """Number of rows that were read: counted, refused, and beyond the maximum per person."""
         return self.records + self.rows_refused + self.rows_over_cap
 
     def __getitem__(self, names: Names) -> np.ndarray:
@@ -284,7 +294,8 @@ class Counts(Mapping[Names, np.ndarray]):
     def __len__(self) -> int:
         return len(self.tables)
 
-    # Mapping compares values by ==, which raises for arrays, so counts are compared by identity
+    # `Mapping.__eq__` would compare arrays by ==, which has no single truth value; therefore counts
+    # are equal only if they are the same object
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -301,17 +312,17 @@ class Counts(Mapping[Names, np.ndarray]):
 
         Parameters
         ----------
-        parts : counts with equal schema, attribute sets and maximum rows per person. With a
-            generator, only the sum and one part are in memory.
-        split_by_person : declares that no person has rows in two parts. Parts with a cap on rows
-            per person can only be added with this declaration.
+        parts : counts with the same schema, attribute sets and maximum rows per person. A generator
+            saves memory, because only the sum and one part are in memory at a time.
+        split_by_person : whether the caller declares that no person has rows in two parts. This is
+            necessary if the rows per person were limited.
 
         Raises
         ------
         DataError
-            There is no part, or a part is not `Counts`; schemas, attribute sets or maximum rows per
-            person differ; the rows per person are limited and `split_by_person` is False; two parts
-            have the same id; or the sum has more than 2^62 records.
+            There is no part, or a part is not `Counts`; the schemas, attribute sets or maximum rows
+            per person of two parts differ; the rows per person are limited and `split_by_person` is
+            False; two parts have the same id; or the sum has more than 2^62 records.
         """
         total: Counts | None = None
         for part in parts:
@@ -330,7 +341,7 @@ class Counts(Mapping[Names, np.ndarray]):
         return total
 
     def _add_part(self, other: Counts, *, split_by_person: bool) -> Counts:
-        """Add the counts of one more part; raise DataError if they do not fit, see `sum`."""
+        """Return the sum of these counts and those of one more part; errors as for `sum`."""
         if self.schema != other.schema or self.tables.keys() != other.tables.keys():
             raise DataError(
                 "these counts have different schemas or tables; count both parts in the same way"
@@ -348,7 +359,8 @@ class Counts(Mapping[Names, np.ndarray]):
             )
         if self.records + other.records > MAX_RECORDS:
             raise DataError(
-                "these counts add up to more records than a 64-bit integer can hold; correct them"
+                f"the sum of these counts has more than {MAX_RECORDS:,} records, the largest number"
+                " allowed; correct the counts"
             )
         left, right = self, other
         if self.shards or other.shards:
@@ -356,8 +368,8 @@ class Counts(Mapping[Names, np.ndarray]):
             if repeated := set(left.shards) & set(right.shards):
                 raise DataError(
                     f"{pluralize(len(repeated), 'part')} occurred twice: two counts have the same"
-                    " name, or no name and the same numbers. Give each part once; if two parts"
-                    " really have the same numbers, give each a name when it is counted"
+                    " name, or no name and the same numbers. Give each part once. If two different"
+                    " parts have the same numbers, give each a name when it is counted"
                 )
         refused: dict[str, dict[str, int]] = {}
         for part in (self, other):
@@ -382,16 +394,16 @@ class Counts(Mapping[Names, np.ndarray]):
         )
 
     def as_shard(self, name: str = "") -> Counts:
-        """Return these counts with an id, so that the same part is not added twice.
+        """Return these counts with an id, by which `sum` detects a part that is added twice.
 
-        The id is a digest of the name or, without a name, of all numbers. Without a name, counts
-        that have an id are returned unchanged, and so are counts of no rows, because adding them
-        twice changes nothing.
+        The id is a digest of ``name``. If no name is given, it is a digest of all numbers; counts
+        that have an id already are then returned unchanged, and so are counts of no rows, because
+        adding them twice does no harm.
 
         Raises
         ------
         DataError
-            A name is given, and the counts have an id already.
+            A name is given, but the counts have an id already.
         """
         if not name and (self.shards or not self.rows_in):
             return self
@@ -411,10 +423,10 @@ class Counts(Mapping[Names, np.ndarray]):
         return replace(self, shards=(digest.hexdigest(),))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the counts to a new file that only its owner may read; see `records.counts` for its
-        format.
+        """Write the counts to a new file that only its owner may read.
 
-        The file holds the exact private numbers.
+        The file contains the exact private counts. The docstring of this module describes its
+        format.
 
         Raises
         ------
@@ -432,25 +444,26 @@ class Counts(Mapping[Names, np.ndarray]):
         DataError
             The file cannot be read, is damaged, or has a format of a later version.
         LimitExceeded
-            The file has too many or too large tables.
+            All tables in the file together have more than `MAX_TABLE_BYTES` bytes, or a table has
+            too many attributes.
         """
         return load_counts(path)
 
 
 def schema_digest(schema: Schema) -> str:
-    """Return the SHA-256 of a public schema in hexadecimal; equal schemas have equal digests."""
+    """Return the SHA-256 of a schema as hexadecimal text; equal schemas have equal digests."""
     text = json.dumps(schema.to_dict(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def note(refused: dict[str, dict[str, int]], column: str, reason: str, rows: int) -> None:
-    """Add a number of rows to the refused rows of a column and reason."""
+    """Add ``rows`` to the number of refused rows of a column and reason in ``refused``."""
     reasons = refused.setdefault(column, {})
     reasons[reason] = reasons.get(reason, 0) + rows
 
 
 FILE_FORMAT, COUNTS_ENDING = "counts/1", ".counts"
-MAX_TABLE_BYTES = 64_000_000_000  # all tables in a file together
+MAX_TABLE_BYTES = 64_000_000_000  # limit for all tables of a file together
 MAX_HEADER_BYTES = 100_000_000
 ROW_COUNT_FIELDS = ("records", "rows_refused", "rows_over_cap", "people_over_cap")
 
@@ -472,8 +485,8 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
     } | {name: getattr(counts, name) for name in ROW_COUNT_FIELDS}
     with (
         fresh_file(path, "counts", error=DataError, mode=0o600) as file,
-        # compressed, because the file is sent to another machine and most cells of large tables
-        # are 0
+        # the file is compressed, because it is sent to another machine and most cells of large
+        # tables are 0
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         archive.writestr("counts.json", json.dumps(head, ensure_ascii=False))
@@ -509,14 +522,14 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
 
 
 def read_counts(data: Any) -> Any:
-    """Return the counts in a .counts file; return any other data unchanged."""
+    """Load ``data`` if it is the path of a .counts file; return other data unchanged."""
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == COUNTS_ENDING:
         return load_counts(data)
     return data
 
 
 def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
-    """Return the counts in an open file, checked for contradictions between its parts."""
+    """Return the counts in an open file; raise an error if its numbers contradict each other."""
     head = parse_json(read_member(archive, "counts.json", MAX_HEADER_BYTES))
     if head["format"] != FILE_FORMAT:
         raise DataError(
@@ -526,14 +539,14 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
         raise DataError(
-            f"{what} was changed: its schema is not the one it was counted with; write it again"
-            " with 'count'"
+            f"{what} was changed: its schema is not the schema of the count; write the file again"
+            " with the command 'count'"
         )
     sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
         raise LimitExceeded(
-            f"{what} holds {size:.3g} bytes, more than {MAX_TABLE_BYTES:.3g}; count fewer or"
-            " smaller tables"
+            f"the tables in {what} need {size:.3g} bytes, but at most {MAX_TABLE_BYTES:.3g} are"
+            " allowed; count fewer or smaller tables"
         )
     fields = {name: _checked_row_count(head[name]) for name in ROW_COUNT_FIELDS}
     people, cap = (
@@ -542,7 +555,7 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     if (people is None) != (cap is None) or (
         cap is None and (fields["rows_over_cap"] or fields["people_over_cap"])
     ):
-        raise ValueError("persons without a cap, or the other way round")
+        raise ValueError("The file must have both a number of persons and a cap, or neither.")
     tables = dict(_read_tables(archive, schema, sets, fields["records"], what))
     return Counts(
         schema=schema,
@@ -562,8 +575,12 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
 def _read_tables(
     archive: zipfile.ZipFile, schema: Schema, sets: list[Names], records: int, what: str
 ) -> Iterator[tuple[Names, np.ndarray]]:
-    """Yield the tables; raise DataError unless their sums and one-way margins agree."""
-    single: dict[str, np.ndarray] = {}
+    """Yield pairs of attribute names and table.
+
+    Raises DataError unless all tables have the sum ``records`` and equal one-way margins.
+    """
+    # one-way margins of the first table with each attribute
+    first_margins: dict[str, np.ndarray] = {}
     for i, names in enumerate(sets):
         table = _read_table(archive, f"tables/{i}.npy", schema.sizes(names))
         margins = {
@@ -571,12 +588,13 @@ def _read_tables(
             for axis, name in enumerate(names)
         }
         agree = all(
-            (single.setdefault(name, margin) == margin).all() for name, margin in margins.items()
+            (first_margins.setdefault(name, margin) == margin).all()
+            for name, margin in margins.items()
         )
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
-                f"the table on {set_text(names)} in {what} contradicts the other tables, so they do"
-                " not count the same records; count again"
+                f"the table on {set_text(names)} in {what} contradicts the other tables or the"
+                " number of records; count again"
             )
         yield names, table
 
@@ -585,11 +603,11 @@ def _read_table(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> 
     content = read_member(archive, name, 8 * math.prod(shape) + 1024)
     header = array_header(io.BytesIO(content))
     if header != (shape, header[1], np.dtype("<i8")) or (header[1] and len(shape) > 1):
-        raise ValueError("an array of another type or shape")
+        raise ValueError("An array has another type or shape than expected.")
     return read_array(content, kinds="i", shape=shape)
 
 
 def _checked_row_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_RECORDS:
-        raise ValueError("no number of rows")
+        raise ValueError("A number of rows is not an integer from 0 to 2^62.")
     return value

@@ -1,8 +1,8 @@
 """Readers of delimited and compressed text files, and size checks of Arrow files.
 
-The delimiter is detected from the header line, whose names are public, and the encoding is UTF-8,
-unless a `TextFile` specifies them. An Arrow file is refused before it is read if one of its batches
-would decompress to too many bytes.
+A `TextFile` specifies the delimiter and the encoding of a file. By default the delimiter is
+detected from the header line, whose names are public, and the encoding is UTF-8. An Arrow file is
+refused before it is read if one of its batches would decompress to too many bytes.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ BINARY_SIGNATURES = {
     b"\xff\xd8\xff": "an image",
 }
 MAX_SIGNATURE_BYTES = max(map(len, BINARY_SIGNATURES))
-BLOCK = 2**20  # bytes that are read at once
-MAX_DECOMPRESSED_BYTES = 400_000_000  # maximum size of the decompressed columns of one batch
-MAGIC, CONTINUATION = b"ARROW1", 0xFFFFFFFF  # start of an Arrow file, and of each message
-_DICTIONARY, _BATCH = 2, 3  # types of messages with values
+BLOCK = 2**20  # number of bytes that are read at once
+MAX_DECOMPRESSED_BYTES = 400_000_000  # limit of the decompressed columns of one batch
+MAGIC, CONTINUATION = b"ARROW1", 0xFFFFFFFF  # first bytes of an Arrow file and of each message
+_DICTIONARY, _BATCH = 2, 3  # types of the messages that contain values
 
 
 def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
-    """Open a text file, compressed or not.
+    """Open a text file, which may be compressed.
 
     Returns
     -------
-    The open file, which the caller closes, and a stream of its decompressed content.
+    raw : open file, which the caller must close.
+    stream : stream of the decompressed content.
 
     Raises
     ------
     DataError
-        An archive does not contain exactly one file, or the content is a binary format, not text.
+        The file is an archive that does not contain exactly one file, or its content is not text.
     """
     with path.open("rb") as raw:
         first_bytes = _decompressed(path, raw).read(MAX_SIGNATURE_BYTES)
@@ -71,7 +72,10 @@ def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
 
 
 def _decompressed(path: Path, raw: BinaryIO) -> Any:
-    """Return a stream of the decompressed content of an open file; the ending names its format."""
+    """Return a stream of the decompressed content of an open file.
+
+    The ending of ``path`` names the compression.
+    """
     ending = path.suffix.lower()
     if ending == ".gz":
         return gzip.GzipFile(fileobj=raw)
@@ -84,13 +88,13 @@ def _decompressed(path: Path, raw: BinaryIO) -> Any:
         members = [
             member
             for member in archive.infolist()
-            # macOS adds a folder of file attributes
+            # macOS adds a folder with metadata to archives
             if not member.is_dir() and not member.filename.startswith("__MACOSX/")
         ]
         if len(members) != 1:
             raise DataError(
                 f"the archive {quote_public(path.name)} contains {len(members):,} files; an archive"
-                " of records must contain one"
+                " of records must contain one. Pack each file separately"
             )
         return archive.open(members[0])
     return raw
@@ -99,26 +103,35 @@ def _decompressed(path: Path, raw: BinaryIO) -> Any:
 def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
     """Yield the lines of a file without their line ends.
 
+    Parameters
+    ----------
+    most : number of bytes of a line that is always allowed.
+    what : name of the file in messages.
+
     Raises
     ------
     DataError
-        A line has at least `most` + `BLOCK` bytes. A line of more than `most` bytes may also raise
-        it, depending on its position in the file.
+        A line is too long. Lines of up to `most` bytes are never too long, and lines of at least
+        `most` + `BLOCK` bytes always are; between these lengths it depends on the position of the
+        line.
     """
-    rest = b""
+    incomplete_line = b""
     while block := file.read(BLOCK):
-        *complete, rest = (rest + block).split(b"\n")
-        if len(rest) > most:
+        *lines, incomplete_line = (incomplete_line + block).split(b"\n")
+        if len(incomplete_line) > most:
             raise DataError(
                 f"{what} has a line of more than {most:,} bytes; write one record per line"
             )
-        yield from complete
-    if rest:
-        yield rest
+        yield from lines
+    if incomplete_line:
+        yield incomplete_line
 
 
 def is_arrow_file(file: pa.NativeFile) -> bool:
-    """Return whether this is an Arrow file with a footer that lists its messages, not a stream."""
+    """Return whether a file has the Arrow file format, with a footer that lists its messages.
+
+    The result is False for an Arrow stream, which has no footer.
+    """
     if file.size() < 2 * len(MAGIC):
         return False
     bytes_of = _Bytes(file)
@@ -126,19 +139,19 @@ def is_arrow_file(file: pa.NativeFile) -> bool:
 
 
 def check_arrow(file: pa.NativeFile, name: str) -> None:
-    """Raise LimitExceeded for an Arrow file with a batch that decompresses to too many bytes.
+    """Check that every batch of an Arrow file or stream decompresses to a limited number of bytes.
 
-    The Arrow reader decompresses all columns of a batch and holds all dictionaries in memory. The
-    decompressed length precedes each compressed buffer. This function reads these lengths from the
-    bytes of the file, as Arrow's specification defines them, for the same messages that the reader
-    uses: those listed in the footer.
+    The Arrow reader decompresses all columns of a batch at once, and all dictionaries stay in
+    memory. In the file, the decompressed length precedes each compressed buffer. This function sums
+    these lengths without decompressing the buffers. It examines the same messages as the reader: in
+    a file the messages that the footer lists, in a stream all messages.
 
     Raises
     ------
     LimitExceeded
-        A batch with its dictionaries needs more than `MAX_DECOMPRESSED_BYTES`.
+        A batch together with the dictionaries needs more than `MAX_DECOMPRESSED_BYTES`.
     DataError
-        The footer lists a position at which the file contains no message.
+        The footer lists a position at which there is no message.
     """
     reader = _Bytes(file)
     messages = _listed_messages(reader, name) if is_arrow_file(file) else _streamed_messages(reader)
@@ -152,44 +165,44 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
             needed_bytes = dictionary_bytes + message_bytes
         if needed_bytes > MAX_DECOMPRESSED_BYTES:
             raise LimitExceeded(
-                f"a batch of {quote_public(name)} decompresses to {needed_bytes:,} bytes with its"
-                f" dictionaries; at most {MAX_DECOMPRESSED_BYTES:,} are allowed. Write the file"
-                " again with fewer rows per batch, or shorter dictionaries"
+                f"a batch of {quote_public(name)} and its dictionaries decompress to"
+                f" {needed_bytes:,} bytes; at most {MAX_DECOMPRESSED_BYTES:,} are allowed. Write"
+                " the file again with fewer rows per batch, or with shorter dictionaries"
             )
 
 
 class _Bytes:
-    """Random access to bytes and numbers of a file."""
+    """Reader of bytes and numbers at given positions of a file."""
 
     def __init__(self, file: pa.NativeFile):
         self.file = file
 
-    def at(self, place: int, size: int) -> bytes:
-        """Return `size` bytes from the position `place`."""
-        self.file.seek(place)
+    def at(self, position: int, size: int) -> bytes:
+        """Return the `size` bytes that start at a position."""
+        self.file.seek(position)
         return bytes(self.file.read(size))
 
-    def read(self, form: str, place: int) -> tuple[int, ...]:
-        """Return the numbers at the position `place`; `form` is their format for `struct`."""
-        return unpack(form, self.at(place, calcsize(form)))
+    def read(self, form: str, position: int) -> tuple[int, ...]:
+        """Return the numbers that start at a position; `form` is their format in `struct`."""
+        return unpack(form, self.at(position, calcsize(form)))
 
 
 def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
-    """Yield the byte positions of metadata and body of every message that the footer lists.
+    """Yield (position of metadata, position of body) of each message that the footer lists.
 
-    The footer lists the messages with dictionaries and with batches.
+    The footer lists all messages that contain dictionaries or batches.
     """
-    # the file ends in the footer, its length of 4 bytes, and MAGIC
+    # the file ends with the footer, the length of the footer in 4 bytes, and MAGIC
     footer_end = file.file.size() - len(MAGIC) - 4
     footer = footer_end - file.read("<i", footer_end)[0]
     footer += file.read("<I", footer)[0]
     for number in (2, 3):  # fields of the footer: dictionaries, batches
         blocks = _table(file, footer, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
-            # a block has 24 bytes; position and length of the metadata come first
-            place, length = file.read("<qi", blocks + 4 + 24 * i)
-            start, size = _message_start(file, place)
-            if size <= 0 or start + size != place + length:
+            # an entry has 24 bytes and starts with position and length of the metadata
+            position, length = file.read("<qi", blocks + 4 + 24 * i)
+            start, size = _message_start(file, position)
+            if size <= 0 or start + size != position + length:
                 raise DataError(
                     f"the footer of {quote_public(name)} lists batches that the file does not"
                     " contain; write the file again"
@@ -198,31 +211,32 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
 
 
 def _streamed_messages(file: _Bytes) -> Iterator[tuple[int, int]]:
-    """Yield the byte positions of metadata and body of every message of an Arrow stream."""
-    place = arrow_start(file.at(0, len(MAGIC)))
-    while place + 8 <= file.file.size():
-        start, size = _message_start(file, place)
+    """Yield (position of metadata, position of body) of each message of an Arrow stream."""
+    position = arrow_start(file.at(0, len(MAGIC)))
+    while position + 8 <= file.file.size():
+        start, size = _message_start(file, position)
         if size <= 0:
             return
         yield start, start + size
-        place = start + size + max(0, _message_sizes(file, start, start + size)[2])
+        position = start + size + max(0, _message_sizes(file, start, start + size)[2])
 
 
 def arrow_start(head: bytes) -> int:
-    """Return the position of the first message in an Arrow file or stream with these first bytes."""
+    """Return the position of the first message of a file or stream with the first bytes `head`."""
     return 8 if head == MAGIC else 0
 
 
-def _message_start(file: _Bytes, place: int) -> tuple[int, int]:
-    """Return the byte position of the metadata of the message at `place`, and their length."""
-    first, second = file.read("<Ii", place)
-    return (place + 8, second) if first == CONTINUATION else (place + 4, first)
+def _message_start(file: _Bytes, position: int) -> tuple[int, int]:
+    """Return (position, number of bytes) of the metadata of the message at ``position``."""
+    first, second = file.read("<Ii", position)
+    # versions of Arrow before 0.15 write no marker before the length
+    return (position + 8, second) if first == CONTINUATION else (position + 4, first)
 
 
 def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
-    """Return what the metadata of a message say about its content.
+    """Return type and sizes of a message.
 
-    The fields of the tables are numbered as in Arrow's file Message.fbs.
+    The fields of the metadata are numbered as in Arrow's file Message.fbs.
 
     Parameters
     ----------
@@ -230,8 +244,10 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
 
     Returns
     -------
-    Type of the message, such as `_BATCH`; total bytes of its decompressed buffers, 0 if they are
-    not compressed or it has none; bytes of its body as stored.
+    kind : type of the message, such as `_BATCH`.
+    decompressed_bytes : total size of its buffers after decompression; 0 if they are not compressed
+        or if the message has no buffers.
+    body_bytes : size of its body in the file.
     """
     message = start + file.read("<I", start)[0]
     kind_field = _field(file, message, 1)
@@ -253,14 +269,15 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
 
 
 def _field(file: _Bytes, table: int, number: int) -> int:
-    """Return the position of a field of a FlatBuffers table; 0 if the table does not contain it.
+    """Return the position of a field of a FlatBuffers table; 0 if the table lacks the field.
 
     Parameters
     ----------
     table : position of the table.
     number : index of the field in the schema of the table.
     """
-    offsets = table - file.read("<i", table)[0]  # starts with its own length, in bytes
+    # position of the list of field offsets, which starts with its own length in bytes
+    offsets = table - file.read("<i", table)[0]
     if 4 + 2 * number >= file.read("<H", offsets)[0]:
         return 0
     offset = file.read("<H", offsets + 4 + 2 * number)[0]
@@ -268,17 +285,22 @@ def _field(file: _Bytes, table: int, number: int) -> int:
 
 
 def _table(file: _Bytes, table: int, number: int) -> int:
-    """Return the position of the table or vector that a field refers to; 0 if absent."""
+    """Return the position of the table or vector that a field refers to.
+
+    The result is 0 if the table lacks the field.
+    """
     field = _field(file, table, number)
     return field + file.read("<I", field)[0] if field else 0
 
 
-CSV_BLOCK = 4_000_000  # maximum bytes of a row
+CSV_BLOCK = 4_000_000  # largest number of bytes of a row
 MAX_COLUMNS = 50_000
-HEAD = 2**16  # bytes at the start of the file in which the delimiter is detected
+HEAD = 2**16  # number of bytes at the start of the file from which the delimiter is detected
 
+# Arrow's message for a row with another number of fields than the header
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLANKS_BETWEEN = re.compile(r'\ufeff?"[^"\r\n]*"( "[^"\r\n]*")+\r?\n')
+# first words of further messages of Arrow -> end of the message of this program
 _REASONS = {
     "Empty CSV file": "is empty; give a header line and rows",
     "CSV parse error: Empty CSV file": "has no rows; give a header line, its line end, and rows",
@@ -294,7 +316,7 @@ class TextFile:
     Attributes
     ----------
     path : path of the file.
-    delimiter : one character between fields; None to detect it from the header line.
+    delimiter : character between fields; None means that it is detected from the header line.
     encoding : name of a Python text encoding.
 
     Examples
@@ -315,8 +337,8 @@ class TextFile:
             len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"
         ):
             raise DataError(
-                f"the delimiter is {quote_public(delimiter)}; it must be one ASCII character other"
-                " than a quote or line end. Give one such as ';'"
+                f"the delimiter is {quote_public(delimiter)}, but must be one ASCII character other"
+                " than a quote or line end. Give a delimiter such as ';'"
             )
         try:
             is_text_encoding = codecs.lookup(self.encoding)._is_text_encoding
@@ -330,7 +352,10 @@ class TextFile:
 
 
 def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of a CSV file; raise DataError if any part of it is malformed."""
+    """Yield the named columns of a CSV file in batches of at most ``rows`` rows.
+
+    Raises DataError if the file is malformed anywhere, also in other columns.
+    """
     header = _header(text)
     check_columns([header_name(name) for name in header], names, quote=False)
     fields = [next(field for field in header if header_name(field) == name) for name in names]
@@ -348,7 +373,7 @@ def csv_names(text: TextFile) -> list[str]:
 
 
 def _header(text: TextFile) -> list[str]:
-    """Return the fields of the header line, unchanged."""
+    """Return the fields of the header line as they are written in the file."""
     with _CsvFile(text) as file:
         fields: list[str] = file.guarded(lambda: file.open(()).schema.names)
     return fields
@@ -357,10 +382,11 @@ def _header(text: TextFile) -> list[str]:
 class _CsvFile:
     """Readable file object for Arrow that decompresses, decodes and checks a CSV file.
 
-    Arrow accepts misplaced quotes: a quote that is never closed, or closed in the middle of a
-    field, merges all lines in between into one value, and their rows are lost without an error.
-    This class therefore checks every quote of the file. In a well-formed file, quotes open and
-    close alternately at the ends of fields, or occur in pairs within a field.
+    Arrow accepts misplaced quotes. If a quote is never closed, or is closed in the middle of a
+    field, Arrow merges all lines between the two quotes into one value, and their rows are lost
+    without an error. This class therefore checks every quote of the file. In a well-formed file an
+    opening quote comes directly after a delimiter or line end, a closing quote comes directly
+    before one, and quotes within a quoted field occur in pairs.
     """
 
     def __init__(self, text: TextFile) -> None:
@@ -368,9 +394,12 @@ class _CsvFile:
         self.what = f"the file {quote_public(self.path.name)}"
         self.size = max(1, self.path.stat().st_size)
         self.encoding, self.delimiter = text.encoding, text.delimiter
-        self.malformed = ""  # message about the first error in the text
-        # number of quotes before the last byte that was read, line of that byte, last two bytes
-        self.quotes, self.lines, self.tail = 0, 1, b""
+        # message about the first error in the text
+        self.malformed = ""
+        # last two bytes that were read
+        self.tail = b""
+        # number of quotes before the last byte, and number of the line of the last byte
+        self.quotes, self.lines = 0, 1
 
     def __enter__(self) -> _CsvFile:
         self.raw, self.unpacked = without_values(lambda: open_decompressed(self.path), self.what)
@@ -387,12 +416,12 @@ class _CsvFile:
         return self
 
     def _read_start(self) -> None:
-        """Skip a first line ``sep=;``, if there is one, and detect the delimiter.
+        """Detect the delimiter, and skip a first line such as ``sep=;`` that declares it.
 
         Raises
         ------
         DataError
-            The fields of the header line are separated by blanks, and no delimiter was given.
+            No delimiter was given, and the fields of the header line are separated by blanks.
         """
         text = self.pending.decode("utf-8", "replace")
         is_tsv = ".tsv" in (suffix.lower() for suffix in self.path.suffixes[-2:])
@@ -419,7 +448,8 @@ class _CsvFile:
         return self.raw.closed
 
     def read(self, size: int = -1) -> bytes:
-        # Arrow treats a short block as the end of a row, so decoded blocks are filled up to `size`
+        # decoding shortens a block, and Arrow treats the end of a short block as the end of a row;
+        # therefore further blocks are read until `size` bytes are available
         while len(self.pending) < size or size < 0:
             block = self.unpacked.read(size)
             self.pending += self._to_utf8(block)
@@ -447,20 +477,24 @@ class _CsvFile:
             return b""
 
     def finish(self) -> None:
-        """Check the quotes up to the end of the file."""
+        """Check the last byte of the file, and that the last quote is closed."""
         self._check_quotes(b"\n")
         if self.quotes % 2 and not self.malformed:
             self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
-        """Check the quotes among all bytes read so far, except for the last byte.
+        """Check the quotes in the next bytes of the file, and remember the first misplaced quote.
 
-        A quote can only be checked with the bytes on both of its sides.
+        The last byte of the block is checked together with the next block, because the check of a
+        quote needs the bytes on both sides.
         """
+        # the last two bytes of the block before, the second of which is not checked yet, and the
+        # block; a line end stands for the byte before the start of the file
         text = (self.tail or b"\n") + (block if self.tail else block.removeprefix(codecs.BOM_UTF8))
         data = np.frombuffer(text, np.uint8)
         positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
         is_opening = (np.arange(len(positions)) + self.quotes) % 2 == 0
+        # outside of a quote there must be a delimiter, a line end or another quote
         outer_neighbours = data[np.where(is_opening, positions - 1, positions + 1)]
         misplaced = positions[~np.isin(outer_neighbours, list(f'{self.delimiter}\r\n"'.encode()))]
         if len(misplaced) and not self.malformed:
@@ -471,17 +505,17 @@ class _CsvFile:
         self.tail = text[-2:]
 
     def fraction(self) -> float:
-        """Return the fraction of the bytes on disk read so far."""
+        """Return the fraction of the file on disk that has been read so far."""
         return min(1.0, self.raw.tell() / self.size)
 
     def open(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Open the named columns and read their values as texts; "01" and "NA" stay unchanged.
+        """Return a reader of the named columns, whose values are texts such as "01" and "NA".
 
-        If `names` is empty, open all columns, with the types that Arrow infers.
+        If `names` is empty, the reader returns all columns, with the types that Arrow infers.
         """
         return pa.csv.open_csv(
             self,
-            # with several threads, Arrow cannot report the number of a malformed row
+            # only with one thread does Arrow report the number of a malformed row
             read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
             parse_options=pa.csv.ParseOptions(
                 newlines_in_values=True, delimiter=self.delimiter or ","
@@ -493,10 +527,10 @@ class _CsvFile:
         )
 
     def _explain_error(self, error: Exception) -> str:
-        """Return the message for an error of Arrow, without the text of the row that Arrow quotes.
+        """Return a message for an error of Arrow that contains no text of the file.
 
-        Only the row number and the numbers of fields are taken from Arrow's message. Empty if the
-        error is not a known one.
+        From the message of Arrow, which quotes a row, only the row number and the numbers of fields
+        are used. The result is "" if the error is not known.
         """
         match = _RAGGED.match(str(error))
         if match is None:
@@ -523,15 +557,17 @@ class _CsvFile:
         return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
-        """Return the result of an action that reads this file; errors contain no record values.
+        """Call an action that reads this file, and return its result.
+
+        Errors contain no values of records.
 
         Raises
         ------
         DataError
-            The action failed, or the text is malformed; the message names the line or row where it
-            is known.
+            The action failed, or the text is malformed. The message contains the number of the line
+            or row if it is known.
         LimitExceeded
-            The memory does not suffice.
+            The action needs more memory than is available.
         """
         try:
             result, problem = without_values(action, self.what, self._explain_error), ""
@@ -554,7 +590,7 @@ class _CsvFile:
         raise DataError(problem)
 
     def _first_undecodable_line(self) -> int | None:
-        """Return the number of the first line that is not UTF-8, or None."""
+        """Return the number of the first line that is not UTF-8; None if the file is UTF-8."""
         decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
         raw, inside = open_decompressed(self.path)
         with raw:

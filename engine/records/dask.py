@@ -1,4 +1,4 @@
-"""Count Dask DataFrames: the workers count each partition and add the counts."""
+"""Counts of Dask DataFrames: the workers count each partition and add the counts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
 DASK_FRAME, COUNTING_TEXT = "the Dask frame", "Counting on the workers"
-MAX_CONCURRENT_PARTITIONS = 64  # the tables of each partition may be in memory
-# parts of the names of exception types that mean that a cluster lost its workers
+# Largest number of partitions that are counted at the same time, because memory may hold the tables
+# of all of them.
+MAX_CONCURRENT_PARTITIONS = 64
+# If the name of the type of an exception contains one of these words, the cluster lost its workers.
 _LOST_WORKER_ERRORS = ("killed", "cancelled", "commclosed", "timeout", "connection")
 
 
 def is_dask_frame(data: Any) -> bool:
-    """Whether data is a Dask DataFrame."""
+    """Return whether data is a Dask DataFrame."""
     return (
         hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
     )
@@ -31,21 +33,22 @@ def is_dask_frame(data: Any) -> bool:
 def count_partitions(
     data: Any, names: Sequence[str], count: Callable[[Any], Counts], progress: Progress | None
 ) -> Counts:
-    """Return the sum of the counts of all partitions of a Dask DataFrame.
+    """Count all partitions of a Dask DataFrame and return the sum of their counts.
 
-    The workers send counts and no records to this process.
+    The workers send only counts, and no records, to this process.
 
     Parameters
     ----------
     names : columns that `count` needs.
-    count : function that counts one partition, a pandas DataFrame.
-    progress : called after each task; on a cluster after tasks that finish together, and at regular
-        intervals.
+    count : function that counts one partition, given as a pandas DataFrame.
+    progress : function that receives a fraction and a text. Without a cluster, it is called after
+        each task; on a cluster, whenever tasks finish and at regular intervals.
 
     Raises
     ------
     DataError
-        A column is missing, a partition cannot be read, or workers were lost or lack this library.
+        A column is missing, a partition cannot be read, the workers were lost, or this library is
+        not installed on the workers.
     """
     dask = import_optional("dask", DASK_FRAME)
     check_columns(list(data.columns), names)
@@ -55,8 +58,9 @@ def count_partitions(
     for start in range(0, len(parts), MAX_CONCURRENT_PARTITIONS):
         stop = min(start + MAX_CONCURRENT_PARTITIONS, len(parts))
         tasks = [dask.delayed(count)(part) for part in parts[start:stop]]
+        # counts are added in pairs, so that a worker needs memory for few tables at a time
         sums = tasks
-        while len(sums) > 1:  # add pairs, so that a worker holds few tables at a time
+        while len(sums) > 1:
             sums = [
                 dask.delayed(add)(*sums[i : i + 2]) if i + 1 < len(sums) else sums[i]
                 for i in range(0, len(sums), 2)
@@ -71,37 +75,43 @@ def count_partitions(
                 batch_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
             listener(stop / len(parts), COUNTING_TEXT)
         counts = batch_counts if counts is None else counts + batch_counts
-    assert counts is not None  # every Dask frame has at least one partition
+    # every Dask frame has at least one partition
+    assert counts is not None
     return counts
 
 
 def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None] | None) -> Counts:
-    """Compute a task graph in this process.
+    """Compute a task graph without a cluster.
 
-    `report_task` is called after each task; its exception stops the computation and is raised.
+    ``report_task`` is called after each task. If it raises an exception, the computation stops and
+    this exception is raised.
     """
-    raised: list[Exception] = []
+    report_errors: list[Exception] = []
 
-    def after(*args: Any) -> None:
+    def after_task(*args: Any) -> None:
         try:
             if report_task is not None:
                 report_task(*args)
         except Exception as error:
-            raised.append(error)
+            report_errors.append(error)
             raise
 
     try:
-        with dask.callbacks.Callback(posttask=after):
+        with dask.callbacks.Callback(posttask=after_task):
             counts: Counts = without_values(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
-        if raised:
-            raise raised[0] from None
+        # `without_values` has replaced the exception of `report_task`
+        if report_errors:
+            raise report_errors[0] from None
         raise
     return counts
 
 
 def _cluster_client(dask: Any) -> Any:
-    """Return the synchronous client of the default scheduler, or None without a cluster."""
+    """Return the client of the cluster that Dask uses by default; None without a cluster.
+
+    A client for asynchronous code is not returned either.
+    """
     client = getattr(dask.base.get_scheduler(), "__self__", None)
     return (
         client if hasattr(client, "gather") and not getattr(client, "asynchronous", True) else None
@@ -111,45 +121,47 @@ def _cluster_client(dask: Any) -> Any:
 def _compute_on_cluster(
     client: Any, tasks: Sequence[Any], total: Any, report_share: Callable[[float], object]
 ) -> Counts:
-    """Compute the task `total`, the sum of `tasks`, on a cluster.
+    """Compute on a cluster the task `total`, which adds the results of `tasks`.
 
-    `report_share` is called with the finished share of the tasks; its exception cancels them.
+    ``report_share`` is called with the fraction of `tasks` that is finished. If it raises an
+    exception, all tasks are cancelled and this exception is raised.
     """
     wait: Any = import_optional("distributed", DASK_FRAME).wait
 
-    # the future of a task shows whether the task is finished; finished ones are removed from
-    # `futures`, so that the cluster can free their results once they are added to the total
+    # The future of each task shows whether the task is finished. Futures of finished tasks are
+    # removed from `futures`, so that the cluster can free results that were added to the total.
     *futures, result = without_values(
         lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error
     )
 
     def wait_briefly() -> None:
-        with suppress(
-            TimeoutError, CancelledError
-        ):  # result.result() below reports cancelled tasks
+        # cancelled tasks are reported by `result.result` below
+        with suppress(TimeoutError, CancelledError):
             wait([*futures, result], timeout=POLL_INTERVAL_S, return_when="FIRST_COMPLETED")
 
     try:
         while not result.done():
             without_values(wait_briefly, DASK_FRAME, _explain_error)
             futures = [future for future in futures if not future.done()]
-            if not result.done():  # lost tasks count as done, too
+            # lost tasks also count as done, so progress is reported only without a result
+            if not result.done():
                 report_share(1.0 - len(futures) / len(tasks))
         counts: Counts = without_values(result.result, DASK_FRAME, _explain_error)
     except BaseException:
-        with suppress(Exception):  # the cluster may have ended
+        # the cluster may have ended
+        with suppress(Exception):
             client.cancel([*futures, result])
         raise
     return counts
 
 
 def _report_share(listener: Listener, low: float, high: float, share: float) -> None:
-    """Report progress during a batch of tasks to a listener.
+    """Call a progress listener while a batch of tasks is computed.
 
     Parameters
     ----------
     low, high : fraction of all tasks that is finished before and after this batch.
-    share : finished fraction of this batch.
+    share : fraction of this batch that is finished.
     """
     listener(low + (high - low) * min(1.0, share), COUNTING_TEXT)
 
@@ -166,11 +178,14 @@ def _report_task(
 
 
 def _explain_error(error: Exception) -> str:
-    """Describe an error by its types alone, because its text may contain values of records."""
+    """Return a message for an error of a known type; "" for other types.
+
+    The text of the error is not used, because it may contain values of records.
+    """
     if isinstance(error, ImportError):
         return (
-            "the Dask workers lack this library or one that it needs; install the same version on"
-            " every worker"
+            "this library, or a library that it needs, is not installed on the Dask workers;"
+            " install the same versions on every worker"
         )
     kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
     if any(word in kinds for word in _LOST_WORKER_ERRORS):

@@ -1,8 +1,8 @@
 """Strict encoding of a column of records as cell codes of one attribute.
 
 A value is either in the public domain or refused. `Encoder.encode` defines the code of a single value.
-`Encoder.encode_array` returns the same codes for an Arrow column; it has fast paths for texts, integers
-and floats and otherwise encodes every distinct value by `Encoder.encode`.
+`Encoder.encode_array` returns the same codes for an Arrow column: it encodes texts, integers and floats
+with functions of Arrow and NumPy, and every distinct value of other types with `Encoder.encode`.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
@@ -16,12 +16,12 @@ and floats and otherwise encodes every distinct value by `Encoder.encode`.
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
 
-An attribute of dates takes dates and times (one with a zone on its day in UTC), texts as
-`engine.workload.calendar` reads them, and whole numbers with the text of such a date: 2024 for a
-year.
+For an attribute of dates, a value is in the domain if it is a date or time, a text that
+`engine.workload.calendar` reads as a date, or a whole number whose text is such a date, for example
+the year 2024. A time with a time zone belongs to its day in UTC.
 
-Values are never rounded, wrapped or clipped; only the options `clip`, `other` and `missing` of an
-attribute assign values outside the domain to a cell.
+Values are never rounded or wrapped around. A value outside the domain is assigned to a cell only if
+an option of the attribute says so: `clip`, `other` or `missing`.
 
 `Clock` converts the numbers that Stata, SPSS and SAS store for dates. `Hints` collects possible
 reasons why values do not fit the schema, as sentences for the curator that contain no values.
@@ -60,10 +60,10 @@ class Clock:
 
     Attributes
     ----------
-    unit : what a number counts: "millisecond", "second", "day", "week", "month", "quarter",
-        "half-year", "year" or "business day". Weeks are those of Stata, 52 in each year, so that a
-        week is in one year but in one or two months.
-    start : day of number 0. For the unit "year" the numbers are the years themselves.
+    unit : unit of the numbers: "millisecond", "second", "day", "week", "month", "quarter",
+        "half-year", "year" or "business day". A week is defined as in Stata: every year has 52
+        weeks, so a week lies within one year, but may lie in two months.
+    start : day of number 0. Not used for the unit "year", in which the numbers are the years.
     leap_seconds : whether the numbers include leap seconds.
     """
 
@@ -72,35 +72,38 @@ class Clock:
     leap_seconds: bool = False
 
     def check(self, attribute: Attribute) -> None:
-        """Raise DataError unless each number is a period inside one cell of the attribute.
+        """Raise DataError if a number of this unit may be a period that lies in several cells.
 
-        Business days are refused, because the file does not contain their calendar. An attribute
-        without dates is not checked.
+        An example are numbers of quarters for an attribute with one cell per month. Business days
+        are refused too, because the file does not contain their calendar. An attribute that does
+        not contain dates is not checked.
         """
         if not attribute.is_dated:
             return
         if self.unit == _BUSINESS_DAY:
             raise DataError(
-                f"column {quote_public(attribute.name)} holds days of a business calendar, which"
-                " the file does not contain. Write dates in the file"
+                f"column {quote_public(attribute.name)} counts days of a business calendar, and the"
+                " file does not contain this calendar. Store dates in the file"
             )
         if self.unit in _STORED_PER_DAY:
             finest = "day"
         elif self.unit in UNITS:
             finest = self.unit
-        else:  # a week or half-year is within one year, but not within one month or quarter
+        else:
+            # a week or half-year lies within one year, but not always within one month or quarter
             finest = "year"
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
-                f"column {quote_public(attribute.name)} contains a {self.unit} per row, which is"
-                f" not within one {attribute.unit}. Declare the attribute with the unit {finest!r},"
-                " or write dates in the file"
+                f"column {quote_public(attribute.name)} contains a {self.unit} per row, which may"
+                f" not lie within one {attribute.unit}. Declare the attribute with the unit"
+                f" {finest!r}, or store dates in the file"
             )
 
     def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
         """Convert the numbers of a column to dates, or to texts of periods such as "2024-05".
 
-        Numbers that are years, and values that are not numbers, are unchanged.
+        The result has dates if the unit is at most a day, and texts for longer units. In the unit
+        "year" numbers are returned unchanged. Values that are not numbers are always unchanged.
 
         >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
         datetime.date(1960, 1, 1)
@@ -120,17 +123,18 @@ class Clock:
                 n_leap_seconds = np.searchsorted(_LEAP_SECOND_STARTS, numbers, side="right")
                 numbers = numbers - _MS_PER_SECOND * n_leap_seconds
             days = np.floor(numbers / _STORED_PER_DAY[self.unit]) + (self.start - _EPOCH).days
-            # a day beyond the calendar of Arrow is also outside the cells of every attribute
+            # a day beyond the dates of Arrow is outside the cells of every attribute, and so is the
+            # last day of Arrow
             days = np.clip(days, -_MAX_DAYS, _MAX_DAYS).astype(np.int32)
             return pa.array(days, pa.date32(), mask=is_missing)
         values = column.to_pylist() if isinstance(column, pa.Array) else column
         return [self._date(value) if isinstance(value, (int, float)) else value for value in values]
 
     def _date(self, number: float) -> Any:
-        """Return the day of a number, or its period as text such as "2024-05"; None for NaN.
+        """Convert one number to a date, or to the text of a period such as "2024-05".
 
-        For an infinite number the result is a text that is not a date; for a number beyond the
-        calendar of Python it is the first or last day of that calendar.
+        NaN gives None. An infinite number gives a text that is not a date. A number beyond the
+        dates of Python gives the first or last date of Python.
         """
         if math.isnan(number):
             return None
@@ -164,7 +168,7 @@ _LEAP_DAYS = [
     )
     for year in years
 ]
-# start of each leap second, in milliseconds since 1960 that include all earlier leap seconds
+# start of each leap second in milliseconds since 1960, with all earlier leap seconds included
 _LEAP_SECOND_STARTS = [
     ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _MS_PER_SECOND
     for i, day in enumerate(sorted(_LEAP_DAYS))
@@ -196,12 +200,16 @@ _SAS = {
 
 
 def clock_of(ending: str, form: str) -> Clock | None:
-    """Return the clock of a column of a Stata, SPSS or SAS file; None if it has no dates.
+    """Return unit and epoch of the dates in a column of a Stata, SPSS or SAS file.
 
     Parameters
     ----------
-    ending : ending of the file.
-    form : display format of the column in the file.
+    ending : ending of the file, such as ".dta".
+    form : display format of the column in the file, such as "%td".
+
+    Returns
+    -------
+    Clock, or None if the format is not a format of dates.
 
     >>> clock_of(".dta", "%tdDD/NN/CCYY").unit, clock_of(".sav", "DATE11").unit, clock_of(".sav", "F8.2")
     ('day', 'second', None)
@@ -212,7 +220,7 @@ def clock_of(ending: str, form: str) -> Clock | None:
     letters = re.sub(r"[\d.]", "", form.upper())
     if ending in (".sav", ".zsav", ".por"):
         return _SPSS.get(letters)
-    # a further letter of a SAS format names the separator of a date, as in YYMMDDN8.
+    # the last letter of a SAS format may name the separator of a date, such as N in YYMMDDN8.
     return _SAS.get(letters) or (
         _SAS.get(letters[:-1]) if letters[-1:] in tuple("BCDNPS") else None
     )
@@ -230,9 +238,9 @@ MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
     -1 - i for i in range(len(REASONS))
 )
 
-_MAX_EXACT_FLOAT = 2**53  # every integer up to here is a float
-# Decimals with a larger exponent are compared with labels by their text as Python writes it.
-# Without an exponent, that text could have millions of zeros.
+_MAX_EXACT_FLOAT = 2**53  # floats represent every integer up to this one
+# Decimals with a smaller exponent are written without exponent before they are compared with
+# labels. For larger exponents such a text could have millions of zeros.
 _MAX_EXPONENT = 100
 _EPOCH = datetime.date(1970, 1, 1)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -243,7 +251,7 @@ _GROUPED = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"
 def code_type(size: int) -> type[np.signedinteger]:
     """Return the smallest signed integer type for the codes of an attribute with `size` cells.
 
-    It also fits `size` itself and the negative codes of refused values.
+    The type can represent all codes from 0 to `size` and the negative codes of refused values.
     """
     return next(
         kind for kind in (np.int8, np.int16, np.int32, np.int64) if size <= np.iinfo(kind).max
@@ -252,9 +260,10 @@ def code_type(size: int) -> type[np.signedinteger]:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """Map values of one attribute to codes: its cell, 0 .. size - 1, or a negative code.
+    """Convert values of one attribute to codes.
 
-    A value that does not fit the attribute has the code -1 - i, where REASONS[i] is the reason.
+    The code of a value in the domain is the index of its cell, from 0 to size - 1. The code of
+    another value is -1 - i, where REASONS[i] is the reason.
 
     >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).encode_array(pa.array([19.5, 120, None, -1])).tolist()
     [0, 1, -1, -2]
@@ -271,7 +280,8 @@ class Encoder:
     def needs_integers(self) -> bool:
         """Whether numbers with a fraction are refused.
 
-        This holds for attributes of codes, and for bins that the schema declares as integer.
+        This is true for attributes whose values are the codes 0 to size - 1, and for bins of an
+        attribute that the schema declares as integer.
         """
         return self.attribute.labels is None and (
             self.attribute.edges is None or self.attribute.integer
@@ -291,7 +301,7 @@ class Encoder:
         )
 
     def encode(self, value: Any) -> int:
-        """Return the code of one value; `encode_array` must return the same code for it."""
+        """Return the code of one value."""
         try:
             value = plain_value(value)
             if value is not None and self.attribute.is_dated:
@@ -303,7 +313,8 @@ class Encoder:
             return self.missing
         if self.attribute.labels is not None:
             text = text_of(value)
-            # 0.50 matches the label "0.5" if there is one, otherwise the label "0.50"
+            # the decimal 0.50 matches the label "0.5" if there is such a label, and otherwise the
+            # label "0.50"
             return self._code_of_label(
                 str(value) if isinstance(value, Decimal) and text not in self.texts else text
             )
@@ -321,12 +332,12 @@ class Encoder:
 
         Parameters
         ----------
-        clock : unit and epoch of the numbers of an attribute of dates, if the file has one.
+        clock : unit and epoch if the file stores dates as numbers; used for attributes of dates.
 
         Raises
         ------
         DataError
-            The numbers are no periods inside one cell of the attribute, see `Clock.check`.
+            The periods of the clock may lie in several cells of the attribute; see `Clock.check`.
         """
         if clock is not None and self.attribute.is_dated:
             clock.check(self.attribute)
@@ -338,7 +349,7 @@ class Encoder:
         return np.fromiter(map(self.encode, values), self.dtype)
 
     def encode_array(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of an Arrow column, shape (n,)."""
+        """Return the codes of an Arrow column, shape (n,); they equal the codes of `encode`."""
         import pyarrow.compute as pc
 
         kind = values.type
@@ -348,10 +359,11 @@ class Encoder:
             except pa.ArrowNotImplementedError:
                 return self.encode_values(values.to_pylist())
         if pa.types.is_dictionary(kind):
+            # the codes of the distinct values, and after them the code of null
             table = np.append(self.encode_array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
-        # Arrow has fewer functions for these two types
+        # Arrow lacks some functions for string views and 16-bit floats, so they are converted
         for source_type, target_type in (
             (pa.string_view(), pa.large_string()),
             (pa.float16(), pa.float32()),
@@ -361,7 +373,7 @@ class Encoder:
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             return self._with_nulls(days_of(values), self._codes_of_days)
         if self.attribute.is_dated:
-            # as bytes, because a text that is not UTF-8 then has a code instead of an exception
+            # converted to bytes, so that a text that is not UTF-8 gets a code and raises no error
             if pa.types.is_string(kind) or pa.types.is_large_string(kind):
                 values = values.cast(pa.large_binary())
             return (
@@ -388,7 +400,7 @@ class Encoder:
 
     @cached_property
     def texts(self) -> dict[str, int]:
-        """Mapping from each label, and each text that means missing, to its code."""
+        """Code of each label and of each text that means missing; for attributes with labels."""
         labels = self.attribute.labels or ()
         codes = {label: i for i, label in enumerate(labels)}
         missing = (
@@ -400,7 +412,7 @@ class Encoder:
 
     @cached_property
     def missing_decimals(self) -> frozenset[Decimal]:
-        """Numbers that the schema declares as missing values, for an attribute without labels."""
+        """Numbers that mean a missing value; empty for attributes with labels and of dates."""
         texts = (
             self.attribute.missing_values
             if self.attribute.labels is None and not self.attribute.is_dated
@@ -412,12 +424,12 @@ class Encoder:
 
     @cached_property
     def missing_floats(self) -> frozenset[float]:
-        """Numbers that the schema declares as missing values, as floats."""
+        """The numbers of `missing_decimals` as floats."""
         return frozenset(float(number) for number in self.missing_decimals)
 
     @cached_property
     def missing_days(self) -> frozenset[datetime.date]:
-        """Days that the schema declares as missing values, for an attribute of dates."""
+        """Days that mean a missing value, for an attribute of dates."""
         periods = (
             read_period(text, self.attribute.date_format) for text in self.attribute.missing_values
         )
@@ -450,18 +462,22 @@ class Encoder:
         return self.texts.get(text, self._outside_code)
 
     def _codes_of_unsupported(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column of a type that cannot be encoded, such as lists."""
+        """Return the codes of a column whose type cannot be encoded, such as lists.
+
+        Nulls are missing values, and all other values have the code UNSUPPORTED.
+        """
         codes = np.where(values.is_null().to_numpy(zero_copy_only=False), self.missing, UNSUPPORTED)
         return np.asarray(codes, self.dtype)
 
     def _code_of_date(self, value: Any) -> int:
-        """Return the code of a value, not None, of an attribute of dates."""
+        """Return the code of a value other than None, for an attribute of dates."""
         attribute = self.attribute
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[D]").item()
             if value is None:
                 return self.missing
-            if isinstance(value, int):  # NumPy returns an integer for years that Python lacks
+            # NumPy returns an integer for dates that Python cannot represent
+            if isinstance(value, int):
                 return self._code_of_period(-1 if value < 0 else attribute.size)
         if isinstance(value, datetime.datetime):
             try:
@@ -487,19 +503,21 @@ class Encoder:
             return self.missing
         return self._code_of_period(cell_number(day, attribute.unit or "") - attribute.first_cell)
 
-    def _code_of_period(self, place: int) -> int:
-        """Return the code of a period by its number, where the first cell has number 0.
+    def _code_of_period(self, number: int) -> int:
+        """Return the code of a day, month, quarter or year.
 
-        A number outside the cells gives the first or last cell if the attribute clips, otherwise
-        `OUTSIDE`.
+        Parameters
+        ----------
+        number : number of periods after the first cell. If it lies outside the cells, the code is
+            the first or last cell if the attribute clips, and `OUTSIDE` if not.
         """
         last = self.attribute.date_cells - 1
-        if 0 <= place <= last:
-            return place
-        return min(max(place, 0), last) if self.attribute.clip else OUTSIDE
+        if 0 <= number <= last:
+            return number
+        return min(max(number, 0), last) if self.attribute.clip else OUTSIDE
 
     def _codes_of_days(self, days: np.ndarray) -> np.ndarray:
-        """Return the codes of an array of days since 1970-01-01."""
+        """Return the codes of dates, given as days since 1970-01-01, shape (n,)."""
         attribute, last = self.attribute, self.attribute.date_cells - 1
         if attribute.unit == "day":
             numbers = days + _EPOCH.toordinal()
@@ -509,19 +527,21 @@ class Encoder:
                 + 12 * _EPOCH.year
             )
             numbers = months // {"year": 12, "quarter": 3, "month": 1}[attribute.unit or ""]
-        places = numbers - attribute.first_cell
-        codes = np.clip(places, 0, last).astype(self.dtype)
+        # number of periods after the first cell
+        offsets = numbers - attribute.first_cell
+        codes = np.clip(offsets, 0, last).astype(self.dtype)
         if not attribute.clip:
-            codes[(places < 0) | (places > last)] = OUTSIDE
+            codes[(offsets < 0) | (offsets > last)] = OUTSIDE
         if self.missing_days:
             codes[np.isin(days, [(day - _EPOCH).days for day in self.missing_days])] = self.missing
         return np.asarray(codes)
 
     def _with_plain_signs(self, text: str) -> str:
-        """Rewrite a number from the declared decimal and thousands signs: "1.200,5" to "1200.5".
+        """Rewrite a number with the declared decimal and thousands signs: "1.200,5" as "1200.5".
 
-        A text that is not such a number becomes empty. Words are unchanged, because they may be
-        "nan" or "inf".
+        A text that is not a number with these signs becomes empty. Words are returned unchanged,
+        because "nan" and "inf" are numbers. If the schema declares no signs, every text is returned
+        unchanged.
         """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
@@ -529,7 +549,8 @@ class Encoder:
         text = text.strip(_BLANKS)
         match = _number_pattern(decimal, thousands).fullmatch(text)
         if match is None:
-            return text if text.isalpha() or text[1:].isalpha() else ""  # such as "inf" or "-inf"
+            # a word may have a sign, such as "-inf"
+            return text if text.isalpha() or text[1:].isalpha() else ""
         sign, integer_part, places, power = (
             match[key] or "" for key in ("sign", "whole", "places", "power")
         )
@@ -554,7 +575,7 @@ class Encoder:
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
     def _codes_by_distinct_value(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column by encoding each distinct value once with `encode`."""
+        """Return the codes of a column; each distinct value is encoded once with `encode`."""
         import pyarrow.compute as pc
 
         try:
@@ -575,6 +596,7 @@ class Encoder:
         positions = pc.index_in(values, value_set=self._label_array.cast(values.type))
         if positions.null_count == 0 and not self.attribute.missing_values:
             return np.array(positions.to_numpy(), self.dtype)
+        # a text that is not found has the last position, which has the code of other values
         codes = self._label_codes[pc.fill_null(positions, len(self.texts)).to_numpy()].astype(
             self.dtype
         )
@@ -583,10 +605,10 @@ class Encoder:
         return np.asarray(codes)
 
     def _codes_of_number_texts(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column of numbers as texts, for an attribute without labels.
+        """Return the codes of a column of texts, for an attribute without labels.
 
-        Arrow parses the texts if it can. Otherwise each distinct text is parsed by Python, which
-        accepts more texts, such as numbers with blanks around them.
+        Arrow parses the texts as numbers if it can parse all of them. Otherwise Python parses each
+        distinct text, and it accepts more texts, such as numbers with blanks around them.
         """
         import pyarrow.compute as pc
 
@@ -607,7 +629,10 @@ class Encoder:
     def _with_nulls(
         self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """Return the codes of a column: `encode` of its values, `missing` for nulls."""
+        """Return the codes of a column that may contain nulls.
+
+        Nulls have the code of a missing value; ``encode`` returns the codes of all other values.
+        """
         import pyarrow.compute as pc
 
         if values.null_count == 0:
@@ -629,7 +654,10 @@ class Encoder:
         return self._with_nulls(values, self._codes_of_floats)
 
     def _codes_of_cell_numbers(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the codes of integers for an attribute of codes: the number itself, if a cell."""
+        """Return the codes of integers, for an attribute whose values are the codes themselves.
+
+        The code of a number outside 0 to size - 1 is `OUTSIDE`.
+        """
         inside = (numbers >= 0) & (numbers < self.attribute.size)
         codes = numbers.astype(self.dtype)
         if not inside.all():
@@ -643,7 +671,7 @@ class Encoder:
         return codes
 
     def _codes_of_floats(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the codes of numbers that floats represent exactly; NaN is a missing value."""
+        """Return the codes of numbers that 64-bit floats represent exactly; NaN means missing."""
         numbers = numbers.astype(np.float64, copy=False)
         is_nan = np.isnan(numbers)
         if self.attribute.edges is None:
@@ -664,7 +692,7 @@ class Encoder:
 
 
 def _is_fraction(number: Any) -> bool:
-    """Return whether a number, not NaN, is not an integer; False for infinities."""
+    """Return whether a number has a fraction; False for infinities. The number must not be NaN."""
     if number in (math.inf, -math.inf):
         return False
     return bool(
@@ -674,12 +702,15 @@ def _is_fraction(number: Any) -> bool:
 
 
 def days_of(values: pa.Array) -> pa.Array:
-    """Convert dates or times to days since 1970-01-01, rounded down; zoned times are in UTC."""
+    """Convert dates or times to days since 1970-01-01, rounded down.
+
+    A time with a time zone is converted to its day in UTC.
+    """
     kind = values.type
     if pa.types.is_date32(kind):
         return values.cast(pa.int32()).cast(pa.int64())
     steps = _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
-    # Arrow's division rounds towards zero, NumPy's rounds down
+    # NumPy divides because it rounds down; Arrow rounds towards zero, which is wrong before 1970
     days = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // steps
     return pa.array(days, mask=values.is_null().to_numpy(zero_copy_only=False))
 
@@ -688,7 +719,7 @@ def days_of(values: pa.Array) -> pa.Array:
 def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
     """Return a pattern for numbers with these decimal and thousands signs.
 
-    Every group of digits after the first has three digits.
+    If a number has thousands signs, exactly three digits follow each of them.
     """
     groups = "" if thousands is None else rf"|\d{{1,3}}(?:{_GROUPED[thousands]}\d{{3}})+"
     point = re.escape(decimal)
@@ -699,7 +730,7 @@ def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
 
 
 def _is_finite(text: str) -> bool:
-    """Return whether a text is a finite number."""
+    """Return whether a text can be parsed as a finite number."""
     number = _parse_number(text)
     return number is not None and math.isfinite(number)
 
@@ -723,7 +754,9 @@ def is_scalar(kind: pa.DataType) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value of the records as Python value, bytes as text, and None if it is missing.
+    """Convert a value of the records to a Python value.
+
+    Bytes become text, and missing values (NaN, NaT, NA, the empty text) become None.
 
     Raises TypeError for bytes that are not UTF-8.
     """
@@ -738,7 +771,8 @@ def plain_value(value: Any) -> Any:
             return value.decode() or None
         except UnicodeDecodeError:
             value = None
-        # raised outside the except block, because the original error contains the bytes
+        # raised outside the except block, because the UnicodeDecodeError contains the bytes and
+        # would become part of the new error
         raise TypeError("bytes that are not UTF-8 are neither text nor number")
     if (
         value is None
@@ -755,7 +789,7 @@ def plain_value(value: Any) -> Any:
 
 
 def scalar(value: Any) -> Any:
-    """Return a value of the records as text, bool, int, float or Decimal, or None if it is missing.
+    """Convert a value of the records to text, bool, int, float or Decimal; None if it is missing.
 
     Raises
     ------
@@ -778,9 +812,9 @@ def number_of(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value that is compared with labels.
+    """Return the text of a value, which is compared with the labels of an attribute.
 
-    Schemas that are drafted from records also use it as the label of the value.
+    A schema that is drafted from records uses this text as the label of the value.
 
     >>> text_of(12.0), text_of("12.0"), text_of(True), text_of(Decimal("0.50"))
     ('12', '12.0', 'True', '0.5')
@@ -801,19 +835,20 @@ def text_of(value: Any) -> str:
         if "." not in digits:
             return digits
         digits = digits.rstrip("0").rstrip(".")
-        # if a float is equal to the decimal, both have the same text: "1e-05" for 0.00001
+        # a decimal that equals a float gets the text of the float: "1e-05" for 0.00001
         float_text = repr(float(value))
         return float_text if "." in digits and Decimal(float_text) == value else digits
     try:
         return str(value)
-    except ValueError:  # an integer of thousands of digits has no text and is no label
+    # Python does not convert integers of thousands of digits; they match no label
+    except ValueError:
         return ""
 
 
 def _parse_number(text: str) -> float | None:
-    """Return the number in a text as `float` reads it, or None if the text is not a number.
+    """Return the number in a text as `float` parses it, or None if the text is not a number.
 
-    Unlike `float`, refuses underscores and digits that are not ASCII.
+    Unlike for `float`, a text with underscores or with digits that are not ASCII is not a number.
     """
     try:
         return float(text) if text.isascii() and "_" not in text else None
@@ -821,7 +856,8 @@ def _parse_number(text: str) -> float | None:
         return None
 
 
-MAX_VALUES = 1_000  # distinct refused values per column for which `Hints` looks for reasons
+# Largest number of distinct refused values per column that `Hints` examines.
+MAX_VALUES = 1_000
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
 _GROUPS = re.compile(
     r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII
@@ -842,23 +878,24 @@ PHRASES = {
 
 
 class Hints:
-    """Collect possible reasons why values of the records do not fit the schema."""
+    """Collector of possible reasons why values of the records do not fit the schema."""
 
     def __init__(self) -> None:
-        # column -> keys of PHRASES
+        # column -> possible reasons, as keys of PHRASES
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
-        # numeric column -> whether it has texts like 1.200, and other texts with a point
+        # column with bins -> (whether it has a text such as 1.200, whether it has another text with
+        # a point)
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
-        """Collect possible reasons why values of a column were refused.
+        """Examine the refused values of a column and collect possible reasons.
 
         Parameters
         ----------
-        values : a part of the column.
-        codes : codes of these values by `encoder`, shape (rows,).
+        values : values of some rows of the column.
+        codes : codes that `encoder` returned for these values, shape (rows,).
         """
         name = encoder.attribute.name
         examined = self._examined.setdefault(name, set())
@@ -874,7 +911,7 @@ class Hints:
                     self._reasons.setdefault(name, set()).update(refusal_reasons(encoder, text))
 
     def add_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
-        """Collect possible reasons why some of these values of a column would be refused."""
+        """Encode values of a column, and collect possible reasons why some are refused."""
         entries = [value for value in values if value is not None]
         self.add(encoder, entries, encoder.encode_values(entries))
 
@@ -888,16 +925,16 @@ class Hints:
             if reason in reasons
         ]
         sentences += [
-            f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits"
-            " after it, and are read as 1.2. If they are thousands, declare the thousands sign in"
-            " the schema."
+            f"Column {quote_public(name)}: every number with a point has three digits after it,"
+            " such as 1.200, which is read as 1.2. If the point separates thousands, declare the"
+            " thousands sign in the schema."
             for name, (grouped, others) in self._points.items()
             if grouped and not others
         ]
         return tuple(sentences)
 
     def _see_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
-        """Record in `_points` whether the points of a column may be thousands signs: 1.200."""
+        """Record in `_points` whether points in a column may separate thousands, as in 1.200."""
         import pyarrow.compute as pc
 
         attribute = encoder.attribute
@@ -953,23 +990,26 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
 
 
 def _without_groups(text: str) -> str:
-    """Return a number without thousands signs and with a decimal point: "1.200,5" as "1200.5"."""
+    """Rewrite a number without thousands signs and with a decimal point: "1.200,5" as "1200.5"."""
     sign = next(character for character in text.lstrip("+-") if not character.isdigit())
     return text.replace(sign, "").replace(",", ".")
 
 
 def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
-    """Return some distinct values of the first rows of a column that `among` selects.
+    """Return distinct values of the selected rows of a column.
 
-    `among` is a boolean array of shape (rows,). To limit the time, at most 10 * MAX_VALUES rows of
-    a list, or 100 * MAX_VALUES rows of an Arrow array, are examined. Empty for an Arrow array of a
-    type that cannot be encoded.
+    To limit the time, only the first 10 * MAX_VALUES selected rows of a list, or the first 100 *
+    MAX_VALUES selected rows of an Arrow array, are examined. For an Arrow array whose type cannot
+    be encoded the result is empty.
+
+    Parameters
+    ----------
+    among : whether each row is selected, shape (rows,).
     """
     if isinstance(values, list):
-        return list(
-            {str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values()
-        )
-    chosen = values.filter(pa.array(among))[: 100 * MAX_VALUES]
-    if not is_scalar(chosen.type) and not pa.types.is_dictionary(chosen.type):
+        selected_rows = np.flatnonzero(among)[: 10 * MAX_VALUES]
+        return list({str(values[i]): values[i] for i in selected_rows}.values())
+    selected = values.filter(pa.array(among))[: 100 * MAX_VALUES]
+    if not is_scalar(selected.type) and not pa.types.is_dictionary(selected.type):
         return []
-    return list(chosen.unique()[: 2 * MAX_VALUES].to_pylist())
+    return list(selected.unique()[: 2 * MAX_VALUES].to_pylist())

@@ -2,20 +2,24 @@
 
     read_batches       data of any kind -> batches of the needed columns, with bounded memory
     Encoder            column -> cell codes; refused values have negative codes, one per reason
-    count_marginals    codes -> tables; a row with a refused value in a needed column counts nowhere
+    count_marginals    cell codes -> tables; a row is counted in no table if one of its values in a
+                       needed column is refused
 
-Only tables that are no margin of another requested table are counted from the records; their
-margins are sums, which is exact. Parts of the records can be counted separately and added with +.
-Ibis tables and DataFrames of Spark and Dask are counted where they are stored, if possible (modules
-`database` and `dask`).
+If a requested table is a margin of another requested table, it is computed by summing the larger
+table; only the other tables are counted from the records. Parts of the records can be counted
+separately and added with +. Ibis tables and DataFrames of Spark and Dask are counted where they are
+stored, if possible (modules `database` and `dask`).
 
-Aggregated data has a count column, the number of records of each row. Counting each of its rows
-once would be wrong without any error, so the user must declare the role of every numeric column: it
-is in the schema, the count column, or ignored. Names and types of columns are public, so an error
-about them reveals nothing about records. The columns of a text file have names but no types. Such a
-column is refused if its name is usual for counts, such as "n" or "freq". For other columns, the
-values at the start of the file are checked: if they are numbers, the curator gets a warning, or an
-error is raised if `on_refused` is "error".
+Aggregated data have a count column, which says how many records a row stands for. If each row of
+aggregated data were counted once, the counts would be wrong, and no error would reveal it.
+Therefore every numeric column must have a role: it is an attribute of the schema, the count column,
+or ignored. If a numeric column has no role, an error is raised. Names and types of columns are public,
+so this error reveals nothing about records.
+
+The columns of a text file have names but no types. A text column without a role causes the same
+error if its name is usual for counts, such as "n" or "freq". If it has another name, the values at
+the start of the file are examined. If these are numbers, an error is raised when `on_refused` is
+"error", and the curator gets a warning when it is "drop".
 """
 
 from __future__ import annotations
@@ -59,32 +63,38 @@ from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder, Hints, 
 from engine.records.readers import ColumnKinds, as_source, column_kinds, read_batches
 from engine.workload import Attribute, Schema
 
-MAX_RECORDS_PER_ROW = 2**40  # sums of millions of rows then fit in 64 bits
-# names that dplyr, SQL, pandas and R give to columns of counts
+# Smallest number of records of one row that is refused. With smaller numbers, the sum of millions
+# of rows fits in 64 bits.
+MAX_RECORDS_PER_ROW = 2**40
+# names that dplyr, SQL, pandas and R give to columns of counts, in lower case
 COUNT_COLUMN_NAMES = ("n", "count", "counts", "freq", "frequency")
 NOT_WEIGHTS = (
     "A count column must contain numbers of records. If these are sampling weights, one person"
     " would be counted many times, and the privacy budget would not cover that: count each row"
     " once, without a count column."
 )
-MAX_LISTED_COLUMNS = 8  # maximum number of columns that an error message names
-PANDAS_INDEX_PREFIX = "__index_level_"  # column in which pandas stores the row index
+MAX_LISTED_COLUMNS = 8  # largest number of columns that an error message names
+PANDAS_INDEX_PREFIX = "__index_level_"  # start of the names under which pandas stores row indexes
 
 
 class _Count(Attribute):
-    """Attribute whose cells are the numbers 0, 1, 2, ... in a count column."""
+    """Attribute whose cells are the numbers of records 0, 1, 2, ... of a count column."""
 
     def __post_init__(self) -> None:
-        """Skip the checks of `Attribute`, which allows fewer cells because tables hold them all."""
+        """Skip the checks of `Attribute`, which limit the number of cells.
+
+        They are not needed, because no table has an axis for this attribute.
+        """
 
 
 _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
 
 
 def count_encoder(column: str) -> Encoder:
-    """Return an encoder for a count column: each number of records below 2^40 is its own code.
+    """Return an encoder for a count column.
 
-    All other values have the negative code of a reason for their refusal.
+    The code of a number of records from 0 to 2^40 - 1 is the number itself. Other values are
+    refused: their code is negative and names the reason.
     """
     return Encoder(attribute=_Count(name=column, kind="numeric", size=MAX_RECORDS_PER_ROW))
 
@@ -92,8 +102,8 @@ def count_encoder(column: str) -> Encoder:
 def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
     """Raise DataError if the count column is an attribute, or if there is also a person column.
 
-    All attributes of the schema are compared, not only those of the requested tables, because
-    another plan on the same schema could request the others. Reads no record.
+    No record is read. The count column must not be any attribute of the schema, even if no
+    requested table contains that attribute, because another plan on the same schema may use it.
     """
     if count_column is None:
         return
@@ -114,11 +124,11 @@ def check_count_column(schema: Schema, count_column: str | None, person: str | N
 def count_column_doubts(
     count_column: str | None, refused: Mapping[str, Mapping[str, int]], small: int, large: int
 ) -> tuple[str, ...]:
-    """Return warnings, for the curator only, that a count column may contain sampling weights.
+    """Return warnings that a count column may contain sampling weights; for the curator only.
 
     Parameters
     ----------
-    refused : mapping from a column to a mapping from a reason to the number of refused rows.
+    refused : column -> reason -> number of refused rows.
     small : number of counted rows whose count is less than `LARGE_COUNT`.
     large : number of counted rows whose count is `LARGE_COUNT` or more.
     """
@@ -139,9 +149,10 @@ def count_column_doubts(
 
 
 def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
-    """Raise DataError if numeric columns are neither in the schema nor ignored.
+    """Raise DataError if a numeric column is neither in the schema nor ignored.
 
-    Depends on the names and types of columns only.
+    The check uses only the names and types of columns. A column of unknown type counts as numeric
+    if its name is usual for counts.
     """
     unknown = [
         name
@@ -154,11 +165,12 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Return a question to the curator about numeric columns of text files without a declared role.
+    """Return a question to the curator if text files have numeric columns without a role.
 
-    A column is numeric if all values at the start of the first file that contains it are numbers or
-    missing, and not all are missing. The text depends on records, so only the curator may see it.
-    It is empty if there are no such columns.
+    A column has no role if it is neither in the schema nor ignored. It counts as numeric if all
+    values at the start of the first file that contains it are numbers or missing, and not all are
+    missing. The text depends on records, so it is for the curator only. It is "" if there is no
+    such column.
     """
     checked_names: set[str] = set()
     numeric_columns = []
@@ -190,11 +202,14 @@ def _is_of_numbers(column: Any) -> bool:
 def _unnamed_columns(
     data: Any, schema: Schema, ignore: Collection[str]
 ) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """Yield each file, or None for data in memory, with its columns without a declared role.
+    """Yield the columns of each file that are neither in the schema nor ignored.
 
-    A column has a role if it is in the schema or ignored. The columns are a mapping from the name
-    to whether the column is numeric, or None if its type is unknown. A file without any attribute
-    of the schema is left out.
+    A file without any attribute of the schema is left out.
+
+    Yields
+    ------
+    file : path of the file; None for data that are not files.
+    columns : name -> whether the column is numeric; None if its type is unknown.
     """
     for file, columns in column_kinds(data):
         # if no name is an attribute, the first line may be a record, which no message may quote
@@ -226,16 +241,17 @@ def _question_text(names: list[str]) -> str:
     )
 
 
-MEMORY_LIMIT = 4_000_000_000  # bytes of all tables
-# rows are added to the tables in chunks of at most so many rows and bytes
+MEMORY_LIMIT = 4_000_000_000  # default limit of the bytes of all tables
+# largest number of rows, and of bytes of their cell codes, that are added to the tables at once
 CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
+# reason for refusing a row whose combination of values is a structural zero
 IMPOSSIBLE = "impossible together"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """How rows are read and counted: the keyword arguments of `count_marginals`."""
+    """Options for reading and counting rows: the keyword arguments of `count_marginals`."""
 
     on_refused: str = "error"
     person: str | None = None
@@ -273,50 +289,52 @@ def count_marginals(
 
     Parameters
     ----------
-    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file, that
-        contains each requested table or one of which it is a margin. `on_refused` and
-        `rows_per_person` have no effect on `Counts`, which were counted before.
+    data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file. Counts
+        must contain every requested table, or a larger table of which it is a margin;
+        `on_refused` and `rows_per_person` then have no effect.
+    schema : public schema of the records.
     attribute_sets : one sequence of attribute names per table; the empty sequence requests the
         number of records.
-    on_refused : "error" raises if a row has a value outside the domain in a needed column; "drop"
-        leaves such rows out of every table and reports their number.
-    person : column with the identifier of the person, integers of any type or texts; see
-        `engine.records.contribution_bounding`. Rows without a person are refused. Default: the
-        person column of the schema, if it declares one.
-    rows_per_person : with a person column, the maximum number of counted rows per person. Which
-        rows are counted depends only on the rows of that person. Default: as the schema declares,
-        otherwise 1.
-    count_column : column with the number of records of each row, for aggregated data. The numbers
-        of rows in the result are then numbers of records; a row with an invalid number is one
-        refused record. The column must not be an attribute of the schema, and must not contain
-        sampling weights: a person would be counted as often as the weight says.
+    on_refused : what happens to a row with a value outside the domain in a needed column: "error"
+        raises DataError, "drop" leaves the row out of every table and reports the number of such
+        rows.
+    person : column that identifies the person of a row by an integer or a text; see
+        `engine.records.contribution_bounding`. Rows without a person are refused. With None, the
+        person column of the schema is used, if there is one.
+    rows_per_person : largest number of counted rows per person, if there is a person column. Which
+        rows are counted depends only on the rows of that person. With None, the number in the
+        schema is used, or 1 if the schema has none.
+    count_column : for aggregated data, column with the number of records that a row stands for. The
+        numbers of rows in the result are then numbers of records, and a row with an invalid number
+        counts as one refused record. The column must not be an attribute of the schema. It must not
+        contain sampling weights either: a person would be counted as often as the weight says.
     ignore : numeric columns that are neither attributes of the schema nor the count column.
-    progress : called with a fraction up to 1 and a text; may raise to stop the count.
-    memory_limit : maximum bytes of all tables; the reader needs up to 500 MB more.
+    progress : function that receives a fraction up to 1 and a text. It may raise an exception to
+        stop the count.
+    memory_limit : largest number of bytes of all tables; the reader needs up to 500 MB more.
 
     Returns
     -------
-    The counts, with the numbers of counted and refused rows.
+    The tables, and the numbers of counted and refused rows.
 
     Raises
     ------
     DataError
-        The data cannot be read; or it has refused rows and `on_refused` is "error"; or it has
-        a numeric column that is not in the schema, `count_column` or `ignore`; or an option is not
-        allowed.
+        The data cannot be read; or a row is refused and `on_refused` is "error"; or a numeric
+        column is not an attribute, the count column or in `ignore`; or an option is not allowed.
     SchemaError
         An attribute is not in the schema.
     LimitExceeded
-        The tables need more than `memory_limit`, which is raised before they are allocated; or the
-        selection of rows per person does; or a batch of a file is too large.
+        The tables, or the selection of rows per person, need more than `memory_limit` bytes; or a
+        batch of a file is too large.
 
     Notes
     -----
-    A row with a combination of values that the rules of the schema make impossible is refused.
+    A row is also refused if the schema declares its combination of values impossible.
 
-    Guarantee without a person column: each row is counted once in every table or in none, depending
-    only on its own values. Adding or removing one record therefore changes one cell of each table
-    by one.
+    Guarantee without a person column: each row is counted once in every table or in no table, and
+    this depends only on the values of that row. Adding or removing one record therefore changes at
+    most one cell of each table, by one.
     """
     options = RecordOptions(
         on_refused=on_refused,
@@ -333,9 +351,9 @@ def count_marginals(
 def count_tables(
     data: Any, schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions
 ) -> Counts:
-    """Count the records in the cells of marginal tables.
+    """Count the records in the cells of marginal tables, as `count_marginals` does.
 
-    Equal to `count_marginals`, but with its keyword arguments as one object.
+    ``options`` contains the keyword arguments of `count_marginals`.
     """
     on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
     memory_limit = options.memory_limit
@@ -350,14 +368,13 @@ def count_tables(
     )
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
         raise DataError(
-            f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like"
-            " ['n']."
+            f"ignore has type {type(ignore).__name__}. Give a list of column names, such as ['n']."
         )
     if attributes := [name for name in ignore if name in schema]:
         raise DataError(
             f"{quote_public(attributes[0])} is an attribute of the schema, so"
-            f" ignore={[str(name) for name in ignore]!r} cannot leave it out. Name only other"
-            " columns, or remove the attribute from the schema."
+            f" ignore={[str(name) for name in ignore]!r} is not possible. Give only other columns,"
+            " or remove the attribute from the schema."
         )
     check_positive("memory limit", memory_limit, error=DataError)
     person = schema.person_column(options.person)
@@ -366,8 +383,9 @@ def count_tables(
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
         raise LimitExceeded(
-            f"{len(requested):,} tables take {min(size, 10**300):.3g} bytes, more than the limit of"
-            f" {memory_limit:.3g}; request fewer or smaller tables, or raise memory_limit"
+            f"{len(requested):,} tables need {min(size, 10**300):.3g} bytes of memory, but"
+            f" memory_limit is {memory_limit:.3g}; request fewer or smaller tables, or raise"
+            " memory_limit"
         )
     if is_spark_frame(data):
         with spark_table(data, describe_error) as table:
@@ -390,15 +408,16 @@ def count_tables(
         other_columns = [*ignore, *([person] if person is not None else [])]
         check_columns_named(data, schema, other_columns)
         if question := numbers_text(data, schema, other_columns):
-            # with "drop", whether an error is raised must not depend on the records
+            # the question depends on records; with "drop" records must not cause an error, because
+            # an error would reveal something about them
             if on_refused == "error":
                 raise DataError(question)
             doubts = (f"{question[0].upper()}{question[1:]}.",)
     sources = larger_tables(schema, requested)
     counted = [names for names in requested if names and sources[names] is None]
-    if (
-        is_dask_frame(data) and counted and person is None
-    ):  # one person may have rows in many partitions
+    # with a person column the partitions of Dask cannot be counted separately, because one person
+    # may have rows in several partitions
+    if is_dask_frame(data) and counted and person is None:
         columns = [name for name in schema if any(name in names for names in counted)]
         per_part = RecordOptions(
             on_refused="drop", count_column=count_column, memory_limit=memory_limit
@@ -441,10 +460,10 @@ def count_tables(
 
 
 class _Tally:
-    """Marginal tables, and numbers of refused rows, that are updated batch by batch.
+    """Marginal tables and numbers of refused rows, updated batch by batch.
 
-    Cell codes of many batches are collected in a chunk before they are added to the tables, because
-    each call of `bincount` takes time proportional to the cells of the table.
+    The cell codes of many batches are collected in a chunk before they are added to the tables,
+    because the time of each call of `bincount` grows with the number of cells of the table.
     """
 
     def __init__(
@@ -456,16 +475,19 @@ class _Tally:
         self.names = [name for name in schema if name in needed]
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
         self.weighted = count_column is not None
-        if count_column is not None:  # the last column is then the number of records of a row
+        # if there is a count column, it is the last column
+        if count_column is not None:
             self.names.append(count_column)
             self.encoders.append(count_encoder(count_column))
+        # position of each column in a batch of cell codes
         self.place = {name: i for i, name in enumerate(self.names)}
         self.rules = _possible_cells(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop = drop
         self.records = 0
         self.rows_refused = 0
-        # rows whose value in the count column is less than LARGE_COUNT, and all other rows
+        # number of counted rows whose value in the count column is less than LARGE_COUNT, and
+        # number of all other counted rows
         self.small_counts = 0
         self.large_counts = 0
         self.refused: dict[str, dict[str, int]] = {}
@@ -476,15 +498,15 @@ class _Tally:
         self.chunk = [np.empty(self.chunk_rows, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
-        """Count all rows of `data`, in its database if possible."""
-        # rules for impossible cells are arrays, which are not available in a database
+        """Count all rows of `data`; a table of a database is counted there if possible."""
+        # the rules for impossible cells are arrays, which a database cannot use
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read, listen = 0, check_callback(progress)
         encoders = self.encoders
         if self.cap is not None:
-            # which rows of a person are selected depends on all attributes, not only on those of
-            # the requested tables
+            # The selection of rows per person depends on all attributes of the schema, so that
+            # releases of different tables count the same rows.
             encoders = [Encoder(attribute=attribute) for attribute in self.schema.attributes]
         names = [encoder.attribute.name for encoder in encoders]
         person_columns = [] if self.cap is None or self.cap.column in names else [self.cap.column]
@@ -496,7 +518,7 @@ class _Tally:
                 for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
                     name = encoder.attribute.name
                     if name in self.place and name in self.schema:
-                        # hints are optional: no value may make a count fail because of them
+                        # an error in the search for hints must not make the count fail
                         with suppress(Exception):
                             self.hints.add(encoder, values, codes)
                 if self.cap is None:
@@ -511,7 +533,7 @@ class _Tally:
                 if listen is not None:
                     fraction = batch.fraction
                     if fraction is None:
-                        # for a stream of unknown length, a fraction that approaches 1
+                        # if the number of rows is unknown, the fraction grows slowly towards 1
                         fraction = n_rows_read / (n_rows_read + 1e6)
                     listen(min(1.0, fraction), "Counting records")
             if self.cap is not None:
@@ -519,11 +541,11 @@ class _Tally:
             self._flush(pool)
 
     def take_retained(self, names: Sequence[str]) -> None:
-        """Count the rows in `cap` that the limit on the rows per person retains.
+        """Count the first k rows of each person that were added to `cap`.
 
         Parameters
         ----------
-        names : attribute of each array of cell codes in `cap`.
+        names : names of the attributes whose cell codes `cap` contains, in this order.
         """
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             if self.cap is not None:
@@ -531,7 +553,10 @@ class _Tally:
             self._flush(pool)
 
     def _count_within_cap(self, cap: PersonCap, names: Sequence[str], pool: Executor) -> None:
-        """Count the first k rows of each person; add rows without a person to the refused rows."""
+        """Count the first k rows of each person, and add rows without a person to the refused rows.
+
+        ``names`` are the attributes whose cell codes ``cap`` contains, in this order.
+        """
         retained = cap.retained_codes()
         if cap.n_without_person:
             note(self.refused, cap.column, NO_PERSON, cap.n_without_person)
@@ -541,14 +566,15 @@ class _Tally:
             self._take(self._accepted(columns, len(retained[0])), pool)
 
     def _accepted(self, columns: list[np.ndarray], rows: int) -> list[np.ndarray]:
-        """Remove refused rows from a batch of cell codes and add their numbers to the tally.
+        """Return a batch of cell codes without its refused rows, and record their numbers.
 
-        Also removes all other rows if a row was refused and the count will therefore raise.
+        If `drop` is False and a row was refused, in this batch or before, the result has no rows:
+        the count will raise an error anyway.
 
         Parameters
         ----------
-        columns : cell codes per attribute, shape (rows,) each.
-        rows : number of rows, for a batch without columns.
+        columns : cell codes of each attribute, shape (rows,) each.
+        rows : number of rows; needed if ``columns`` is empty.
         """
         refused_columns = [i for i, codes in enumerate(columns) if rows and codes.min() < 0]
         if refused_columns:
@@ -586,9 +612,9 @@ class _Tally:
         return [codes[~refused] for codes in columns]
 
     def _n_records(self, columns: list[np.ndarray], selected: np.ndarray) -> int:
-        """Return the number of records of the selected rows.
+        """Return the number of records of the rows for which ``selected`` is True.
 
-        With a count column, a row with an invalid count is one record.
+        With a count column, a row with an invalid count counts as one record.
         """
         if not self.weighted:
             return int(selected.sum())
@@ -596,7 +622,7 @@ class _Tally:
         return int(np.where(counts < 0, 1, counts).sum())
 
     def _take(self, columns: list[np.ndarray], pool: Executor) -> None:
-        """Copy a batch of cell codes to the chunk; add the chunk to the tables when it is full."""
+        """Copy a batch of cell codes to the chunk, and empty the chunk whenever it is full."""
         rows, start = len(columns[0]) if columns else 0, 0
         while start < rows:
             count = min(rows - start, self.chunk_rows - self.filled_rows)
@@ -607,17 +633,18 @@ class _Tally:
                 self._flush(pool)
 
     def _flush(self, pool: Executor) -> None:
-        """Add the collected chunk of cell codes to all tables."""
+        """Add the rows of the chunk to all tables, and empty the chunk."""
         if self.filled_rows:
             list(pool.map(self._add, self.tables))
         self.filled_rows = 0
 
     def _add(self, names: Names) -> None:
-        """Add the collected chunk of cell codes to one table."""
+        """Add the rows of the chunk to the table on ``names``."""
         table = self.tables[names]
         first_codes, *other_codes = (
             self.chunk[self.place[name]][: self.filled_rows] for name in names
         )
+        # position of each row's cell in the flat table
         index = first_codes.astype(code_type(table.size))
         for codes, size in zip(other_codes, table.shape[1:], strict=True):
             index *= size
@@ -625,6 +652,7 @@ class _Tally:
         flat = table.reshape(-1)
         if self.weighted:
             np.add.at(flat, index, self.chunk[-1][: self.filled_rows])
+        # `bincount` is faster unless the table has many more cells than there are rows
         elif flat.size <= 4 * self.filled_rows:
             flat += np.bincount(index, minlength=flat.size)
         else:
@@ -632,10 +660,13 @@ class _Tally:
 
 
 def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.ndarray]]:
-    """Return (names, boolean table of possible cells) for each rule on counted attributes.
+    """Return the structural zeros of the schema on the counted attributes.
 
-    The rules are the structural zeros of the schema. Rules that allow all cells of the counted
-    attributes are left out.
+    Returns
+    -------
+    list
+        Pairs (names, table): for a rule of the schema, its counted attributes, and whether each of
+        their cells is possible. A rule is left out if all these cells are possible.
     """
     tables = []
     for rule in schema.structural_zeros:
@@ -647,18 +678,19 @@ def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Name
 
 
 def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Names]) -> Counts:
-    """Return counts with the requested tables, summed from the tables of existing counts.
+    """Return the requested tables, computed from the tables of existing counts.
 
     Raises
     ------
     DataError
-        The counts have other attributes or rules than the schema, or lack a table.
+        The counts have other attributes or rules than the schema; or a requested table is not a
+        margin of any table of the counts.
     """
     for name in {name for names in requested for name in names}:
         if name not in counts.schema or counts.schema[name] != schema[name]:
             raise DataError(
-                f"the counts and the schema declare different values of {quote_public(name)}; count"
-                " the records again"
+                f"the counts were made with other values of the attribute {quote_public(name)} than"
+                " the schema declares; count the records again"
             )
     if counts.schema.impossible != schema.impossible:
         raise DataError(
@@ -680,7 +712,7 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
 
 
 def _refused_rows_text(tally: _Tally | Counts, count_column: str | None) -> str:
-    """Return the message for refused rows: their numbers by column and reason, without values."""
+    """Return the message about refused rows: their numbers by column and reason, but no values."""
     parts = [
         f"column {quote_public(column)}:"
         f" {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"

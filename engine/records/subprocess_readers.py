@@ -1,14 +1,15 @@
 """Readers of Excel, Stata, SPSS and SAS files in a subprocess.
 
 The parsers of these formats run in a separate process (`subprocess_worker`), so that a damaged or
-very large file cannot crash the calling process. The worker sends JSON messages, some of them
-followed by bytes.
+very large file cannot crash the calling process. The worker sends JSON messages; bytes follow some
+of them.
 
-Stata, SPSS and SAS files contain value labels. A value with a label is read as its label; a value
-without a label that the file declares as missing is read as missing. `draft_schema` derives a
-schema from the labels.
+Stata, SPSS and SAS files contain value labels. A value that has a label is read as this label. A
+value without a label is read as missing if the file declares the value as missing, and unchanged
+otherwise. `draft_schema` derives a schema from the labels.
 
-Workbooks are read as batches of the needed columns, or, for public tables, as CSV text.
+Workbooks are read as batches of the needed columns. A workbook with a public table can also be read
+as CSV text.
 """
 
 from __future__ import annotations
@@ -44,23 +45,25 @@ if TYPE_CHECKING:
 
 
 WORKER_SCRIPT = Path(__file__).with_name("subprocess_worker.py")
-# exit codes when the worker, or the operating system, ends it for lack of memory
+# exit codes of a worker that ran out of memory or was ended by the operating system for this reason
 OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}
 
 
 def worker_messages(
     path: Path, library: str, kind: str, too_large: str, **arguments: Any
 ) -> Generator[Any]:
-    """Yield the messages of a worker process: values, or pairs of a value and a list of bytes.
+    """Yield the messages of a worker process that reads a file.
 
-    Closing the generator ends the process.
+    A message is a value; if bytes follow the message, it is a pair of the value and a list of
+    bytes. Closing the generator ends the process.
 
     Parameters
     ----------
+    path : file that the worker reads.
     library : package that the worker needs.
     kind : "sheet" or the name of a reader of pyreadstat.
-    too_large : advice in the message of LimitExceeded.
-    arguments : arguments of the reader in the worker.
+    too_large : advice at the end of the message of LimitExceeded.
+    arguments : keyword arguments of the reader in the worker.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def worker_messages(
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        assert process.stdout is not None  # it is a pipe
+        assert process.stdout is not None  # for type checkers: with PIPE it is a file
         try:
             while line := process.stdout.readline():
                 value, lengths = json.loads(line)
@@ -86,7 +89,8 @@ def worker_messages(
                     break
                 yield (value, payloads) if payloads else value
             code = process.wait()
-        except ValueError:  # the process ended within a line
+        # the process ended before its line of JSON was complete
+        except ValueError:
             code = process.wait()
         finally:
             process.kill()
@@ -122,30 +126,35 @@ COMMON_MISSING_CODES = (
     99999,
 )
 DATES = (
-    "it contains dates or times. Declare the periods by hand, or leave the column out of the schema"
+    "it contains dates or times. Declare an attribute of dates by hand, or leave the column out of"
+    " the schema"
 )
-MAX_SCALE_ENDS = 3  # labels of a scale with labels only at its ends, or ends and middle
-# display formats of Stata, SPSS and SAS for days, months or seconds since an epoch
+# largest number of labels of a scale with labels only at its ends, or at its ends and its middle
+MAX_SCALE_ENDS = 3
+# display formats of Stata, SPSS and SAS for numbers that are dates or times
 DATE_FORMAT = re.compile(
     r"%-?(t[cCdwmqhb]|d)|(A|E|S|J)?DATE\d|DATE$|Q?YR|MOYR|WKYR|DATETIME|D?TIME|YMDHMS|MTIME|(MMDD|DDMM)YY|YYMMDD|MONYY"
     r"|JULIAN|YYQ|[EB]8601|IS8601|TOD|WEEKDAT|WORDDAT|NLDAT"
 )
-XPORT_RECORD_BYTES = 80  # a transport file is a sequence of such records, without their number
+# A SAS transport file is a sequence of records of this size. It does not store their number, so
+# only an incomplete record reveals that the file is incomplete.
+XPORT_RECORD_BYTES = 80
 
 
 def draft_schema(path: str | Path) -> DraftSchema:
-    """Draft a schema from the value labels of a Stata, SPSS or SAS file; reads no record.
+    """Draft a schema from the value labels of a Stata, SPSS or SAS file; no record is read.
 
-    If exactly one labelled value of a column is declared as missing, its cell also collects missing
-    values. Columns of dates, without labels, or whose labels are ambiguous or do not cover all
-    values are left out; `DraftSchema.reasons` has the reasons.
+    Every label of a column becomes a cell. If exactly one labelled value of the column is declared
+    as missing, its cell also collects missing values. A column is left out if it contains dates, if
+    it has no labels, or if its labels are ambiguous or do not cover all its values;
+    `DraftSchema.reasons` contains the reasons.
 
     Raises
     ------
     DataError
         The file has another format than Stata, SPSS or SAS, or cannot be read.
     SchemaError
-        No column gives an attribute.
+        No attribute can be drafted from any column.
     """
     file = Path(path)
     if file.suffix.lower() not in LABELLED_READERS:
@@ -163,7 +172,7 @@ def draft_schema(path: str | Path) -> DraftSchema:
             reasons[name] = str(error)
     if not attributes and not any(meta.variable_value_labels.values()):
         raise SchemaError(
-            f"no column of {quote_public(file.name)} has value labels; write the schema by hand"
+            f"no column of {quote_public(file.name)} has value labels; create the schema by hand"
         )
     if not attributes:
         raise no_attribute(quote_public(file.name), reasons)
@@ -176,9 +185,9 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def column_problems(path: Path) -> dict[str, str]:
-    """Return a mapping from a column to the reason why a drafted schema leaves it out.
+    """Return the columns of a file from which no attribute can be drafted, with the reasons.
 
-    Empty for a file of another format than Stata, SPSS and SAS.
+    The mapping is empty for files of other formats than Stata, SPSS and SAS.
     """
     return (
         _column_problems(_meta(path))
@@ -188,7 +197,7 @@ def column_problems(path: Path) -> dict[str, str]:
 
 
 def _column_problems(meta: Any) -> dict[str, str]:
-    """Return a mapping from columns of dates, or with ambiguous labels, to the reason as text."""
+    """Return a mapping from each column with dates or ambiguous labels to the reason as text."""
     formats = meta.original_variable_types
     problems = {
         name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
@@ -196,6 +205,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
     for name in meta.column_names:
         labels = _label_texts(meta, name)
         label_counts = Counter(labels.values())
+        # labels of several values, of which at least one is not missing
         shared = [
             label
             for value, label in labels.items()
@@ -210,6 +220,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
                 " counted in one cell. Change the labels in the file, or declare the attribute by"
                 " hand"
             )
+        # a label that is a number within the scale could also be meant as this value
         numbers = [value for value in labels if not isinstance(value, str)]
         for value, label in labels.items():
             number = number_of(label)
@@ -220,15 +231,15 @@ def _column_problems(meta: Any) -> dict[str, str]:
                 and min(numbers) < number < max(numbers)
             ):
                 problems[name] = (
-                    f"the label of the value {text_of(value)} is {quote_public(label)}, which is"
-                    " also a value, but has no label. Change the labels in the file, or declare the"
-                    " attribute by hand"
+                    f"the label of the value {text_of(value)} is {quote_public(label)}, which may"
+                    " also be a value without a label. Change the labels in the file, or declare"
+                    " the attribute by hand"
                 )
     return problems
 
 
 def _label_texts(meta: Any, name: str) -> dict[Any, str]:
-    """Return a mapping from each labelled value of a column to its label, ordered by value."""
+    """Return a mapping from each labelled value of a column to its label, sorted by value."""
     ordered = sorted(
         meta.variable_value_labels.get(name, ()), key=lambda value: (str(type(value)), value)
     )
@@ -240,17 +251,18 @@ def _label_texts(meta: Any, name: str) -> dict[Any, str]:
 
 
 def _attribute(meta: Any, name: str) -> Attribute:
-    """Return the attribute of a labelled column; raise SchemaError with the reason if impossible."""
+    """Draft the attribute of a labelled column; raise SchemaError with the reason if impossible."""
     texts = _label_texts(meta, name)
     if not texts:
         raise SchemaError("it has no value labels")
     missing_values = [value for value in texts if _is_missing(meta, name, value)]
     present = [value for value in texts if value not in missing_values]
+    # labelled values that are not codes of missing values such as 99
     substantive = [value for value in present if not _looks_missing(value, present)]
     if not substantive:
         raise SchemaError(
-            "only values that mean missing, or that look like codes for missing values, have"
-            " labels. Declare bins or codes for the other values by hand"
+            "all values with labels are missing values, or are probably codes of missing values."
+            " Declare bins or codes for the other values by hand"
         )
     if len(texts) < 2:
         raise SchemaError("only one of its values has a label. Declare the attribute by hand")
@@ -268,11 +280,15 @@ def _attribute(meta: Any, name: str) -> Attribute:
 
 
 def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
-    """Return whether a labelled value is probably a code for missing values.
+    """Return whether a labelled value is probably a code of a missing value.
 
-    Such codes are negative numbers, and the numbers of `COMMON_MISSING_CODES` except for one that
-    continues a scale: 7 is such a code after the labelled numbers 1, 2, 3, but not after
-    1, ..., 6.
+    This is true for negative numbers, and for numbers in `COMMON_MISSING_CODES` that do not
+    continue a scale: with the labelled numbers 1, 2, 3, 7 the result for 7 is True, with 1, 2, ..., 7 it is
+    False.
+
+    Parameters
+    ----------
+    labelled : all labelled values of the column.
     """
     if isinstance(value, str):
         return False
@@ -287,8 +303,9 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 def _unlabelled_between(values: Sequence[Any]) -> int:
     """Return the number of integers without a label between two or three labelled integers.
 
-    Labels only at the ends of a scale, or at its ends and middle, mean that the values between them
-    are valid. With more or fewer labelled values, or one that is not an integer, the result is 0.
+    If only the ends of a scale, or its ends and its middle, have labels, the values between them
+    are valid too. The result is 0 if there are more or fewer labelled values, or if one of them is
+    not an integer.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)
@@ -298,9 +315,9 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
 
 
 def labelled_columns(path: Path) -> dict[str, bool | None]:
-    """Return a mapping from each column to whether it is read as numbers.
+    """Return a mapping from each column of a labelled file to whether its values are numbers.
 
-    That is the case for numeric columns in which only missing values have labels.
+    This is true for numeric columns in which at most missing values have labels.
     """
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
@@ -314,22 +331,25 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
 
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of a Stata, SPSS or SAS file; labelled values are read as labels."""
+    """Yield the named columns of a Stata, SPSS or SAS file; labels replace values that have one.
+
+    A batch has at most ``rows`` rows.
+    """
     what = f"the file {quote_public(path.name)}"
     with closing(_labelled_messages(path, names=list(names), rows=rows)) as messages:
         meta = _meta_of(path, next(messages))
         check_columns(meta.column_names, names)
         if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_RECORD_BYTES:
             raise DataError(
-                f"{what} breaks off within a record of {XPORT_RECORD_BYTES} bytes; copy the"
-                " complete file again"
+                f"{what} is incomplete: it ends within a record of {XPORT_RECORD_BYTES} bytes. Copy"
+                " the complete file again"
             )
         limits = {name: _float_limit(meta, name) for name in names}
         clocks = _clocks(path, meta, names)
         n_rows = 0
         for (count, kinds), payloads in messages:
             n_rows += count
-            # without names, the worker sends one column, only so that its rows can be counted
+            # if no column is requested, the worker sends one column so that rows can be counted
             columns = tuple(
                 _with_labels(_values(kind, payload), meta, name)
                 for kind, payload, name in zip(kinds, payloads, names, strict=False)
@@ -351,7 +371,7 @@ def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
 
 
 def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
-    """Replace values by labels, once per distinct value."""
+    """Return a column in which labels replace the values that have one."""
     import pandas as pd
 
     from engine.records.batches import array_of
@@ -365,18 +385,23 @@ def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
 def _float_limit(meta: Any, name: str) -> int:
     """Return the smallest number from which floats of a column cannot represent all integers.
 
-    Stata has 32-bit floats, and SAS truncates doubles to a column width of 3 to 8 bytes.
+    Stata has 32-bit floats. SAS stores doubles in 3 to 8 bytes and cuts off the last bytes.
     """
     if meta.readstat_variable_types[name] == "float":
         return FLOAT_LIMITS[4]
     width: int = meta.variable_storage_width[name]
     if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
-        return 1 << (8 * width - 11)  # all bits but sign and exponent, and an implicit leading one
+        # of the bits, 1 is the sign and 11 are the exponent; the leading one is not stored
+        return 1 << (8 * width - 11)
     return FLOAT64_INTEGER_LIMIT
 
 
 def _label(meta: Any, name: str, value: Any) -> Any:
-    """Return the label of a value, or the value itself without one; None for a missing value."""
+    """Return the label of a value.
+
+    Without a label, the result is None if the file declares the value as missing, and the value
+    itself otherwise.
+    """
     text = meta.variable_value_labels.get(name, {}).get(value, "")
     if isinstance(text, str) and not text.strip():
         return None if _is_missing(meta, name, value) else value
@@ -384,7 +409,7 @@ def _label(meta: Any, name: str, value: Any) -> Any:
 
 
 def _is_missing(meta: Any, name: str, value: Any) -> bool:
-    """Return whether the file declares a value as missing, by itself or in a range of values."""
+    """Return whether the file declares a value, or a range that contains the value, as missing."""
     if value in meta.missing_user_values.get(name, ()):
         return True
     ranges = meta.missing_ranges.get(name, ())
@@ -399,9 +424,9 @@ def _meta(path: Path) -> Any:
 
 
 def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
-    """Return the metadata message of a labelled file as an object.
+    """Convert the metadata message of a labelled file to an object.
 
-    The message has the labels as pairs (value, label), because JSON keys cannot be numbers.
+    In the message, labels are pairs (value, label), because keys in JSON cannot be numbers.
     """
     labels = {name: dict(pairs) for name, pairs in fields.pop("labels").items()}
     if not all(isinstance(name, str) for name in fields["column_names"]):
@@ -413,7 +438,10 @@ def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
 
 
 def _values(kind: str, payload: bytes) -> pd.Series:
-    """Return a column that the worker sent; `kind` is `JSON` or the type of its numbers."""
+    """Decode a column that the worker sent.
+
+    ``kind`` is `JSON`, or the NumPy type of the numbers in ``payload``.
+    """
     import pandas as pd
 
     return (
@@ -424,7 +452,7 @@ def _values(kind: str, payload: bytes) -> pd.Series:
 
 
 def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
-    """Yield the messages about a labelled file: metadata first, then rows."""
+    """Yield the messages of the worker about a labelled file: first the metadata, then the rows."""
     reader = LABELLED_READERS[path.suffix.lower()]
     return worker_messages(
         path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments
@@ -432,17 +460,17 @@ def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
 
 
 def _missing_options(path: Path) -> dict[str, bool]:
-    """Return the option by which pyreadstat returns values that the file declares as missing.
+    """Return the options by which pyreadstat returns values that the file declares as missing.
 
-    Empty for .por and .xpt files, whose readers do not have this option.
+    The readers of .por and .xpt files do not have this option.
     """
     return {} if path.suffix.lower() in (".por", ".xpt") else {"user_missing": True}
 
 
 SHEET_ENDINGS = (".xlsx", ".xls", ".ods")
-MAX_LISTED_SHEETS = 8  # in an error message
-MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number
-MOST_TEXT = 10_000_000  # maximum characters of a sheet that is read as text
+MAX_LISTED_SHEETS = 8  # largest number of sheets that an error message names
+MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store only 15 digits of a number
+MOST_TEXT = 10_000_000  # largest number of characters of a sheet that is read as text
 LARGE_SHEET_ADVICE = (
     "; a single cell far from the table enlarges the sheet. Delete the rows below and the columns"
     " next to the table, or save it as CSV."
@@ -451,7 +479,7 @@ LARGE_SHEET_ADVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class SheetFile:
-    """One sheet of a workbook with several sheets.
+    """One sheet of a workbook.
 
     Attributes
     ----------
@@ -479,19 +507,22 @@ class SheetFile:
 
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
-    """Return the column names of a sheet, its first row."""
+    """Return the column names of a sheet, which are in its first row."""
     return list(map(_column_name, next(_rows(path, sheet), [])))
 
 
 def sheet_batches(
     path: Path, names: Sequence[str], rows: int, sheet: str | None = None
 ) -> Iterator[Batch]:
-    """Yield the named columns of a sheet; without `sheet`, of the only one that `_rows` accepts."""
+    """Yield the named columns of a sheet in batches of at most ``rows`` rows.
+
+    If ``sheet`` is None, `_rows` selects the sheet.
+    """
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
     positions = [head.index(name) for name in names]
-    # a row whose cells were deleted may still be in the file
+    # rows without values are skipped: a file may still contain rows whose cells were deleted
     records = ([row[i] for i in positions] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
     return (
@@ -500,9 +531,9 @@ def sheet_batches(
 
 
 def visible_sheets(path: Path) -> list[str]:
-    """Return the names of the visible non-empty sheets of a workbook.
+    """Return the names of the visible sheets of a workbook that are not empty.
 
-    If there are none, return the first sheet; if the workbook has a single sheet, return that one.
+    If the workbook has only one sheet, or if all sheets are hidden or empty, return the first one.
     """
     with closing(_sheet_messages(path, None)) as messages:
         chosen: list[str] = next(messages)[0]
@@ -512,12 +543,13 @@ def visible_sheets(path: Path) -> list[str]:
 def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False) -> str:
     """Return a sheet of a workbook as CSV, for public tables such as a data dictionary.
 
-    Empty rows, and empty columns to the right, are left out. Numbers have their shortest exact
-    form.
+    Empty columns to the right are left out. Numbers are written with the fewest digits that
+    determine them.
 
     Parameters
     ----------
-    empty_rows : whether to write empty rows as empty lines, so that line numbers are row numbers.
+    empty_rows : whether empty rows are written as empty lines, so that line numbers equal row
+        numbers. With False, empty rows are left out.
 
     Raises
     ------
@@ -530,7 +562,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
     lines, characters, width = list[list[str]](), 0, 0
     for row in _rows(path, sheet, "save the one to be read as a separate file"):
         cells = list(map(_cell_text, row))
-        filled = max((place for place, cell in enumerate(cells, 1) if cell), default=0)
+        # number of cells up to the last one that is not empty
+        filled = max((column for column, cell in enumerate(cells, 1) if cell), default=0)
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
             raise LimitExceeded(
@@ -548,12 +581,12 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
 
 
 def _cell_text(value: Any) -> str:
-    """Return a cell as the text that is compared with labels."""
+    """Return the value of a cell as the text that is compared with labels."""
     return value.strip() if isinstance(value, str) else text_of(value)
 
 
 def _column_name(value: Any) -> str:
-    """Return a header cell as a column name: "2019" for a number, not "2019.0"."""
+    """Return a cell of the header as a column name; the number 2019.0 becomes "2019"."""
     return header_name(value) if isinstance(value, str) else _cell_text(value)
 
 
@@ -564,19 +597,19 @@ def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
 def _rows(
     path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
 ) -> Iterator[list[Any]]:
-    """Yield the rows of a sheet, the header first.
-
-    Without a name, it is the only sheet, the only visible non-empty one, or the first if all are
-    hidden or empty.
+    """Yield the rows of a sheet, starting with the header.
 
     Parameters
     ----------
-    advice : what to do if the workbook has several sheets; last part of the message.
+    sheet : name of the sheet. With None, it is the only sheet of the workbook, or the only visible
+        sheet that is not empty, or the first sheet if all are hidden or empty.
+    advice : end of the message if several visible sheets are not empty: what to do.
 
     Raises
     ------
     DataError
-        The sheet does not exist, several sheets could be meant, or the sheet has merged cells.
+        The sheet does not exist, no name is given and several visible sheets are not empty, or the
+        sheet has merged cells.
     """
     what, messages = f"the file {quote_public(path.name)}", _sheet_messages(path, sheet)
     with closing(messages):
@@ -584,14 +617,15 @@ def _rows(
         if sheet is not None and len(chosen) != 1:
             raise DataError(
                 f"{what} has no sheet {quote_public(sheet)}{near_matches(sheet, names)}; give the"
-                " name of one"
+                " name of a sheet of this file"
             )
         if len(chosen) != 1:
             listed = ", ".join(map(quote_public, chosen[:MAX_LISTED_SHEETS])) + (
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
-        if merged := next(messages):  # merged cells are empty except for the first
+        # of merged cells only the first one has a value, so the other rows or columns would lack it
+        if merged := next(messages):
             raise DataError(
                 f"{what} has merged cells in its {merged}; unmerge them and fill in every cell"
             )

@@ -1,15 +1,23 @@
 """Worker process of the subprocess readers.
 
-Arguments: a path; "sheet" or the name of a reader of pyreadstat; and the options as JSON.
+The arguments are a path, "sheet" or the name of a reader of pyreadstat, and the options as JSON.
 
-Output: messages, each a line of JSON, some followed by bytes. The parent only parses JSON and
-reads bytes, so the output of a failing worker cannot harm it.
+The worker writes messages. Each message is a line of JSON; bytes follow some messages. The parent
+only parses JSON and reads bytes, so the output of a failing worker cannot harm it.
 
-Messages about a workbook: the candidate sheets with all visible sheets; and, if there is only one
-candidate, where its cells are merged ("header", "rows" or "") and lists of its rows. Messages about
-a labelled file, one of Stata, SPSS or SAS: its metadata and, if rows are requested, the values of
-the named columns, one message per chunk of rows. The last message is null. The exit code is
-`TOO_LARGE` if the memory is exhausted, and 1 after another error.
+The messages about a workbook are
+
+1. the names of the sheets that may be meant, and of all visible sheets,
+2. if only one sheet may be meant: where it has merged cells, "header", "rows" or "",
+3. and lists of its rows.
+
+The messages about a labelled file (of Stata, SPSS or SAS) are
+
+1. its metadata,
+2. if rows are requested: the values of the named columns, one message per chunk of rows.
+
+The last message is null. The exit code is `TOO_LARGE` if the memory is exhausted, and 1 after
+another error.
 """
 
 from __future__ import annotations
@@ -20,9 +28,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-MAX_ADDRESS_SPACE_BYTES = 8_000_000_000  # sufficient for a sheet of the maximum size
-ROWS_PER_MESSAGE = 1_000  # rows of a sheet in one message
-TOO_LARGE = 3
+MAX_ADDRESS_SPACE_BYTES = 8_000_000_000  # sufficient for the largest sheet that Excel allows
+ROWS_PER_MESSAGE = 1_000  # number of rows of a sheet in one message
+TOO_LARGE = 3  # exit code if the memory is exhausted
 SHEET = "sheet"
 META = (
     "column_names",
@@ -33,11 +41,11 @@ META = (
     "missing_user_values",
     "missing_ranges",
 )
-JSON = "json"  # encoding of values without a numeric NumPy type
+JSON = "json"  # name of the encoding of columns that are not numeric NumPy arrays
 
 
 def _send(value: Any, *payloads: bytes) -> None:
-    """Send a message to the parent process: a value as JSON, and the bytes of `payloads`.
+    """Send a message to the parent process: a value as JSON, followed by the bytes of `payloads`.
 
     Dates and times in the value are sent as texts.
     """
@@ -51,19 +59,19 @@ def _send(value: Any, *payloads: bytes) -> None:
 
 
 def _sheet(path: str, sheet: str | None) -> None:
-    """Send the sheets of a workbook that may be meant and, if there is only one, its rows.
+    """Send the messages about a workbook; see the docstring of this module.
 
-    With a name, this is the sheet of that name. Without one, it is the only sheet of the workbook;
-    of several sheets, those that are visible and not empty, or else the first.
+    If ``sheet`` is a name, only the sheet of this name may be meant. If it is None, these sheets
+    may be meant: the only sheet of the workbook; of several sheets, those that are visible and not
+    empty; the first sheet if all are hidden or empty.
 
-    The messages are: the names of these sheets and of all visible ones; "header" if a range of
-    merged cells starts in the first row, "rows" if all start below, "" without merged cells; lists
-    of rows.
+    The message about merged cells is "header" if a merged range starts in the first row, "rows" if
+    all merged ranges start below, and "" if there are none.
     """
     import python_calamine
 
     book = python_calamine.CalamineWorkbook.from_path(path)
-    names = [
+    visible_names = [
         metadata.name
         for metadata in book.sheets_metadata
         if metadata.visible == python_calamine.SheetVisibleEnum.Visible
@@ -73,20 +81,20 @@ def _sheet(path: str, sheet: str | None) -> None:
     elif len(book.sheet_names) == 1:
         chosen = book.sheet_names
     else:
-        chosen = [
-            name for name in names if book.get_sheet_by_name(name).start is not None
-        ] or book.sheet_names[:1]
-    _send([chosen, names])
+        filled = [name for name in visible_names if book.get_sheet_by_name(name).start is not None]
+        chosen = filled or book.sheet_names[:1]
+    _send([chosen, visible_names])
     if len(chosen) != 1:
         return
-    page = book.get_sheet_by_name(chosen[0])
-    first_row = (page.start or (0, 0))[0]
-    merged_rows = [top for (top, _left), _end in page.merged_cell_ranges or ()]
+    table = book.get_sheet_by_name(chosen[0])
+    first_row = (table.start or (0, 0))[0]
+    # first row of each merged range
+    merged_rows = [top for (top, _left), _end in table.merged_cell_ranges or ()]
     if not merged_rows:
         _send("")
     else:
         _send("header" if min(merged_rows) <= first_row else "rows")
-    rows = iter(page.iter_rows())
+    rows = iter(table.iter_rows())
     while chunk := list(islice(rows, ROWS_PER_MESSAGE)):
         _send(chunk)
 
@@ -94,10 +102,15 @@ def _sheet(path: str, sheet: str | None) -> None:
 def _labelled(
     path: str, reader: str, options: dict[str, bool], names: list[str] | None, rows: int
 ) -> None:
-    """Send the metadata of a labelled file and the values of the named columns.
+    """Send the messages about a labelled file; see the docstring of this module.
 
-    No values are sent if `names` is None; if it is empty, those of the first column, so that the
-    parent can count the rows.
+    Parameters
+    ----------
+    reader : name of the reader in pyreadstat.
+    options : keyword arguments of this reader.
+    names : columns whose values are sent; with None no values are sent. If it is empty, the first
+        column is sent, so that the parent can count the rows.
+    rows : largest number of rows in a message.
     """
     import pyreadstat
 
@@ -123,7 +136,7 @@ def _labelled(
 
 
 if __name__ == "__main__":
-    # some operating systems have no resource limits, or do not allow setting them
+    # some operating systems have no resource limits or do not allow setting them
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -138,5 +151,6 @@ if __name__ == "__main__":
         _send(None)
     except MemoryError:
         sys.exit(TOO_LARGE)
-    except Exception:  # its text may contain values of records
+    # the exception is not printed, because its text may contain values of records
+    except Exception:
         sys.exit(1)

@@ -328,6 +328,6 @@ def test_counts_without_schema_rules_are_refused():
     loose = count_marginals(frame[possible], plain, sets, on_refused="drop", ignore=["pid"])
     with pytest.raises(DataError, match="different rules"):
         count_marginals(loose, schema, sets)
-    with pytest.raises(DataError, match="make impossible"):
+    with pytest.raises(DataError, match="declares impossible"):
         Counts.from_tables(schema, {("sex", "age"): np.ones((2, 2), int)})
     assert Counts.from_tables(schema, {("sex", "age"): np.array([[0, 1], [2, 3]])}).records == 6

@@ -307,7 +307,7 @@ LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
     "ends": ({0.0: "none", 10.0: "10 or more"}, [], "between"),
     "middle": ({0.0: "none", 5.0: "half", 10.0: "all"}, [], "between"),
     "twice": ({1.0: "Other", 2.0: "Other", 3.0: "Farmer"}, [], "same label"),
-    "code": ({1.0: "2", 3.0: "x"}, [], "also a value"),
+    "code": ({1.0: "2", 3.0: "x"}, [], "also be a value"),
     "one": ({1.0: "yes"}, [], "only one"),
 }
 

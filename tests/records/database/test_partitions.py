@@ -77,7 +77,7 @@ def test_rows_of_a_person_are_capped_across_partitions() -> None:
     ("error", "words"),
     [
         (type("KilledWorker", (Exception,), {}), "were lost before all"),
-        (ModuleNotFoundError, "lack this library"),
+        (ModuleNotFoundError, "not installed on the Dask workers"),
         (ValueError, r"the Dask frame cannot be read \(ValueError\)"),
     ],
 )
