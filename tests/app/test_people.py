@@ -142,7 +142,7 @@ def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None
     session.run(rows.set_value(2))
     assert "at most 2 of each person will be counted" in session.text().replace("\\", "")
     session.press("undo").go("release").set(step=FILE, ledger_path=str(ledger.path))
-    fill_form(session, records_path=str(panel))
+    session.set(records_how="File on the server").set(records_path=str(panel))
     assert "At most 3 rows per person will count" in session.text()
     assert not any(r.key == "person_how" for r in session.app.radio)
     assert not is_release_disabled(confirm_release(session))

@@ -69,12 +69,13 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
 
     # with records
     visit.press("Next: File")
+    visit.choose("File on the server")
     visit.fill("Records file", str(records))
     visit.press("Next: Who pays")
     visit.fill("Ledger file", str(place))
     visit.fill("Dataset name", "office 2026")
     visit.press("Create ledger and dataset")
-    visit.expect_text("To finish takes, look included")
+    visit.expect_text("Look and remainder together cost")
     visit.press("Next: Look")
     expect(page.get_by_role("button", name="Look: spend")).to_be_disabled()
     visit.fill("to confirm", "office 2026")
@@ -107,7 +108,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("was chosen by A. Reader")
     visit.fill("to confirm", "office 2026")
     page.get_by_role("button", name="Measure the remainder: spend").dblclick()
-    visit.expect_text("For office 2026, '1-way' was chosen")
+    visit.expect_text("was '1-way', after a first look")
     visit.expect_text("as much as this analysis alone")
     visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()

@@ -27,6 +27,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     with visit.run():
         visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
     visit.choose("2. File")
+    visit.choose("File on the server")
     visit.fill("Records file", str(ROOT / "demo_data" / "panel.csv"))
     visit.expect_text("by the column person")
     visit.press("Check the file")

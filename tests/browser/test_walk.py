@@ -65,6 +65,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.check_accessibility("9_rehearsal")
 
     visit.press("Next: File")
+    visit.choose("File on the server")
     visit.fill("Records file", str(ROOT / "demo_data" / "survey.csv"))
     visit.press("Next: Who pays")
     ledger = tmp_path / "budget.ledger"
@@ -209,6 +210,7 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
     visit.press("Next: File")
+    visit.choose("File on the server")
     visit.fill("Records file", str(records))
     visit.press("Next: Who pays")
     visit.fill("Ledger file", str(tmp_path / "people.ledger"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
-FILE, UPLOAD, TABLE = "File on the server", "Upload", "Database"
+UPLOAD, FILE, TABLE = "Upload", "File on the server", "Database"
 # keys of the page state: the last workbook with the names of its sheets, and the uploaded file
 SHEETS, UPLOADED = "records_sheets", "records_upload"
 # what a row of the file is: one record, several records that a column counts, or one record with
@@ -203,9 +204,8 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     tables: tuple[str, ...] = ()
     with show_errors():
         tables = named_sources()
-    kinds = [FILE, UPLOAD, *([TABLE] if tables else [])]
-    if st.session_state.get("records_how") not in kinds:
-        st.session_state.pop("records_how", None)
+    kinds = [UPLOAD, FILE, *([TABLE] if tables else [])]
+    st.session_state["records_how"] = _kind_of_form(kinds)
     kind = st.radio(
         "Records",
         kinds,
@@ -260,7 +260,7 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
     The arguments are those of `source`.
     """
     form = st.session_state
-    kind = form.get("records_how", FILE)
+    kind = _kind_of_form([UPLOAD, FILE, TABLE])
     name = (form.get("records_table") or "") if kind == TABLE else ""
     upload = history.page_state().get(UPLOADED) if kind == UPLOAD else None
     path = (form.get("records_path") or "") if kind == FILE else ""
@@ -280,6 +280,14 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
         sheet=(form.get("records_sheet") or "") if sheets else "",
         sheets=sheets,
     )
+
+
+def _kind_of_form(kinds: Sequence[str]) -> str:
+    """Return the chosen kind of source; by default an upload, or a file if its path was restored."""
+    kind = str(st.session_state.get("records_how"))
+    if kind in kinds:
+        return kind
+    return FILE if st.session_state.get("records_path") else UPLOAD
 
 
 def _hold_upload() -> None:

@@ -151,7 +151,8 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     assert '"snr": 7.0' in note.note
     again = Session().go("coarse").set(coarse_step=PAST, ledger_path=str(ledger.path))
     assert "waits for the remainder" in " ".join(again.app.selectbox(key="coarse_list_1").options)
-    run_finish(again.press("coarse_show").set(records_path=str(records)))
+    again.press("coarse_show").set(records_how="File on the server")
+    run_finish(again.set(records_path=str(records)))
     assert "as much as this analysis alone" in again.text()
     again.press("Past looks")
     assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_list_1").options)
