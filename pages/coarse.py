@@ -96,7 +96,11 @@ def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
     """Draw step 3: the rehearsal on simulated records; return its Python code."""
-    return rehearsal.draw(common, settings, partial(wizard.next_button, FILE, key=STEP))
+
+    def next_button(is_primary: bool) -> None:
+        wizard.next_button(FILE, key=STEP, is_primary=is_primary)
+
+    return rehearsal.draw(common, settings, next_button)
 
 
 def choose_file(common: CommonPlan, _: candidates_form.Settings) -> None:

@@ -13,6 +13,7 @@ from pages.parts.jobs import job_queue, job_widget, plans, private_tempdir, task
 from pages.parts.release import (
     dataset_form,
     records_form,
+    rehearsal_size,
     release_form,
     result_page,
     results_view,
@@ -61,23 +62,27 @@ def rehearse(plan: Plan) -> str:
     Return its Python code.
     """
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
+    limit = rehearsal_size.set_default("rows", plan.schema, plan.max_records)
     rows = int(
-        left.number_input(
-            "Simulated records",
-            1,
-            min(plan.max_records, 2_000_000),
-            10_000,
-            key="rows",
-            persist_state="session",
-        )
+        left.number_input("Simulated records", 1, limit, key="rows", persist_state="session")
     )
     seed = int(
         middle.number_input("Random seed", 0, 2**31 - 1, 1, key="seed", persist_state="session")
     )
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
     with right.container(horizontal=True):
-        buttons.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse")
-        wizard.next_button(FILE, key=STEP)
+        is_done = job_queue.find(key) is not None
+        buttons.button(
+            "Rehearse",
+            start_rehearsal,
+            plan,
+            key,
+            rows,
+            seed,
+            key="rehearse",
+            type="secondary" if is_done else "primary",
+        )
+        wizard.next_button(FILE, key=STEP, is_primary=is_done)
     show_deferred_error("rehearsal")
     published = ("Weights for published tables", publication_weights_form.draw)
     figure_view.folds({"published": published}, arguments=(plan,))

@@ -13,7 +13,7 @@ from pages.parts.coarse import candidates_form, views
 from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.candidates_form import Settings
 from pages.parts.jobs import job_queue, job_widget, private_tempdir, tasks
-from pages.parts.release import results_view
+from pages.parts.release import rehearsal_size, results_view
 from pages.parts.shell import buttons
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.shell.python_script import Script
@@ -37,22 +37,19 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
         job_widget.start(key, function, *arguments, str(file), files=[file])
 
 
-def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]) -> Script | None:
+def draw(
+    common: CommonPlan, settings: Settings, next_button: Callable[[bool], None]
+) -> Script | None:
     """Draw the settings and the results of the rehearsal; return its Python code.
 
-    ``next_button`` draws the button that opens the next step of the wizard.
+    ``next_button`` draws the button that opens the next step; its argument says whether this is the
+    main button.
     """
     left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
-    max_rows = min(common.look.max_records, 2_000_000)
+    look = common.look
+    limit = rehearsal_size.set_default("coarse_rows", look.schema, look.max_records)
     rows = int(
-        left.number_input(
-            "Simulated records",
-            1,
-            max_rows,
-            min(5_000, max_rows),
-            key="coarse_rows",
-            persist_state="session",
-        )
+        left.number_input("Simulated records", 1, limit, key="coarse_rows", persist_state="session")
     )
     seed = int(
         middle.number_input(
@@ -62,10 +59,18 @@ def draw(common: CommonPlan, settings: Settings, next_button: Callable[[], None]
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
     with right.container(horizontal=True):
+        is_done = job_queue.find(key) is not None
         buttons.button(
-            "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse"
+            "Rehearse the look",
+            start_look,
+            common,
+            key,
+            rows,
+            seed,
+            key="coarse_rehearse",
+            type="secondary" if is_done else "primary",
         )
-        next_button()
+        next_button(is_done)
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
     finished_job = job_widget.job(key, label="Rehearsed look")

@@ -32,11 +32,11 @@ def open_step(key: str, title: str) -> None:
     st.session_state[key] = title
 
 
-def next_button(title: str, *, key: str, reason: str = "") -> None:
+def next_button(title: str, *, key: str, reason: str = "", is_primary: bool = True) -> None:
     """Draw the button that opens the step ``title``.
 
     ``reason`` says what is missing before that step, as the end of a sentence; the button is then
-    disabled. Empty if nothing is missing.
+    disabled. Empty if nothing is missing. ``is_primary`` says whether it is the main button.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         buttons.button(
@@ -45,7 +45,7 @@ def next_button(title: str, *, key: str, reason: str = "") -> None:
             key,
             title,
             key=f"{key}_next",
-            type="primary",
+            type="primary" if is_primary else "secondary",
             disabled=bool(reason),
         )
         if reason:

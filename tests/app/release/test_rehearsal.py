@@ -70,3 +70,20 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
     assert "No rehearsal" in session.text()
+
+
+def test_rehearsal_has_records_of_demo_or_expected_records() -> None:
+    session = open_demo("survey", (1,), page="release")
+    rows = session.app.number_input(key="rows")
+    assert rows.value == 944
+    first, following = (
+        next(b for b in session.app.button if b.key == key) for key in ("rehearse", "step_next")
+    )
+    assert (first.proto.type, following.proto.type) == ("primary", "secondary")
+    session.go("release", scale_records=3_000)
+    assert session.app.number_input(key="rows").value == 3_000
+    session.set(rows=500).go("release", scale_records=4_000)
+    assert session.app.number_input(key="rows").value == 500
+    wait(session.press("rehearse"))
+    following = next(b for b in session.app.button if b.key == "step_next")
+    assert following.proto.type == "primary"
