@@ -1,46 +1,47 @@
 """Exact counts computed inside a database: cell codes, GROUP BY and cancellation.
 
-Encoding. `code_of` returns an Ibis expression of the cell codes of one column, with the same codes
-as `Encoder.encode`. Numbers are compared with constants that no SQL parser rounds: integers, fractions
-as quotients of two integers, and decimals as integers in units of their last digit. Texts are
-compared by their bytes, because a collation may treat "f" and "F" as equal. Texts that are numbers,
-and other columns for which SQL has no exact comparison, are encoded by listing their distinct
-values, if there are few. Otherwise `code_of` raises `NotComputableError`, and the rows are fetched
-and counted locally.
+Encoding. `code_of` returns an Ibis expression of the cell codes of one column. These codes equal
+the codes of `Encoder.encode`. Numbers are compared with constants that no SQL parser rounds:
+integers, fractions as quotients of two integers, and decimals as integers in units of their last
+digit. Texts are compared by their bytes, because a collation may treat "f" and "F" as equal. SQL
+has no exact comparison for some columns, for example for numbers that are stored as texts. If such
+a column has few distinct values, these are fetched and encoded in this process. Otherwise `code_of`
+raises `NotComputableError`, and all rows are fetched and counted in this process.
 
-Counting. All queries of one count must read the same rows; otherwise a row that changes between two
-queries would be in contradictory cells of two tables. They therefore read a temporary table of cell
-codes, or a cached one on Spark. If the database cannot create one, a single statement computes all
-counts; the rows are fetched if that would have more than `MAX_SELECTS` SELECTs.
+Counting. All queries of one count must read the same rows. Otherwise a row that changes between two
+queries could be counted in contradictory cells of two tables. Therefore all queries read a
+temporary table of cell codes, or on Spark a cached table. If the database cannot create a temporary
+table, a single statement computes all counts. If this statement would have more than `MAX_SELECTS`
+SELECTs, all rows are fetched.
 
-Contribution bounding. Rows of persons with more rows than the cap are fetched as codes, and
-`contribution_bounding` selects the rows that are counted. All other rows are aggregated in the
-database. This takes several queries, so without a temporary table all rows are fetched.
+Contribution bounding. The rows of persons with more rows than the cap are fetched as cell codes,
+and `contribution_bounding` selects the rows that are counted. The rows of all other persons are
+counted in the database. This requires several queries, so without a temporary table all rows are
+fetched.
 
 Cancellation. While a query runs, a thread reports progress to the listener. If the listener raises
 an exception, the query is cancelled and the exception is raised in the calling thread.
 
-Named sources. The environment variable DP_WORKBENCH_SOURCES holds the path of a TOML file with one
-section per table, so that users select a table by name and never type a secret:
+Named sources. The environment variable DP_WORKBENCH_SOURCES contains the path of a TOML file with
+one section per table. Users select a table by the name of its section and never type a secret:
 
     [census]
     address = "postgres://reader:${CENSUS_PASSWORD}@db.example.org/census"
     table = "people"
     database = "public"
 
-``address`` is an address for `ibis.connect`. ``${NAME}`` is replaced by an environment variable, so
-the file itself needs no secrets. The value is inserted unchanged: a password with / or # must be
-percent-encoded in the variable. ``database`` is the schema or catalogue of the table, if it is not
-the default one.
+``address`` is an address for `ibis.connect`. In the address, ``${NAME}`` is replaced by the value
+of the environment variable NAME, so the file itself needs no secrets. The value is inserted
+unchanged, so a password with / or # must be percent-encoded in the variable. ``database`` is the
+schema or catalogue of the table; it is only needed if this is not the default.
 
-Spark. Ibis converts results of Spark through pandas, which turns integer columns with missing
-values into floats and so changes large integers. This module reads the results as Arrow tables
-instead.
+Spark. Ibis converts results of Spark through pandas. This turns integer columns with missing values
+into floats and so changes large integers. Therefore this module reads the results as Arrow tables.
 
-SQLite. A column may contain values of another type than the declared one: a column of dates or
+SQLite. A column may contain values of another type than the declared type: a column of dates or
 integers may contain any text. Ibis converts complete columns and fails at the first such value.
-This module converts each value separately; a value that does not have the declared type stays
-unchanged, and the encoder gives it a code or refuses it.
+This module converts each value separately. A value that cannot be converted to the declared type is
+passed unchanged to the encoder.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Bat
 
 
 def _fetched_rows(connection: Any, cursor: Any, rows: int) -> list[tuple[Any, ...]]:
-    """Return the next rows of a cursor, with texts that are not UTF-8 as bytes."""
+    """Return the next ``rows`` rows of a cursor; texts that are not UTF-8 are returned as bytes."""
     factory = connection.text_factory
     connection.text_factory = _decoded
     try:
@@ -132,10 +133,13 @@ def _decoded(content: bytes) -> str | bytes:
 
 
 def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
-    """Return the values of a column as an Arrow array if all have its type, otherwise as a list."""
+    """Convert the values of a column of SQLite to its declared type.
+
+    The result is an Arrow array, or a list if a value cannot be converted.
+    """
     converted = [_typed(value, kind) for value in values]
     is_dated = kind.is_date() or kind.is_timestamp()
-    # Arrow would take integers for numbers of days
+    # Arrow would interpret integers as numbers of days
     if is_dated and any(isinstance(value, (int, float)) for value in converted):
         return converted
     try:
@@ -145,9 +149,10 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Convert a value of SQLite to the declared type, or return it unchanged if that fails.
+    """Convert a value of SQLite to the declared type; return it unchanged if this is impossible.
 
-    A number of a decimal column with more decimal places than declared is not rounded to them.
+    A number in a decimal column becomes a Decimal. If it has more decimal places than the column
+    declares, it is not rounded.
     """
     if kind.is_date() or kind.is_timestamp():
         period = read_period(value) if isinstance(value, str) else None
@@ -174,28 +179,32 @@ def _typed(value: Any, kind: Any) -> Any:
 
 
 SPARK_SESSION = "the Spark session"
-# session settings that Ibis changes; they are restored after counting
+# settings of the session that Ibis changes; they are restored after counting
 CHANGED_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")
-MAX_CHAINED_ERRORS = 20  # number of causes of an error that are examined
-# parts of messages by which Spark reports that its session has ended
+MAX_CHAINED_ERRORS = 20  # largest number of causes of an error that are examined
+# if a message of Spark contains one of these texts, the session has ended
 SHUTDOWN_MESSAGES = ("SparkContext was shut down", "stopped SparkContext")
-# parts of the names of Spark's error conditions for a missing or changed table
+# if the name of an error condition of Spark contains one of these words, a table is missing or was
+# changed
 NOT_FOUND_CONDITIONS = ("not_found", "not_exist", "unresolved", "type_mismatch")
 
 
 def is_spark_frame(data: Any) -> bool:
-    """Whether data is a Spark DataFrame."""
+    """Return whether data is a Spark DataFrame."""
     return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "sparkSession")
 
 
 def is_spark_table(data: Any) -> bool:
-    """Whether data is an Ibis table with a Spark backend."""
+    """Return whether data is an Ibis table with a Spark backend."""
     return hasattr(data, "get_backend") and bool(data.get_backend().name == "pyspark")
 
 
 @contextmanager
 def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any]:
-    """Yield a Spark DataFrame as an Ibis table; afterwards restore the settings of the session."""
+    """Yield a Spark DataFrame as an Ibis table; restore the settings of the session at the end.
+
+    ``explain`` returns the message for an exception; see `without_values`.
+    """
     ibis, session = import_optional("ibis", SPARK_SESSION), frame.sparkSession
     name = ibis.util.gen_name("records")
     before = without_values(
@@ -206,7 +215,8 @@ def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any
     try:
         yield without_values(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
     finally:
-        with suppress(Exception):  # the session may have ended
+        # the session may have ended
+        with suppress(Exception):
             session.catalog.dropTempView(name)
             for key, value in before.items():
                 session.conf.set(key, value) if value is not None else session.conf.unset(key)
@@ -225,10 +235,11 @@ def spark_answer(expression: Any) -> pa.Table:
 
 
 def spark_conditions(error: Exception) -> str:
-    """Return the Spark error conditions of an exception and its causes, in lower case.
+    """Return the names of Spark's error conditions of an exception and its causes, in lower case.
 
-    Conditions are used because, unlike messages, they contain no values. "closed" means that the
-    session has ended, "permission" that access was denied; empty for other exceptions.
+    The names are used because they contain no values of records, unlike messages. Two names are
+    added: "closed" if the session has ended, and "permission" if access was denied. The result is
+    "" for exceptions that are not from Spark.
     """
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
         error, AttributeError
@@ -240,10 +251,12 @@ def spark_conditions(error: Exception) -> str:
     cause: Any = getattr(error, "java_exception", error)
     while cause is not None and len(conditions) < MAX_CHAINED_ERRORS:
         name = ""
-        with suppress(Exception):  # only Spark's exceptions have a condition
-            name = cause.getCondition() or ""
+        # only exceptions of Spark have a condition
         with suppress(Exception):
-            if "AccessControl" in cause.getClass().getName():  # an error of the file system
+            name = cause.getCondition() or ""
+        # an exception of the file system
+        with suppress(Exception):
+            if "AccessControl" in cause.getClass().getName():
                 name = "permission"
         with suppress(Exception):
             if any(words in cause.getMessage() for words in SHUTDOWN_MESSAGES):
@@ -254,11 +267,15 @@ def spark_conditions(error: Exception) -> str:
 
 
 def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the rows of an Ibis table on Spark, one partition at a time."""
+    """Yield the named columns of an Ibis table on Spark; one partition at a time is fetched.
+
+    A batch has at most ``rows`` rows.
+    """
     backend, types = table.get_backend(), table.schema().to_pyarrow()
     selection = table.select(list(names) or table.columns[:1])
     frame = without_values(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
-    # Spark returns times with a zone in local time, and Ibis does not show which columns have one
+    # Spark returns times with a time zone in local time. Only the schema of Spark shows which
+    # columns have a time zone; the schema of Ibis does not.
     zoned = {
         field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"
     }
@@ -278,19 +295,23 @@ def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array | list[Any]:
     return pa.array(values, kind) if is_scalar(kind) else list(values)
 
 
-# maximum number of branches of a CASE expression, and of distinct values that are listed
+# largest number of branches of a CASE expression, and of distinct values that are fetched
 MAX_CASE_BRANCHES = 1_000
-MAX_DECIMAL_DIGITS = 18  # decimals in units of their last digit then fit in 64 bits
-HEX_BACKENDS = ("duckdb", "pyspark")  # hex(text) returns the bytes of a text
-DATE_BACKENDS = ("duckdb", "postgres", "pyspark")  # date columns contain only dates
-TIMEZONE_BACKENDS = ("duckdb", "postgres")  # timezone('UTC', moment) returns the time in UTC
-# code of a value that appeared after the distinct values of its column were read
+# decimals with at most this number of digits, in units of their last digit, fit in 64 bits
+MAX_DECIMAL_DIGITS = 18
+# backends in which hex(text) returns the bytes of a text in hexadecimal
+HEX_BACKENDS = ("duckdb", "pyspark")
+# backends in which columns of dates contain only dates
+DATE_BACKENDS = ("duckdb", "postgres", "pyspark")
+# backends in which timezone('UTC', moment) returns a time in UTC
+TIMEZONE_BACKENDS = ("duckdb", "postgres")
+# code of a value that appeared in the table after the distinct values of its column were fetched
 NEW_VALUE_CODE = -1 - len(REASONS)
 _INT64_LIMIT = 2**63
 
 
 class NotComputableError(Exception):
-    """The database cannot compute the cell codes; the rows must be fetched."""
+    """The database cannot compute the cell codes, so the rows must be fetched."""
 
 
 def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[str | None]]) -> Any:
@@ -300,9 +321,9 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     ----------
     column : column of an Ibis table.
     encoder : encoder of its attribute.
-    distinct : function (column, limit) that returns up to `limit` + 1 distinct values of a column.
-        It is called for columns whose values are encoded in this process; more than `limit` values
-        are too many for a CASE expression.
+    distinct : function of a column and a limit that fetches at most `limit` + 1 distinct values. It
+        is called for columns whose values are encoded in this process. If it returns more than
+        `limit` values, the column has too many for a CASE expression.
 
     Raises
     ------
@@ -316,8 +337,9 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         raise NotComputableError
     cases: list[tuple[Any, int]] = [(column.isnull(), encoder.missing)]
     default_code = OUTSIDE if attribute.other is None else encoder.encode(attribute.other)
+    # as decimals, unsigned integers can be compared with negative numbers
     if kind.is_uint64():
-        column = column.cast("decimal(20, 0)")  # allows comparison with negative numbers
+        column = column.cast("decimal(20, 0)")
     if kind.is_null():
         return _int_literal(encoder.missing).cast(np.dtype(encoder.dtype).name)
     if attribute.is_dated:
@@ -370,7 +392,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
             (column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats
         ]
         if encoder.needs_integers:
-            # infinities are outside the domain; only finite numbers can be fractions
+            # infinities must get the code of values outside the domain, not that of fractions
             finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
             cases.append((finite & (column.floor() != column), FRACTION))
         edges = [_exact_literal(edge) for edge in attribute.edges or ()]
@@ -407,7 +429,12 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
 def _date_cases(
     column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]
 ) -> tuple[list[tuple[Any, Any]], Any]:
-    """Return (condition, code) pairs for a column of dates, and the code if no condition is true.
+    """Return the cell codes of a column for an attribute of dates, as cases of a CASE expression.
+
+    Returns
+    -------
+    cases : pairs (condition, code).
+    default_code : code if no condition is true.
 
     Raises
     ------
@@ -435,8 +462,10 @@ def _date_cases(
     if kind.is_timestamp() and kind.timezone is not None:
         if backend_name not in TIMEZONE_BACKENDS:
             raise NotComputableError
-        column = _functions()["timezone"]("UTC", column)  # time in UTC, without a zone
-    # comparisons come first, because special dates such as infinity have no year
+        # the time in UTC, without a time zone
+        column = _functions()["timezone"]("UTC", column)
+    # dates outside the cells are compared first, because special dates such as infinity have no
+    # year, month and day
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
     first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
     step = timedelta(days=1)
@@ -464,12 +493,12 @@ def _date_cases(
 
 
 def _all_distinct(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
-    """Return all distinct values of a column, by the function `distinct` of `code_of`.
+    """Fetch all distinct values of a column with the function `distinct` of `code_of`.
 
     Raises
     ------
     NotComputableError
-        There are more than `MAX_CASE_BRANCHES` values.
+        The column has more than `MAX_CASE_BRANCHES` distinct values.
     """
     values = distinct(column, MAX_CASE_BRANCHES)
     if len(values) > MAX_CASE_BRANCHES:
@@ -484,14 +513,14 @@ def _int_literal(code: Any) -> Any:
 
 
 def as_hex(column: Any) -> Any:
-    """Return the hexadecimal digits of the bytes of each text of a column.
+    """Return an expression of the bytes of each text of a column, in hexadecimal.
 
-    A collation of the database may treat different texts as equal, but not their digits.
+    A collation of the database may treat different texts as equal, but never their bytes.
 
     Raises
     ------
     NotComputableError
-        The backend has no function for this.
+        This module knows no function of the backend for this.
     """
     name, call = column.get_backend().name, _functions()
     if name in HEX_BACKENDS:
@@ -508,7 +537,7 @@ def as_text(column: Any) -> Any:
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Return database functions for which Ibis has no operation."""
+    """Return functions of databases for which Ibis has no operation, by name."""
     import ibis
 
     def hex(text: str) -> str: ...  # type: ignore[empty-body]
@@ -526,7 +555,10 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any:
-    """Return a CASE expression: the code of each text in `codes`, otherwise `default_code`."""
+    """Return a CASE expression of the code of each text in `codes`; others have `default_code`.
+
+    Raises NotComputableError if `codes` has too many texts.
+    """
     if len(codes) > MAX_CASE_BRANCHES + 1:
         raise NotComputableError
     return column.cases(
@@ -538,14 +570,16 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
 def _cell_conditions(
     column: Any, encoder: Encoder, edges: list[Any], largest_inside: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for numbers outside the domain and in each bin but the last.
+    """Return (condition, code) pairs for a column of numbers.
 
-    The conditions are evaluated in order, so the condition of a bin compares with its upper edge
-    only. Numbers that match no condition have the code of `_default_code`.
+    The first condition is true for numbers outside the domain, if these are refused. Then one
+    condition follows for each bin except the last. The conditions are evaluated in this order, so
+    the condition of a bin only compares with the upper edge of the bin. For numbers that meet no
+    condition, `_default_code` returns the code.
 
     Parameters
     ----------
-    edges : edges of the bins, in the unit of the column.
+    edges : edges of the bins, in the unit of the column; not used for an attribute without bins.
     largest_inside : largest number in the last bin.
     """
     attribute = encoder.attribute
@@ -556,17 +590,21 @@ def _cell_conditions(
 
 
 def _default_code(column: Any, encoder: Encoder) -> Any:
-    """Return the code of numbers that match no condition of `_cell_conditions`.
+    """Return the code of numbers that meet no condition of `_cell_conditions`.
 
-    It is the last bin, or the number itself for an attribute of the codes 0 .. size - 1.
+    This is the code of the last bin. For an attribute without bins, whose values are the codes 0 to
+    size - 1, it is the number itself.
     """
     return column.cast("int64") if encoder.attribute.edges is None else encoder.attribute.size - 1
 
 
 def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
-    """Return the ceiling of every edge and the floor of the last one, None without edges.
+    """Return integer edges with which integers are in the same bins.
 
-    For integers n, n < edge is equivalent to n < ceil(edge).
+    Returns
+    -------
+    edges : every edge rounded up, because for integers n < edge is equivalent to n < ceil(edge).
+    largest_inside : last edge rounded down; None if there are no edges.
 
     Raises
     ------
@@ -579,10 +617,11 @@ def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
 
 
 def _has_exact_comparison(column: Any) -> bool:
-    """Whether the database compares numbers with a decimal column exactly.
+    """Return whether numbers can be compared with a decimal column exactly.
 
-    PostgreSQL has decimals of arbitrary precision. Other databases compare decimals as 64-bit
-    integers, in units of the last digit, if these have at most `MAX_DECIMAL_DIGITS` digits.
+    This is always true for PostgreSQL, whose decimals have arbitrary precision. In other databases
+    decimals are compared as 64-bit integers in units of the last digit. This is possible if the
+    decimals have at most `MAX_DECIMAL_DIGITS` digits.
     """
     return (
         column.get_backend().name == "postgres"
@@ -593,12 +632,13 @@ def _has_exact_comparison(column: Any) -> bool:
 def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     """Return (condition, code) pairs for a column of decimals.
 
-    Numbers that match no condition are in the last bin, see `_default_code`.
+    For numbers that meet no condition, `_default_code` returns the code.
     """
     import ibis
 
     edges, cases = encoder.attribute.edges, []
-    if column.get_backend().name == "postgres":  # its decimals include NaN
+    # decimals of PostgreSQL can be NaN
+    if column.get_backend().name == "postgres":
         cases.append((column == ibis.literal("NaN").cast("decimal"), encoder.missing))
     cases += [(condition, encoder.missing) for condition in _missing_decimals(column, encoder)]
     if encoder.needs_integers:
@@ -609,8 +649,8 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
         edge_literals = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cell_conditions(column, encoder, edge_literals, edge_literals[-1])
     scale_factor = 10 ** column.type().scale
-    # decimals have at most MAX_DECIMAL_DIGITS digits: an edge beyond all of them is replaced by a
-    # bound that fits in 64 bits
+    # Decimals have at most MAX_DECIMAL_DIGITS digits. An edge beyond all decimals is replaced by a
+    # bound that is beyond all decimals too, but fits in 64 bits.
     bound = Fraction(10**MAX_DECIMAL_DIGITS)
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]
@@ -621,7 +661,7 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
 
 
 def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
-    """Return conditions that are true for decimals declared as missing values."""
+    """Return conditions on a column of decimals that are true for declared missing values."""
     import ibis
 
     numbers = encoder.missing_decimals
@@ -637,7 +677,10 @@ def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
 
 
 def _exact_literal(number: float) -> Any:
-    """Return a number as a quotient of two integers, which no SQL parser rounds."""
+    """Return an expression that equals a float exactly: a quotient of two integers.
+
+    Raises NotComputableError if one of the integers does not fit in 64 bits.
+    """
     import ibis
 
     numerator, denominator = float(number).as_integer_ratio()
@@ -652,14 +695,14 @@ def _exact_literal(number: float) -> Any:
 
 
 def _is_integer_label(label: str) -> bool:
-    """Whether a label is the text of a 64-bit integer."""
+    """Return whether a label is the decimal text of a 64-bit integer."""
     if not label.removeprefix("-").isdecimal() or not label.isascii() or len(label) > 20:
         return False
     return str(int(label)) == label and -_INT64_LIMIT <= int(label) < _INT64_LIMIT
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return (number, code) pairs for the labels, and texts that mean missing, that are numbers.
+    """Return (number, code) for each label, and each text that means missing, that is a number.
 
     Raises
     ------
@@ -682,22 +725,26 @@ def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
 def _by_distinct(
     texts: Any, encode: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
 ) -> dict[str, int]:
-    """Return a mapping from each distinct text of a column to its code by `encode`."""
+    """Fetch the distinct texts of a column; return a mapping from each text to ``encode`` of it."""
     return {value: encode(value) for value in _all_distinct(texts, distinct) if value is not None}
 
 
-POLL_INTERVAL_S = 0.2  # between two progress reports, and between two attempts to cancel
+# seconds between two progress reports, and between two attempts to cancel
+POLL_INTERVAL_S = 0.2
 COUNTING_TEXT = "counting in the database"
 
 
 @contextmanager
 def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[ProgressMonitor | None]:
-    """Report progress while a database computes; cancel its queries if the listener raises.
+    """Report progress during the block; cancel the queries of a database if the listener raises.
 
-    Yields the `ProgressMonitor` to which the block reports its progress, or None without a
-    listener. The monitor calls the listener from a separate thread until the block ends and, if the
-    block raised no exception, then once from the calling thread. An exception of the listener is
-    raised when the monitor is called next, and at the end of the block.
+    Until the block ends, the listener is called from a separate thread. After a block without an
+    exception it is called once more, from the calling thread. An exception of the listener is
+    raised in the calling thread, at the next call of the monitor or at the end of the block.
+
+    Yields
+    ------
+    `ProgressMonitor` to which the block reports its progress; None without a listener.
     """
     if listener is None:
         yield None
@@ -720,16 +767,16 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
 
 
 class ProgressMonitor:
-    """Repeat the last progress report to a listener from a separate thread.
+    """Reporter that calls a progress listener at regular intervals from a separate thread.
 
-    Calling the monitor sets the fraction and text of the next reports. The call raises the
-    exception of the listener, if there was one.
+    Calling the monitor with a fraction and a text sets what it reports from now on. If the listener
+    has raised an exception, this call raises the same exception.
 
     Attributes
     ----------
     latest : fraction and text of the next report.
-    n_reports : number of reports since the start.
-    listener_error : exception that the listener raised, or None.
+    n_reports : number of reports so far.
+    listener_error : exception that the listener raised; None if it raised none.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -753,7 +800,8 @@ class ProgressMonitor:
                 except BaseException as error:
                     self.listener_error = error
             if self.listener_error is not None:
-                # called at every interval, because a call between two queries cancels neither
+                # `stop` is called at every interval, because a call between two queries has no
+                # effect
                 with suppress(Exception):
                     stop()
 
@@ -762,12 +810,13 @@ class ProgressMonitor:
 def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
     """Yield a function that cancels the running queries of the connection.
 
-    On Spark, it cancels only those of this thread. It has no effect if the backend does not support
-    cancellation.
+    On Spark, the function cancels only the queries of this thread. It does nothing if the backend
+    does not support cancellation.
     """
     if backend.name == "pyspark":
         context, tag = backend._session.sparkContext, f"counted-{threading.get_ident()}"
-        with suppress(Exception):  # the next query reports a closed session
+        # if the session is closed, the next query reports it
+        with suppress(Exception):
             context.addJobTag(tag)
         try:
             yield lambda: context.cancelJobsWithTag(tag)
@@ -783,10 +832,10 @@ def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
 SQL_TYPES = {"int32": "INTEGER", "int64": "BIGINT"}
 MAX_TABLES_PER_QUERY = 32
 MAX_TABLES_OF_FIRST_QUERY = 8
-# if more progress reports are made during one query, the next query counts fewer tables
+# if progress was reported more often than this during a query, the next query counts fewer tables
 MAX_REPORTS_PER_QUERY = 4
-MAX_RESULT_COLUMNS = 1_000  # columns per result row; PostgreSQL allows 1,664
-# backends with temporary tables, created by a statement or by Ibis
+MAX_RESULT_COLUMNS = 1_000  # largest number of columns of a result; PostgreSQL allows 1,664
+# backends that have temporary tables or, for Spark, cached tables
 TEMPORARY_TABLE_BACKENDS = ("duckdb", "postgres", "pyspark")
 GROUPING_SETS_BACKENDS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
 DATABASE_SUBJECT = "the database"
@@ -814,29 +863,33 @@ _ERROR_TEXTS = {
         *NOT_FOUND_CONDITIONS,
     ): "no longer has this table or some of its columns; check the table and count again",
 }
-MAX_SELECTS = 400  # SELECTs in one UNION; SQLite allows 500
-# matches the bytes, in hexadecimal, of texts such as "7.0" and "1.2E+11", which
-# `contribution_bounding` rewrites or refuses as identifiers
+MAX_SELECTS = 400  # largest number of SELECTs in one UNION; SQLite allows 500
+# pattern of texts such as "7.0" and "1.2E+11", whose bytes are given in hexadecimal;
+# `contribution_bounding` rewrites or refuses such identifiers
 HEX_NUMBER_PATTERN = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED_CODES = range(MISSING, MISSING - len(REASONS), -1)
-# columns of queries: identifier of the person and its key for GROUP BY, number of rows or records,
-# whether the row has no refused value
+# Names of columns in queries: identifier of the person; key of the person for GROUP BY; number of
+# rows or records; whether the row has no refused value.
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
-_TableRequest = tuple[Names, list[str]]  # attribute set, columns of its codes
-_CellCounts = tuple[Names, np.ndarray, np.ndarray]  # attribute set, flat cell indices, counts
+# attribute set, and the columns with the cell codes of its attributes
+_TableRequest = tuple[Names, list[str]]
+# attribute set, indices of cells in the flat table, and the counts of these cells
+_CellCounts = tuple[Names, np.ndarray, np.ndarray]
 
 
 def is_table(data: Any) -> bool:
-    """Whether data is an Ibis table."""
+    """Return whether data is an Ibis table."""
     return type(data).__module__.startswith("ibis.") and hasattr(data, "get_backend")
 
 
 def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
-    """Count an Ibis table in its database and add the counts to a tally.
+    """Count an Ibis table in its database and add the counts to a tally of `marginals`.
 
     Returns
     -------
-    Whether the rows were counted; if False, nothing was added and the caller must fetch the rows.
+    bool
+        True if the rows were counted. False if the database cannot count them; then nothing was
+        added, and the caller must fetch the rows.
     """
     with cancel_on_stop(data.get_backend(), check_callback(progress)) as monitor:
         return _count_in_database(tally, data, monitor)
@@ -845,14 +898,21 @@ def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
 def fit_in_database(
     data: Any, encoders: Sequence[Encoder], most: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
-    """Count the rows of an Ibis table that fit each encoder, and its most frequent refused values.
+    """Count in its database how many values of each column of an Ibis table fit the encoder.
+
+    Parameters
+    ----------
+    encoders : one encoder per column; the name of its attribute is the name of the column.
+    most : largest number of refused values that are returned per column.
 
     Returns
     -------
-    For each encoder a pair. First a mapping from the code of each reason to its number of refused
-    rows, and from 0 to the number of rows in any cell; then a mapping from at most `most` refused
-    values that are not missing to their numbers of rows. None if the database cannot compute the
-    codes, so that the rows must be fetched.
+    None if the database cannot compute the codes, so that the rows must be fetched. Otherwise a
+    list of one pair per encoder:
+
+    rows_by_code : code of a reason -> number of refused rows; 0 -> number of rows in any cell.
+    rows_by_value : refused value -> number of rows, for the most frequent refused values that are
+        not missing.
     """
     import ibis
 
@@ -901,12 +961,12 @@ def fit_in_database(
 
 
 def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -> bool:
-    """Count an Ibis table with a monitor of its progress; see `count_in_database`."""
+    """Count an Ibis table and report progress to a monitor; see `count_in_database`."""
     import ibis
 
     encoders = tally.encoders
     if tally.cap is not None:
-        # which rows of a person are selected depends on all attributes of the schema
+        # the selection of rows per person depends on all attributes of the schema
         encoders = [Encoder(attribute=attribute) for attribute in tally.schema.attributes]
     names = [encoder.attribute.name for encoder in encoders]
     check_columns(list(data.columns), names if tally.cap is None else [*names, tally.cap.column])
@@ -920,7 +980,8 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
             person_columns = _person_columns(data[tally.cap.column], tally.cap.column)
     except NotComputableError:
         return False
-    if not codes:  # a SELECT needs at least one column
+    # a SELECT needs at least one column
+    if not codes:
         codes = {"c": ibis.literal(0, "int64")}
     columns = [f"c{names.index(name)}" for name in tally.names]
     code_table = data.select(**codes, **person_columns)
@@ -947,8 +1008,8 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
 def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> None:
     """Count all requested tables with one SQL statement and add the counts to a tally.
 
-    Used without a temporary table: one statement reads the same rows for all tables, even if the
-    database table changes meanwhile.
+    This function is used if there is no temporary table. One statement reads the same rows for all
+    tables, even if the database table changes while they are counted.
     """
     import ibis
 
@@ -963,9 +1024,9 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     good, parts = table.filter(table[_GOOD]), list[Any]()
 
     def add_part(subset: Any, cell: Any) -> None:
-        """Add a SELECT to the statement: the sum of `_ROWS` over `subset` for each value of `cell`.
+        """Add a SELECT of the sum of `_ROWS` over the rows of `subset` with each value of `cell`.
 
-        Its result rows have the position of the SELECT in the column "part".
+        In the result of the statement, the column "part" contains the number of the SELECT.
         """
         cells = subset.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(subset[_ROWS])})
         parts.append(
@@ -974,17 +1035,21 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
             )
         )
 
+    # part 0: counted and refused records
     add_part(table, table[_GOOD].ifelse(1, 0))
+    # one part per column: refused records by reason
     for column in columns:
         refused_rows = table.filter(table[column] < 0)
         add_part(refused_rows, refused_rows[column])
     sets = [names for names in tally.tables if names]
     column_of = dict(zip(tally.names, columns, strict=True))
+    # one part per requested table
     for names in sets:
         cell = good[column_of[names[0]]].cast("int64")
         for name in names[1:]:
             cell = cell * tally.schema[name].size + good[column_of[name]]
         add_part(good, cell)
+    # last part: numbers of rows with small and with large counts
     if weight is not None:
         add_part(good.mutate(**{_ROWS: unit}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
     answer = _fetched(ibis.union(*parts))
@@ -1012,7 +1077,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
 
 
 def _has_numbers_as_text(table: Any) -> bool:
-    """Return whether an identifier is a text such as "7.0" or "1.2E+11".
+    """Return whether some person identifier is a text such as "7.0" or "1.2E+11".
 
     `contribution_bounding` rewrites or refuses such identifiers, so the rows must be fetched.
     """
@@ -1035,12 +1100,12 @@ def _count_tables(
 
     Parameters
     ----------
-    table : table of cell codes that does not change.
-    columns : columns of the table, one per name of the tally.
-    answer_sets : function that runs one query for several tables: `_one_by_one` for a temporary
-        table, `_grouping_sets` for a cached one.
+    table : snapshot of the cell codes, which does not change.
+    columns : columns of the snapshot, one per name of the tally.
+    answer_sets : function that counts several tables with one query: `_one_by_one` if the snapshot
+        is a temporary table, `_grouping_sets` if it is a cached table of Spark.
     """
-    # a query to a temporary table is quick, because the table contains the computed cell codes
+    # queries of a temporary table are quick, because it contains the computed cell codes
     is_quick = answer_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
     counted = _add_refused(tally, table, columns, weight)
@@ -1053,7 +1118,7 @@ def _count_tables(
     n_counted = 0
     batch_size = MAX_TABLES_PER_QUERY
     if is_quick and monitor is not None:
-        # the time of the first query determines the size of the next one
+        # the first query counts few tables; its time determines how many the next query counts
         batch_size = min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
@@ -1066,17 +1131,20 @@ def _count_tables(
         n_counted += len(batch)
         if monitor is not None:
             monitor(n_counted / len(sets), COUNTING_TEXT)
-            if is_quick:  # for other backends smaller batches mean more scans
+            # on Spark smaller batches would only cause more scans
+            if is_quick:
                 batch_size = _next_batch_size(batch_size, monitor.n_reports - reports_before)
 
 
 def _next_batch_size(batch_size: int, n_reports: int) -> int:
-    """Return how many tables the next query counts, so that each takes a few progress reports.
+    """Return how many tables the next query counts.
+
+    The number is chosen such that a few progress reports are made during each query.
 
     Parameters
     ----------
-    batch_size : number of tables of the last query.
-    n_reports : how often progress was reported, at regular intervals, during the last query.
+    batch_size : number of tables that the last query counted.
+    n_reports : number of progress reports, at regular intervals, during the last query.
     """
     if n_reports > MAX_REPORTS_PER_QUERY:
         return max(1, batch_size // 2)
@@ -1086,9 +1154,17 @@ def _next_batch_size(batch_size: int, n_reports: int) -> int:
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
-    """Add the numbers of counted and of refused records to the tally; return the first number.
+    """Add the numbers of counted and of refused records to the tally.
 
     A row with an invalid value in the count column is one refused record.
+
+    Parameters
+    ----------
+    weight : name of the count column of ``table``; None without a count column.
+
+    Returns
+    -------
+    Number of counted records.
     """
     import ibis
 
@@ -1117,10 +1193,10 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
 
 
 def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
-    """Return an expression for the number of rows with the code `NEW_VALUE_CODE` in a column.
+    """Return an expression of the number of rows that have the code `NEW_VALUE_CODE` in a column.
 
-    A value of such a row appeared after the distinct values of its column were read. The row has
-    no valid code, so the caller refuses to count.
+    Such a row contains a value that appeared after the distinct values of the column were fetched.
+    The value has no valid code, so the caller must raise an error.
     """
     import ibis
 
@@ -1132,7 +1208,7 @@ def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
 
 
 def _fetch_totals(table: Any, totals: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values of aggregates of a table, such as sums; keys are names of the aggregates."""
+    """Fetch the values of named aggregates of a table, such as sums."""
     values_by_name: dict[str, int] = {}
     for start in range(0, len(totals), MAX_RESULT_COLUMNS):
         row = _fetched(
@@ -1153,10 +1229,16 @@ def _one_by_one(
     weight: str | None,
     n_records: int,
 ) -> Iterator[_CellCounts]:
-    """Yield the non-empty cells of several tables, from one statement with a GROUP BY per table.
+    """Yield the cells that are not empty of several tables, counted by one statement.
 
-    A result row has two integers only, so that little is transferred: the number of a non-empty
-    cell, where cells are numbered consecutively over all tables, and its count.
+    The statement has one GROUP BY per table. A row of its result consists of only two integers, so
+    that little data is transferred: the number of a cell and its count. The cells of all tables are
+    numbered consecutively.
+
+    Parameters
+    ----------
+    weight : name of the count column of ``table``; None without a count column.
+    n_records : number of counted records, which is at least every count.
     """
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
@@ -1181,16 +1263,21 @@ def _one_by_one(
 
 
 def _integer_type(largest: int) -> str:
-    """Return an integer type for numbers from 0 to `largest`."""
+    """Return "int32" if it can represent the numbers from 0 to `largest`, otherwise "int64"."""
     return "int32" if largest < 2**31 else "int64"
 
 
 def _grouping_sets(
     schema: Schema, table: Any, requests: Sequence[_TableRequest], weight: str | None, _counted: int
 ) -> Iterator[_CellCounts]:
-    """Yield the non-empty cells of several tables, from one scan by GROUPING SETS if supported.
+    """Yield the cells that are not empty of several tables, counted by one scan if possible.
 
-    One scan is used because, without a temporary table, each scan computes the cell codes again.
+    If the backend supports GROUPING SETS, one query with one scan counts all tables, because each
+    scan may compute the cell codes again. Otherwise there is one query per table.
+
+    Parameters
+    ----------
+    weight : name of the count column of ``table``; None without a count column.
     """
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
@@ -1212,7 +1299,7 @@ def _grouping_sets(
         f"GROUP BY GROUPING SETS ({groups})",
         {**{column: table[column].type() for column in used}, "counted": "int64"},
     )
-    # a result row has codes in exactly the columns of its grouping set
+    # a row of the result has codes exactly in the columns of its table, and nulls elsewhere
     has_code = np.stack([np.asarray(answer[column].is_valid()) for column in used], axis=1)
     for names, columns in requests:
         rows_of_set = answer.filter(
@@ -1233,15 +1320,19 @@ def _flat_cells(
 
 
 def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
-    """Return the rows of persons with at most k rows; fetch the rows of all other persons.
+    """Count the rows of persons with more than k rows in this process.
 
-    The fetched rows are added to the `PersonCap` of the tally, which selects k rows per person, and
-    the selected rows to its tables. Rows without a person are added to its refused rows.
+    These rows are fetched, the `PersonCap` of the tally selects k rows per person, and the selected
+    rows are added to the tables of the tally. Rows without a person are added to its refused rows.
+
+    Returns
+    -------
+    Table of the rows of all other persons, which the caller counts in the database.
     """
     import ibis
 
     cap, with_person = tally.cap, table.filter(table[_PERSON].notnull())
-    # each row with the number of rows of its person
+    # a column with the number of rows of the person is added
     sized = with_person.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
     within_cap = sized.filter(sized[_ROWS] <= cap.rows)
     over_cap = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
@@ -1270,9 +1361,9 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
 
 
 def _person_columns(column: Any, name: str) -> dict[str, Any]:
-    """Return two columns as Ibis expressions: the person identifier, and its key for GROUP BY.
+    """Return two Ibis expressions by name: the person identifier, and its key for GROUP BY.
 
-    The key of a text is its bytes, because a collation may treat different texts as equal.
+    The key of a text consists of its bytes, because a collation may treat different texts as equal.
 
     Raises
     ------
@@ -1285,11 +1376,12 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
     if kind.is_string():
         column = column.nullif("")
         return {_PERSON: column, _KEY: as_hex(column)}
-    if kind.is_floating() or kind.is_decimal():  # `contribution_bounding` checks for fractions
+    # `contribution_bounding` must check whether floats and decimals have fractions
+    if kind.is_floating() or kind.is_decimal():
         raise NotComputableError
     if not kind.is_integer() and not kind.is_null():
         raise DataError(
-            f"the person column {name!r} has the type {kind}; it must contain integers or texts."
+            f"the person column {name!r} has the type {kind}, but must contain integers or texts."
             " Cast it to text in a view"
         )
     return {_PERSON: column, _KEY: column}
@@ -1297,10 +1389,13 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
 
 @contextmanager
 def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCounts]] | None]]:
-    """Yield a snapshot of a table of cell codes, and the function that counts tables in it.
+    """Yield a snapshot of a table of cell codes, which does not change while tables are counted.
 
-    The snapshot is a temporary table, or a cached table on Spark. If the database allows neither,
-    yield the table itself and None.
+    Yields
+    ------
+    snapshot : temporary table, or on Spark a cached table; the table itself if the database cannot
+        create a snapshot.
+    answer_sets : function that counts tables from the snapshot; None if there is no snapshot.
     """
     import ibis
 
@@ -1310,7 +1405,8 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
         try:
             yield cached, _grouping_sets
         finally:
-            with suppress(Exception):  # the end of the session drops it, too
+            # if this fails, the table is removed at the end of the session
+            with suppress(Exception):
                 cached.release()
         return
     if not _create_temporary_table(backend, name, table):
@@ -1324,14 +1420,15 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
         )
         yield snapshot, _one_by_one
     finally:
-        with suppress(Exception):  # the end of the connection drops it, too
+        # if this fails, the table is removed at the end of the connection
+        with suppress(Exception):
             backend.raw_sql(f'DROP TABLE "{name}"')
 
 
 def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
-    """Create a temporary table of cell codes; return whether that succeeded.
+    """Create a temporary table from a query; return whether this succeeded.
 
-    If the database itself fails, the following queries report its error.
+    Errors are not reported: if the database itself fails, the next query reports its error.
     """
     if backend.name not in TEMPORARY_TABLE_BACKENDS:
         return False
@@ -1343,7 +1440,10 @@ def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
 
 
 def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (name, up to `most` + 1 distinct values) of each text or integer column of a table."""
+    """Yield (name, at most `most` + 1 distinct values) for each named column of texts or integers.
+
+    Names of other columns, and names that the table does not have, are skipped.
+    """
     for name in names:
         kind = data[name].type() if name in data.columns else None
         if kind is not None and (kind.is_string() or kind.is_integer()):
@@ -1363,9 +1463,10 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 
 
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
-    """Run an SQL statement and return its result; `types` are the types of its columns.
+    """Run an SQL statement and return its result.
 
-    Without `types`, Ibis would create a view to infer them.
+    ``types`` maps the columns of the result to their types, because Ibis would create a view in the
+    database to infer them.
     """
     return _fetched(
         without_values(
@@ -1388,7 +1489,7 @@ def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return a message for a database error by its exception types, or an empty text.
+    """Return a message for an exception of a database of a known type; "" for other types.
 
     The text of the exception is not used, because it may contain values of records.
     """
@@ -1402,13 +1503,16 @@ def describe_error(error: Exception) -> str:
 
 
 SOURCES_VARIABLE = "DP_WORKBENCH_SOURCES"
-SECTION_KEYS = {"address": True, "table": True, "database": False}  # key -> is required
+SECTION_KEYS = {"address": True, "table": True, "database": False}  # key -> whether it is required
 _ENVIRONMENT_REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """Named table of the settings file; its address may contain a secret and is never shown."""
+    """Named table of the settings file.
+
+    The address may contain a secret, so it is never shown.
+    """
 
     name: str
     address: str = field(repr=False)
@@ -1420,7 +1524,7 @@ class _Source:
         return f"the source {quote_public(self.name)}"
 
     def connected(self) -> Any:
-        """Return an Ibis connection; errors do not show the address."""
+        """Return a new Ibis connection to the database; errors do not show the address."""
         unset = [
             name for name in _ENVIRONMENT_REFERENCE.findall(self.address) if name not in os.environ
         ]
@@ -1435,21 +1539,21 @@ class _Source:
 
 
 def named_sources() -> tuple[str, ...]:
-    """Return the names of the sources in the settings file, in its order.
+    """Return the names of the sources in the settings file, in the order of the file.
 
-    Empty without a settings file. Raises DataError if the file is malformed.
+    The result is empty if there is no settings file. Raises DataError if the file is malformed.
     """
     return tuple(_settings())
 
 
 def named_table(name: str) -> Any:
-    """Return a named source as an Ibis table with a new connection.
+    """Return the table of a named source, as an Ibis table with a new connection.
 
     Raises
     ------
     DataError
-        The settings are malformed or do not contain the name, an environment variable of the
-        address is not set, or the database or table is not reachable.
+        The settings file is malformed or does not contain the name; an environment variable of the
+        address is not set; or the database or the table cannot be reached.
     """
     sources = _settings()
     if name not in sources:
@@ -1460,7 +1564,7 @@ def named_table(name: str) -> Any:
             " sources"
         )
         raise DataError(
-            f"the settings of this machine name no source {quote_public(name)}{suggestion}"
+            f"the settings of this machine contain no source {quote_public(name)}{suggestion}"
         )
     source = sources[name]
     connection = source.connected()
@@ -1472,7 +1576,7 @@ def named_table(name: str) -> Any:
 
 
 def _settings() -> dict[str, _Source]:
-    """Return a mapping from names to sources, read from the settings file; empty without a file."""
+    """Read the settings file; return a mapping from name to source, empty if there is no file."""
     path = os.environ.get(SOURCES_VARIABLE, "").strip()
     if not path:
         return {}
@@ -1493,8 +1597,8 @@ def _settings() -> dict[str, _Source]:
             )
         ):
             raise DataError(
-                f"the section {quote_public(name)} of {what} must hold texts: address, table and,"
-                " if needed, database"
+                f"the section {quote_public(name)} of {what} is malformed; give texts for the keys"
+                " address, table and, if needed, database, and no other keys"
             )
         sources[name] = _Source(name=name, **section)
     return sources

@@ -1,9 +1,9 @@
 """Readers of records: data frames, files of all formats, folders and database tables.
 
-`read_batches` yields small batches of the needed columns from any supported data. Memory is
-limited: batches have fewer rows if there are more columns, and Arrow and Parquet files that would
-decompress to too many bytes are refused. A folder, or a pattern such as "data/*.csv", is read as
-one source; the reader of each file depends on its ending (`FILE_KINDS`).
+`read_batches` yields small batches of the requested columns of any supported data. It needs a
+limited amount of memory: the more columns are requested, the fewer rows a batch has, and Arrow and
+Parquet files that would decompress to too many bytes are refused. A folder, or a pattern such as
+"data/*.csv", is read as one source; the ending of each file determines its reader (`FILE_KINDS`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ if TYPE_CHECKING:
 
 
 MAX_LINE_CHARS = 4_000_000
-MAX_INDENT_BYTES = 1_024  # the first character of a JSON file comes within this many bytes
+# Number of bytes at the start of a JSON file that are read to find its first character.
+MAX_INDENT_BYTES = 1_024
 JSON_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
@@ -85,7 +86,7 @@ def arrow_schema(path: Path) -> pa.Schema:
 
 
 def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of an Arrow or Feather file.
+    """Return the named columns of an Arrow or Feather file in batches of at most ``rows`` rows.
 
     Raises
     ------
@@ -102,43 +103,45 @@ def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
 
 
 def _check_arrow_file(path: Path) -> None:
-    if path.stat().st_size:  # an empty file cannot be mapped, and has no batches
+    # an empty file cannot be mapped to memory, and has no batches
+    if path.stat().st_size:
         with pa.memory_map(str(path)) as file:
             check_arrow(file, path.name)
 
 
 def _arrow_reader(path: Path) -> Any:
-    """Return an Arrow reader for a file with a footer that lists its batches, or for a stream."""
+    """Return an Arrow reader of a file in the file format or the stream format of Arrow."""
     source = pa.memory_map(str(path))
     is_file = is_arrow_file(source)
     source.seek(0 if is_file else arrow_start(source.read(len(MAGIC))))
     file = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-    _ = file.schema.names  # decoded now, so that invalid names raise here
+    # decode the names now, so that an invalid name raises its error here
+    _ = file.schema.names
     return file
 
 
 def json_names(path: Path) -> list[str]:
-    """Return the keys of the first `LINES` objects of a JSON file, in order of occurrence."""
+    """Return the keys of the first `LINES` objects of a JSON file, in the order of occurrence."""
     return list(dict.fromkeys(key for _, row in islice(_json_objects(path), LINES) for key in row))
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the values of the named keys of all objects of a JSON file.
 
-    An object without a key has a missing value.
+    If an object lacks a key, its value is missing. A batch has at most ``rows`` objects.
 
     Raises
     ------
     DataError
-        The file is not valid, an object has a named key twice, or no object has a named key in a
-        file that is not empty.
+        The file is not valid JSON; or an object contains a named key twice; or the file has
+        objects, but none of them contains one of the named keys.
     """
     seen_keys: set[str] = set()
 
     def values() -> Iterator[list[Any]]:
-        for place, row in _json_objects(path):
+        for position, row in _json_objects(path):
             if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
-                where = f"{place} of the file {quote_public(path.name)}"
+                where = f"{position} of the file {quote_public(path.name)}"
                 raise DataError(
                     f"{where} has the key {quote_public(min(repeated))} twice; write each once"
                 )
@@ -154,15 +157,15 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
 
 
 class _DuplicateKeys(dict[str, Any]):
-    """JSON object with duplicate keys."""
+    """JSON object that contains a key more than once; `duplicate_keys` has these keys."""
 
     duplicate_keys: set[str]
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the (key, value) pairs of a JSON object as a dictionary.
+    """Convert the (key, value) pairs of a JSON object to a dictionary.
 
-    If a key occurs twice, the dictionary is a `_DuplicateKeys`, which names such keys.
+    The result is a `_DuplicateKeys` if a key occurs more than once.
     """
     value = dict(pairs)
     if len(value) == len(pairs):
@@ -174,9 +177,10 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, object) for each object of a JSON file, one per line or all in one array.
+    """Yield (position, object) for each object of a JSON file.
 
-    The place, such as "line 3" or "object 3", is for messages.
+    The file has one object per line, or one array of objects. The position is text for messages,
+    such as "line 3" or "object 3".
     """
     what = f"the file {quote_public(path.name)}"
     raw, file = without_values(lambda: open_decompressed(path), what)
@@ -186,19 +190,19 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
         elements = _json_array(file, what) if is_array else _json_lines(file, what)
-        for place, value in guard_batches(elements, what):
+        for position, value in guard_batches(elements, what):
             if not isinstance(value, dict):
                 advice = (
-                    "write an array of objects only"
+                    "write an array that contains only objects"
                     if is_array
-                    else "write one per line, or one array of them"
+                    else "write one object per line, or one array of objects"
                 )
-                raise DataError(f"{place} of {what} is not a JSON object; {advice}")
-            yield place, value
+                raise DataError(f"{position} of {what} is not a JSON object; {advice}")
+            yield position, value
 
 
 def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) for each line that is not blank; the value is None if it is not JSON."""
+    """Yield (position, value) for each line that is not blank; None for a line that is not JSON."""
     for number, line in enumerate(read_lines(file, MAX_LINE_CHARS, what), start=1):
         if not line.strip():
             continue
@@ -210,13 +214,15 @@ def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place, object) for each element of a JSON array, which is read block by block.
+    """Yield (position, object) for each element of a JSON array, which is read block by block.
 
-    For an element that is not a valid object, yields (place, None); the caller then stops.
+    For an element that is not a valid object, (position, None) is yielded; the caller must then
+    stop the iteration.
     """
     json_decoder = json.JSONDecoder(object_pairs_hook=_json_object)
     utf8_decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    text, at = "", 0  # text of the blocks that were read, and the position up to which it is parsed
+    # text of the blocks that were read, and index of its first character that is not parsed yet
+    text, at = "", 0
     number, is_complete = 0, False
 
     def read_block() -> bool:
@@ -227,7 +233,7 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
         return bool(block)
 
     def next_character() -> str:
-        """Return the next character that is not blank; empty at the end of the file."""
+        """Move to the next character that is not blank and return it; "" at the end of the file."""
         nonlocal at
         while True:
             at = JSON_BLANKS.match(text, at).end()  # type: ignore[union-attr]  # the pattern also matches the empty text
@@ -238,16 +244,18 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 
     next_character()
     while not is_complete:
-        at += 1  # skip the bracket or comma
+        # skip the bracket or comma before the element
+        at += 1
         number += 1
-        place = f"object {number:,}"
-        if (character := next_character()) == "]" and number == 1:  # an empty array
+        position = f"object {number:,}"
+        # an empty array
+        if (character := next_character()) == "]" and number == 1:
             break
         is_object = character == "{"
         while is_object:
             try:
                 value, at = json_decoder.raw_decode(text, at)
-                yield place, value
+                yield position, value
                 break
             except RecursionError:
                 is_object = False
@@ -255,14 +263,16 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
                 # the object may continue in the next block
                 is_object = len(text) - at <= MAX_LINE_CHARS and read_block()
         if not is_object:
-            yield place, None
+            yield position, None
         separator = next_character()
         if separator not in (",", "]"):
-            raise DataError(f"{what} ends early or is not valid JSON after {place}; write it again")
+            raise DataError(
+                f"{what} ends early or is not valid JSON after {position}; write it again"
+            )
         is_complete = separator == "]"
     at += 1
     if next_character():
-        raise DataError(f"{what} continues after its array; write one array of objects")
+        raise DataError(f"{what} has content after its array; write only one array of objects")
 
 
 PARQUET_BATCH_BYTES = 64_000_000
@@ -283,12 +293,12 @@ def _parquet_file(place: Path, **options: Any) -> Any:
 
 
 def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield the named columns of a Parquet file.
+    """Yield the named columns of a Parquet file in batches of at most ``rows`` rows.
 
     Raises
     ------
     LimitExceeded
-        A column of a row group decompresses to too many bytes.
+        A column of a row group decompresses to more than `CHUNK_BYTES` bytes.
     """
     what = f"the file {quote_public(path.name)}"
     with without_values(lambda: _parquet_file(path), what) as file:
@@ -297,9 +307,9 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
         for name in names:
             if pa.types.is_nested(fields.field(name).type):
                 raise DataError(
-                    f"the column {quote_public(name)} of {what} contains lists or structures; it"
-                    " must have one value per row. Save it as a plain column, or leave it out of"
-                    " the schema"
+                    f"the column {quote_public(name)} of {what} contains lists or structures, but"
+                    " must have one value per row. Save the column with one value per row, or leave"
+                    " it out of the schema"
                 )
         texts = [name for name in names if _is_text(fields.field(name).type)]
         metadata, needed = file.metadata, set(names)
@@ -311,13 +321,14 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
             check_group_size(
                 max((row_group.column(i).total_uncompressed_size for i in positions), default=0)
             )
-    # Texts remain dictionary-encoded, so that a text that occurs in many rows is in memory once.
-    # A small buffer makes the reader load one page at a time instead of a complete column chunk.
+    # Texts remain dictionary-encoded, so that memory holds a text once even if many rows have it. A
+    # small buffer makes the reader load one page at a time instead of a complete column chunk.
     buffer = max(2**12, min(2**20, PARQUET_BATCH_BYTES // max(1, len(names))))
     with without_values(
         lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what
     ) as file:
-        # one row group at a time, because a reader of several retains the buffers of all of them
+        # each row group has its own iterator, because an iterator over several row groups retains
+        # the buffers of all of them
         groups = (
             file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names))
             for group in range(metadata.num_row_groups)
@@ -332,7 +343,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_group_size(size: int) -> None:
-    """Raise LimitExceeded if a row group of a Parquet file takes too many bytes in memory."""
+    """Raise LimitExceeded if ``size``, the bytes of a row group in memory, is too large."""
     if size > CHUNK_BYTES:
         raise LimitExceeded(
             f"a row group of the file decompresses to {size:,} bytes; at most {CHUNK_BYTES:,} are"
@@ -340,8 +351,9 @@ def check_group_size(size: int) -> None:
         )
 
 
-# column name -> whether the column is numeric, or None if its type is unknown
+# mapping from column name to whether the column is numeric; None if its type is unknown
 ColumnKinds = dict[str, bool | None]
+# value in a folder name that means a missing value
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -351,8 +363,9 @@ class FileKind:
 
     Attributes
     ----------
-    columns : function from a path to its columns and whether each is numeric.
-    batches : function (path, column names, maximum rows per batch) that yields the rows.
+    columns : function that returns the columns of a file and whether each is numeric.
+    batches : function of path, column names and largest number of rows per batch that yields the
+        rows of a file in batches.
     """
 
     columns: Callable[[Path], ColumnKinds]
@@ -360,7 +373,7 @@ class FileKind:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is numeric."""
+    """Return whether an Arrow type is numeric."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
@@ -404,15 +417,16 @@ TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CS
 
 
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
-    """Yield every file of a path, folder or pattern with its columns.
+    """Yield (file, columns) for a file, for every file in a folder, or for every file of a pattern.
 
-    A folder name such as sex=F adds the column "sex". If `path` is a single file with an ending
-    that is not in `FILE_KINDS`, nothing is yielded.
+    A folder name such as sex=F adds the column "sex". If `path` is a single file whose ending is
+    not in `FILE_KINDS`, nothing is yielded.
 
     Raises
     ------
     DataError
-        A file in a folder, or of a pattern, has such an ending; or a file cannot be read.
+        A file cannot be read; or a file in a folder or of a pattern has an ending that is not in
+        `FILE_KINDS`.
     """
     for file in _matching_files(path):
         if (kind := _file_kind(file)) is not None:
@@ -422,12 +436,12 @@ def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
 def file_batches(
     path: Path, names: Sequence[str], rows: int, only: Path | None = None
 ) -> Iterator[Batch]:
-    """Yield the named columns of a file, all files in a folder, or all files of a pattern.
+    """Return the named columns of a file, of all files in a folder, or of all files of a pattern.
 
     Parameters
     ----------
-    rows : maximum number of rows per batch.
-    only : one of these files, if only that file is to be read.
+    rows : largest number of rows per batch.
+    only : file to read; None reads all files.
 
     Raises
     ------
@@ -447,9 +461,10 @@ def file_batches(
 def _batches_of_files(
     path: Path, files: Sequence[Path], names: Sequence[str], rows: int
 ) -> Iterator[Batch]:
-    """Yield the rows of several files, one after the other; every file must have all columns.
+    """Yield the rows of several files, one file after the other.
 
-    A folder name between `path` and a file, such as sex=F, is a constant column of that file.
+    Every file must have all named columns. The name of a folder between `path` and a file, such as
+    sex=F, gives that file the column "sex", which has the value "F" in all rows.
     """
     readers = [_supported_file_kind(file) for file in files]
     for done, (file, reader) in enumerate(zip(files, readers, strict=True)):
@@ -472,7 +487,7 @@ def _batches_of_files(
 
 
 def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
-    """Return a mapping from column to value, from folder names such as sex=F above a file."""
+    """Return a mapping from column to value for the folders above a file with names like sex=F."""
     if not path.is_dir():
         return {}
     pairs = [part.split("=", 1) for part in file.relative_to(path).parent.parts if "=" in part]
@@ -483,11 +498,11 @@ def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
 
 
 def _matching_files(path: Path) -> list[Path]:
-    """Return the files of a path, folder or pattern, sorted by name."""
+    """Return the file at a path, or all files in a folder or of a pattern, sorted by name."""
     if path.is_file():
         return [path]
     if path.is_dir():
-        # writers store metadata in files and folders whose names start with . or _
+        # programs that write folders of records store metadata under names that start with . or _
         visible = (
             file
             for file in path.rglob("*")
@@ -498,7 +513,7 @@ def _matching_files(path: Path) -> list[Path]:
 
 
 def _supported_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths that are files, sorted; raise DataError at the first unsupported ending."""
+    """Return the paths that are files, sorted; raise DataError if the ending of one is unknown."""
     files = []
     for path in paths:
         if path.is_file():
@@ -542,22 +557,26 @@ SOURCE_KINDS = (
     " table, dataset, stream or generator of batches, or the path of a file, a folder or a"
     f" pattern, with names that end in one of {ENDINGS}"
 )
+# backends for which Ibis fetches rows through pandas
 READ_BY_PANDAS = (
     "mysql",
     "singlestoredb",
     "impala",
-)  # backends of Ibis that fetch rows through pandas
+)
 
-_BYTES_PER_VALUE = 16  # a short text or two integers; long texts are dictionary-encoded
+# Estimated bytes of a value in memory: a short text or two integers. Long texts are
+# dictionary-encoded.
+_BYTES_PER_VALUE = 16
 
 
 def as_source(data: Any) -> Any:
-    """Convert data that can be read only once, or not directly, to an Arrow stream or a frame.
+    """Convert data that `read_batches` cannot read directly to an Arrow stream.
 
-    Generators and objects with the Arrow stream interface are converted to a `RecordBatchReader`,
-    and a Polars LazyFrame is collected. Other data is returned unchanged.
+    These are generators, a Polars LazyFrame and other objects with the Arrow stream interface.
+    Other data are returned unchanged.
     """
-    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars LazyFrame
+    # a Polars LazyFrame
+    if hasattr(data, "collect") and hasattr(data, "collect_schema"):
         data = without_values(
             lambda: data.collect(engine="streaming"), f"the {type(data).__name__}"
         )
@@ -576,16 +595,17 @@ def as_source(data: Any) -> Any:
 
 
 def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> Iterator[Batch]:
-    """Yield the named columns of `data` in batches; other columns are ignored.
+    """Return an iterator over the named columns of `data` in batches; other columns are not read.
 
     Parameters
     ----------
-    only : a single file of `data` to read.
+    only : if `data` is the path of a folder or a pattern, the only file to read; None reads all
+        files.
 
     Raises
     ------
     DataError
-        The data cannot be read, or a name does not match exactly one column.
+        The data cannot be read, or not exactly one column has one of the names.
     LimitExceeded
         A batch of a file would decompress to too many bytes.
     """
@@ -614,23 +634,26 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
     data = as_source(data)
     if isinstance(data, pa.RecordBatchReader):
         return _stream(data, names, rows)
-    raise DataError(f"the records are given as {type(data).__name__}; give {SOURCE_KINDS}")
+    raise DataError(f"the records have the type {type(data).__name__}; give {SOURCE_KINDS}")
 
 
 def column_names(data: Any) -> ColumnKinds:
-    """Return a mapping from each column to whether it is numeric, None if its type is unknown.
+    """Return a mapping from each column of data to whether it is numeric; see `column_kinds`.
 
-    Of several files, the first one is used. See `column_kinds`.
+    If the data consist of several files, these are the columns of the first file.
     """
     return next((columns for _, columns in column_kinds(data)), {})
 
 
 def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """Yield each file of data, or None for data in memory, with its columns.
+    """Yield the columns of each file of data, or of data that are not files.
 
-    The columns are a mapping from the name to whether the column is numeric, or None if its type is
-    unknown. The mapping is empty for data that does not list its columns. It depends on no value of
-    a record; for JSON files, it has the keys of the first `LINES` objects.
+    Yields
+    ------
+    file : path of the file; None for data that are not files.
+    columns : name -> whether the column is numeric; None if its type is unknown. The mapping is
+        empty for data that do not list their columns. For a JSON file it contains the keys of the
+        first `LINES` objects. It does not depend on values of records.
     """
     if isinstance(data, (str, Path)):
         yield from file_columns(Path(data))
@@ -648,13 +671,14 @@ def _columns(data: Any) -> ColumnKinds:
     if isinstance(data, SheetFile):
         return dict.fromkeys(sheet_names(Path(data.path), data.sheet))
     schema = getattr(data, "schema", None)
-    if callable(schema) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
+    # a table of Ibis
+    if callable(schema) and hasattr(data, "to_pyarrow_batches"):
         schema = without_values(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
     return column_types(schema) if isinstance(schema, pa.Schema) else {}
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a pandas type is numeric."""
+    """Return whether a pandas type is numeric."""
     arrow = getattr(kind, "pyarrow_dtype", None)
     return kind.kind in "iuf" if arrow is None else is_number(arrow)
 
@@ -666,13 +690,17 @@ def _is_pandas(data: Any) -> bool:
 
 
 def _dataset_type() -> Any:
-    from pyarrow.dataset import Dataset  # imports pandas, too
+    # imported here because this module also imports pandas
+    from pyarrow.dataset import Dataset
 
     return Dataset
 
 
 def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
-    """Return an Arrow stream of the batches or tables of a generator; all need the same columns."""
+    """Return an Arrow stream of the batches or tables that a generator yields.
+
+    All of them must have the same columns.
+    """
 
     def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
@@ -683,7 +711,7 @@ def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
 
     first = without_values(lambda: next(parts, None), "the generator")
     if not isinstance(first, (pa.RecordBatch, pa.Table)):
-        raise DataError(f"the records are given as {type(parts).__name__}; give {SOURCE_KINDS}")
+        raise DataError(f"the records have the type {type(parts).__name__}; give {SOURCE_KINDS}")
     schema = first.schema
     record_batches = (batch for part in chain([first], parts) for batch in batches_of(part))
     return pa.RecordBatchReader.from_batches(schema, guard_batches(record_batches, "the generator"))
@@ -718,10 +746,10 @@ def _stream(reader: pa.RecordBatchReader, names: Sequence[str], rows: int) -> It
 
 
 def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """Yield batches of an Ibis table, or of another table with `to_pyarrow_batches`.
+    """Yield batches of an Ibis table, or of another object with the method `to_pyarrow_batches`.
 
     Integer and decimal columns that Ibis would read as floats are read as texts and parsed. Errors
-    of the table are replaced, so that no message contains a value of the records.
+    of the table are replaced by errors that contain no values of records.
     """
     what = f"the {type(data).__name__}"
     if hasattr(data, "columns") and hasattr(data, "select") and names:
@@ -752,10 +780,10 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
 
 def _readable_columns(data: Any, names: Sequence[str]) -> Any:
-    """Return the named columns of an Ibis table; return any other data unchanged.
+    """Select the named columns of an Ibis table; return any other data unchanged.
 
-    Without names, return one column, so that rows can be counted. Columns of texts on PostgreSQL
-    are cast to type text, which removes the padding of char(n).
+    If there are no names, one column is selected, so that rows can be counted. On PostgreSQL,
+    columns of texts are cast to the type text, which removes the padding of char(n).
 
     Raises
     ------
@@ -787,9 +815,10 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
 
 
 def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
-    """Return the integer and decimal columns that Ibis would fetch as floats, with their types.
+    """Return name -> Arrow type of the integer and decimal columns that Ibis would fetch as floats.
 
-    Ibis reads some backends through pandas, where a missing value turns integers into floats.
+    For some backends Ibis fetches rows through pandas, in which a missing value turns the integers
+    of a column into floats.
     """
     if not hasattr(data, "get_backend") or data.get_backend().name not in READ_BY_PANDAS:
         return {}
@@ -802,7 +831,7 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse texts to numbers of an Arrow type, without ".0" at their ends: "7.0" as "7"."""
+    """Parse texts as numbers of an Arrow type; ".0" at the end of a text is ignored."""
     import pyarrow.compute as pc
 
     return pc.replace_substring_regex(texts, r"\.0+$", "").cast(kind)
@@ -819,7 +848,7 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     from pyarrow.dataset import FileFragment, IpcFileFormat, ParquetFileFragment
 
     check_columns(data.schema.names, names)
-    # a scanner expands complete row groups, so their size is checked before it starts
+    # the scanner decompresses complete row groups, so their sizes are checked before it starts
     width = sum(_width(data.schema.field(name).type) for name in names)
     for fragment in guard_batches(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
@@ -839,7 +868,7 @@ def _check_arrow(fragment: FileFragment) -> None:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return the approximate number of bytes of a value in memory."""
+    """Return the approximate number of bytes of a value of an Arrow type in memory."""
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:

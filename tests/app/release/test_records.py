@@ -108,7 +108,7 @@ def test_configured_database_table_is_counted_in_place(
     exec(session.app.code[0].value, {})
     assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     settings.write_text("[census]\n")
-    assert "must hold texts" in session.set(step=FILE).app.error[0].value
+    assert "is malformed" in session.set(step=FILE).app.error[0].value
 
 
 @pytest.mark.parametrize(
