@@ -9,7 +9,7 @@ only:
 
     `reduce_workload`     eliminates attributes with uniform optimal weights in closed form
     `Frame`               represents the queries on one attribute by a few functions of its cells;
-                          the rest of the queries contributes one number (a pinching)
+                          what these functions do not represent adds one number (a pinching)
     `Excitations`         any workload: dense matrices on sets of attributes
     `SymmetricPairs`      permutation-symmetric workloads of single attributes and pairs: block
                           diagonalization by the symmetric group
@@ -35,10 +35,11 @@ error than
 
     (sum over blocks of T_k)^2.
 
-Optimal weights for each single block would give a larger value, but only for plans whose cost is
-the sum of the costs of the blocks; here all blocks have the same mu.  It is a product of weights of
-the attributes, equal for equivalent attributes.  The search starts at uniform weights, and every
-step moves the weights of an attribute to the costs of its cells under the optimal plan for mu.
+All blocks have the same mu here.  Different weights for every block would give a larger value, but
+it would be a bound only for plans whose cost is the sum of the costs of their blocks.  mu is a
+product of weights of the attributes, with equal weights for equivalent attributes.  The search
+starts at uniform weights; every step moves the weights of an attribute towards the costs of its
+cells under the optimal plan for mu.
 """
 
 from __future__ import annotations
@@ -107,24 +108,28 @@ from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
 from engine.workload import Workload
 
-# largest number of query coefficients of a part that `largest_entry_bound` includes
+# `largest_entry_bound` leaves out parts of query groups with more coefficients than this
 MAX_BOUND_ENTRIES = 40_000_000
 # largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15
-# limits of this search after its first step: evaluated nuclear norms, and floating-point operations
+# largest number of nuclear norms and of floating-point operations of that search; its first step is
+# always made
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
-# largest number of residual coordinates for which a sum of Kronecker products becomes one matrix
+# a sum of Kronecker products is formed as one matrix up to this number of residual coordinates
 MAX_DIMENSION = 1_000
-# relative gain of the bound in one step below which this search ends
+# the search of `independent_bound` ends when a step raises the bound by less than this share
 MIN_GAIN = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Norm:
-    """The nuclear norm of one factor as a function of the weights of its cells.
+    """The nuclear norm of one factor of a Gram as a function of the weights of its cells.
 
-    ``rows`` are G^(1/2) L with the residual Gram G of the factor and its lift L, shape (rank,
-    cells).
+    Attributes
+    ----------
+    axes : axes of the factor in its residual space.
+    sizes : number of cells of each axis.
+    rows : G^(1/2) L with the residual Gram G and the lift L of the factor, shape (rank, cells).
     """
 
     axes: Axes
@@ -139,9 +144,10 @@ class _Norm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T, and the shares of the cells in it.
 
-        ``weights`` has one array of weights of cells per axis, shape (n_i,).  The share of a cell
-        is proportional to its weight times its privacy cost under the optimal strategy; shares are
-        summed to one array per axis, shape (n_i,), with sum 1, or all 0 if the norm is 0.
+        ``weights`` has one array per axis, shape (n_i,); the weight of a cell is their product.  The
+        share of a cell is proportional to its weight times its privacy cost under the optimal
+        strategy.  Shares are returned summed along all other axes: one array per axis, shape (n_i,)
+        with sum 1; or all 0 if the norm is 0.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -174,9 +180,12 @@ class _IntervalNorm:
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T and the shares of the cells, see `_Norm.at`."""
+        """Return a lower bound on the nuclear norm T and the shares of the cells, as `_Norm.at`.
+
+        The bound is 0 if a weight is below the minimum of `engine.residuals.intervals.evaluate`.
+        """
         (mass,) = weights
-        # `evaluate` raises weights below the minimum, so its norm is not that of these weights
+        # `evaluate` would raise small weights and return the norm of the raised weights
         if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
@@ -199,14 +208,15 @@ class _LevelNorm:
         return 1e4 * sum(self.problem.tree.counts)
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T and shares of the cells, see `_Norm.at`.
+        """Return a lower bound on the nuclear norm T and shares of the cells, as `_Norm.at`.
 
-        The shares are the weights, so that the search for weights leaves them as they are.
+        The shares returned are the weights, so that the search does not change them.  The bound is 0
+        if the weight of an area is below the minimum of `LevelProblem.root_bound`.
         """
         (mass,) = weights
         total = float(mass.sum())
         areas = self.problem.tree.area_sums(mass)[-1]
-        # `root_bound` raises weights below the minimum, so its norm is not that of these weights
+        # `root_bound` would raise small weights and return the norm of the raised weights
         if areas.min() < MIN_AREA_SHARE * total / len(areas):
             return 0.0, [mass / total]
         norm = self.problem.root_bound(areas / total) * math.sqrt(total)
@@ -218,7 +228,8 @@ def independent_bound(parts: Decomposition) -> float:
 
     The bound holds for all plans that measure the residual spaces independently.
     """
-    # attributes are equivalent if they have equal sizes, centers and (subworkload, axis) pairs
+    # Attributes are equivalent, and get the same role, if they have equal sizes and centers and occur
+    # on the same axes of the same subworkloads.
     usage: dict[str, list[tuple[int, int]]] = {}
     for space, (k, _) in parts.spaces.items():
         for axis, name in enumerate(space):
@@ -232,7 +243,8 @@ def independent_bound(parts: Decomposition) -> float:
         roles[name] = numbers.setdefault(key, len(numbers))
         if roles[name] == len(sizes):
             sizes.append(sub.sizes[axis])
-    # (subworkload, roles of its attributes) -> factor of its nuclear norm, summed over equal blocks
+    # For every pair (subworkload, roles of its attributes), the factor of its nuclear norm, summed
+    # over all residual spaces with this pair.
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
     for space, (k, scale) in parts.spaces.items():
         block_key = (k, tuple(roles[name] for name in space))
@@ -248,8 +260,7 @@ def independent_bound(parts: Decomposition) -> float:
         if not total > best * (1.0 + MIN_GAIN):
             break
         best = total
-        # T is homogeneous of degree 1/2 in the weights, so the ratio of weighted cost to weight is
-        # squared
+        # T grows with the root of the weights, so the ratio of weighted cost to weight is squared
         weights = [
             w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
             for w, cost in zip(weights, weighted_costs, strict=True)
@@ -263,16 +274,17 @@ def _step(
     norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
-    """Return the sum of the nuclear norms T of all blocks, and the weighted costs of the cells.
+    """Return the sum of the nuclear norms T of all blocks, and the weighted cost of every cell.
 
     The weighted cost of a cell is its weight times its privacy cost under the optimal plan for the
-    weights.  ``weights`` and the result have one array of shape (n,) per class of equivalent
-    attributes.
+    weights.
 
     Parameters
     ----------
     blocks : mapping from (subworkload, roles of its attributes) to the factor of its nuclear norm.
-    norms : terms of every subworkload, see `_norms`.
+    norms : result of `_norms` for every subworkload.
+    weights : weights of cells, one array of shape (n,) per role.  The weighted costs have the same
+        form.
     """
     terms_of_blocks = []
     for (k, roles), scale in blocks.items():
@@ -287,7 +299,8 @@ def _step(
                 ]
             values.append(value)
             costs.append(costs_by_role)
-        # the squares of the terms add up because all terms share one strategy
+        # the squared norms of the terms are added up: all terms are answered by one strategy, and its
+        # error is at least the sum of their lower bounds
         squared = math.fsum(values)
         terms_of_blocks.append(
             (scale * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
@@ -304,10 +317,11 @@ def _step(
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
 ) -> list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]:
-    """Return terms (coefficient, norms) whose sum is a lower bound on a subworkload's squared T.
+    """Return terms (coefficient, norms) that give a lower bound on the squared T of a subworkload.
 
-    A term is its coefficient times the squares of its norms.  A Gram that is a Kronecker product or
-    is formed as a matrix has one term; other Grams have one per Kronecker product of their sum.
+    The bound is the sum over the terms of the coefficient times the product of the squared norms.
+    There is one term if the Gram is a Kronecker product or is formed as one matrix; otherwise there
+    is one term per Kronecker product in the Gram.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -345,36 +359,40 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# weights of an attribute's total relative to its queries, one per starting point of the search
+# every value gives one starting point of the search: the weight of an attribute's total relative to
+# its other queries
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
-# order of the largest matrix at every level of the search
+# order of the largest matrix in every stage of the search
 MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
-# ratio of the orders of consecutive levels
+# ratio of the matrix orders of consecutive stages
 ORDER_GROWTH = 2.6
-# time to compute a bound with its gradient, relative to the bound alone
+# computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# share of the time left after the starting points, for the search with the smallest matrices
+# share of the time after the starting points that the first stage, with the smallest matrices, gets
 FIRST_LEVEL_SHARE = 0.4
-# share of the remaining time for the search over weights that are not products
+# share of the remaining time that the search over weights that are not products gets
 COMPOSITION_SHARE = 0.1
-# steps of each search with larger matrices
+# largest number of search steps in each stage after the first
 HIGHER_LEVEL_STEPS = 20
-# norm of the coupling of the constant to other functions, relative to the trace of the Gram, that
-# counts as 0
+# the coupling of the constant to other functions counts as 0 if its norm is below this share of the
+# trace of the Gram
 NEGLIGIBLE_COUPLING = 1e-12
-# smallest square root of a cell's weight, relative to the largest; functions are divided by it
+# Square roots of weights are raised to at least this share of the largest root, because functions are
+# divided by them.
 MIN_ROOT_RATIO = 1e-5
-# role of attributes -> square roots of the weights of their cells, shape (n,)
+# mapping from roles of attributes to the square roots of the weights of their cells, shape (n,)
 Roots = Mapping[Role, Array]
 
 
 class Model:
-    """The nuclear norm as a function of product weights, for fixed numbers of basis functions.
+    """The nuclear norm of a workload as a function of product weights.
+
+    Queries on an attribute are represented by a fixed number of functions of its cells.
 
     Parameters
     ----------
     linked_queries : the workload, reduced to its free attributes.
-    counts : for every link the largest number of basis functions per attribute.
+    counts : for every link of ``linked_queries``, the largest number of functions per attribute.
     """
 
     def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
@@ -384,9 +402,10 @@ class Model:
         ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
-        """Return the nuclear norm of a link with at most k functions per attribute.
+        """Return the object that computes the nuclear norm of a link, with k functions per attribute.
 
-        Symmetry is used if there is any, because it makes the matrices smaller.
+        If the link is invariant under permutations of its attributes, a class is used that exploits
+        this with smaller matrices.
         """
         functions = {
             name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
@@ -394,8 +413,8 @@ class Model:
         }
         terms = symmetric_terms(self.linked_queries, link)
         if terms is None:
-            # with several functions, `Excitations` includes parts on several attributes, which
-            # `SymmetricProducts` omits
+            # `SymmetricProducts` leaves out parts on several attributes, so `Excitations` is used if
+            # there are such parts and more than one function
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
             orders = product_orders(self.linked_queries, link) if few_functions else None
@@ -411,11 +430,14 @@ class Model:
     def value(
         self, s: Roots, basis_functions: Mapping[Role, Array], derivative: bool = True
     ) -> tuple[float, dict[Role, Array]]:
-        """Return a lower bound on the nuclear norm, and its derivative with respect to s.
+        """Return a lower bound on the nuclear norm, and its derivative with respect to ``s``.
 
-        ``s`` maps roles to the square roots of the weights of cells, shape (n,), and
-        ``basis_functions`` maps them to functions of the cells, shape (n, k).  The derivative is a
-        mapping like ``s``; without ``derivative`` it is empty.
+        Parameters
+        ----------
+        s : mapping from roles to the square roots of the weights of cells, shape (n,).
+        basis_functions : mapping from roles to functions of the cells, shape (n, k).
+        derivative : if False, the second result is an empty mapping; otherwise it has the form of
+            ``s``.
         """
         state = State(self.linked_queries, s, basis_functions, derivative)
         link_values = [link.value(state) for link in self.links]
@@ -436,7 +458,10 @@ class Model:
 
 
 class FunctionCounts:
-    """Numbers of basis functions per attribute for a limit on the order of matrices."""
+    """Chooses how many functions represent the queries on an attribute, for matrices of limited order.
+
+    ``linked_queries`` is the workload, reduced to its free attributes.
+    """
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
         self.sizes = [
@@ -458,18 +483,18 @@ class FunctionCounts:
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return the largest number of basis functions per attribute, one number per link.
+        """Return for every link the largest number of functions per attribute, at least 1.
 
-        It is at least 1, and the largest number for which no matrix has more than about ``order``
-        rows.  For a permutation-symmetric link without products on pairs it is the number of cells.
+        With this number no matrix has more than about ``order`` rows.  For links that are invariant
+        under permutations and have no products on pairs, it is the number of cells.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # products of two attributes give matrices of k^2 rows for k functions; other queries
-            # on pairs give one row per query, so that all functions fit
+            # With k functions, products on two attributes give matrices with k^2 rows.  Other queries
+            # on pairs give one row per query for any number of functions.
             has_products = any(len(keys) == 2 for keys in terms.pair)
             return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1
@@ -486,16 +511,16 @@ class FunctionCounts:
 
 
 def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
-    """Return, by role, a basis of the functions on the cells of an attribute, shape (n, n).
+    """Return for every role a basis of the functions on the cells of an attribute, shape (n, n).
 
-    ``s`` are the square roots of the weights of cells.  Columns are in order of importance for the
-    nuclear norm; the first one is constant.
+    ``s`` holds the square roots of the weights of the cells.  The columns are sorted by their
+    importance for the nuclear norm, most important first; the first column is constant.
     """
     out = {}
     for role, root in s.items():
         H = gram(linked_queries, role) * root[:, None] * root
-        # The first function, s in these coordinates, is the constant.  The second is the part of
-        # its image under H that is orthogonal to it.
+        # The first function is the constant; multiplied by s it is s itself.  The second function is
+        # the component of H s that is orthogonal to s.
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
         first = (
@@ -506,7 +531,8 @@ def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
         fixed = np.column_stack(first)
         projector = np.eye(len(root)) - fixed @ fixed.T
         _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
-        # eigenvalues ascend: reverse the order and drop the fixed functions, of eigenvalue 0
+        # Eigenvalues ascend, so the order is reversed.  The first functions have the eigenvalue 0
+        # here, so that they come first in U and are dropped.
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
         out[role] = np.column_stack([fixed, others]) / root[:, None]
     return out
@@ -527,26 +553,27 @@ def gram(linked_queries: LinkedQueries, role: Role) -> Array:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
                 families.append(contract(linked_queries.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:
-        # divided by the trace, because the bound may also depend on a family of few queries
+        # divided by the trace, so that a family with few queries has the same influence
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
 
 def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
-    """Return the starting points of the search: square roots of weights of cells by role, (n,).
+    """Return the starting points of the search for weights of cells.
 
-    The first one has uniform weights; the others have, for one of the `TOTAL_WEIGHTS` each, the
-    weights that are optimal for every attribute alone.
+    A starting point maps roles to square roots of weights, shape (n,).  The first has uniform
+    weights.  Each of the others belongs to one of the `TOTAL_WEIGHTS` c and has the weights that are
+    optimal for the queries on a single attribute and its total with weight c.
     """
     grams = {role: gram(linked_queries, role) for role in linked_queries.sizes}
     out = [{role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}]
     for c in TOTAL_WEIGHTS:
         roots = {}
         for role, G in grams.items():
-            if not np.trace(G) > 0.0:  # joint parts whose mean over the other attributes is 0
+            if not np.trace(G) > 0.0:  # the mean of all queries over other attributes is 0
                 roots[role] = out[0][role]
                 continue
-            # the optimal dual weights for the queries on one attribute and its total with weight c
+            # optimal dual weights for the queries on this attribute and its total with weight c
             problem = DualProblem(
                 lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean())
             )
@@ -558,7 +585,10 @@ def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
 
 
 def normalize_roots(s: Array) -> Array:
-    """Return |s|, raised to at least `MIN_ROOT_RATIO` times its maximum, with Euclidean norm 1."""
+    """Return |s| with small entries raised, scaled to Euclidean norm 1.
+
+    Every entry is raised to at least `MIN_ROOT_RATIO` times the largest.
+    """
     s = np.abs(s)
     # basis functions are divided by s, so no element may be 0
     s = np.maximum(s, MIN_ROOT_RATIO * float(s.max()))
@@ -566,10 +596,10 @@ def normalize_roots(s: Array) -> Array:
 
 
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
-    """Return the largest nuclear norm of an L-BFGS search, and the square roots of its weights.
+    """Maximise the nuclear norm by L-BFGS over the square roots of weights of cells.
 
-    The search starts at the square roots ``s`` of weights of cells; its basis functions are those
-    that `functions` returns for ``s``.
+    Returns the largest norm and its roots.  The search starts at the roots ``s``.  The functions that
+    represent the queries stay those that `functions` returns for ``s``.
     """
     import scipy.optimize
 
@@ -579,7 +609,7 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
 
     def negative_log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
-        # a root may have either sign; `normalize_roots` bounds it away from zero
+        # entries of x may be negative; `normalize_roots` takes absolute values
         signs = np.where(x < 0.0, -1.0, 1.0)
         parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
         lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
@@ -608,13 +638,14 @@ class _DeadlineError(Exception):
 
 
 def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> float:
-    """Return the largest nuclear norm that a search for weights of cells finds before a deadline.
+    """Search for weights of cells with a large nuclear norm, and return the largest norm.
 
     Parameters
     ----------
+    linked_queries : the workload, reduced to its free attributes.
     deadline : time at which the search ends, on the clock of `planning_time`.
-    steps : largest number of steps; with 0 only the starting points are evaluated, and the result
-        does not depend on the clock.
+    steps : largest number of search steps.  With 0 only the starting points are evaluated, and the
+        result does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
     function_counts = FunctionCounts(linked_queries)
@@ -629,8 +660,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
-    # More basis functions per attribute raise the bound more than the last search steps, so they
-    # get most of the time.
+    # More functions per attribute raise the bound more than further search steps with few functions,
+    # so that the stages with larger matrices get most of the time.
     now = planning_time()
     best = max(
         best,
@@ -666,16 +697,21 @@ def _value(candidate: tuple[float, Roots]) -> float:
 
 # largest number of cells of a domain for which the weights of all cells are optimized
 MAX_EXACT_CELLS = 512
-# number of cells from which interval queries on one attribute are bounded without matrices, the
-# relative RMSE gap of that search, and a relative bound on the rounding errors of its nuclear norm
-MIN_INTERVAL_CELLS, INTERVAL_GAP, QUADRATURE_ROUNDING = 100, 1e-5, 1e-9
+# interval queries on one attribute are bounded without matrices if it has at least this number of
+# cells
+MIN_INTERVAL_CELLS = 100
+# relative RMSE gap of that search
+INTERVAL_GAP = 1e-5
+# bound on the relative rounding error of nuclear norms that are computed by quadrature
+QUADRATURE_ROUNDING = 1e-9
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
-    """Return the lower bound on the weighted squared error for a small domain.
+    """Return the best lower bound on the weighted squared error, for a small domain.
 
-    It is optimized over the weights of all cells.  Its root is at most a share ``gap`` below that
-    of the largest possible bound.  In counts^2 at privacy cost 1; 0 if all weighted queries are 0.
+    It holds for every matrix mechanism at privacy cost 1, in counts^2.  It is optimized over the
+    weights of all cells: its root is at most a share ``gap`` below the root of the optimal error.
+    It is 0 if all queries of positive weight are 0.
     """
     problem = full_domain_problem(workload)
     if not problem.projected:
@@ -687,9 +723,10 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 
 
 def single_interval_gram(workload: Workload) -> IntervalGram | None:
-    """Return the Gram of the weighted queries, if all are intervals on one attribute.
+    """Return the Gram of a workload with interval queries and totals on one attribute only.
 
-    Totals are included.  None for other workloads, and for attributes with few cells.
+    None if there are other queries, weights of single queries, no interval queries, or fewer than
+    `MIN_INTERVAL_CELLS` cells.
     """
     names = queried_attributes(workload)
     if len(names) != 1 or workload.schema[names[0]].size < MIN_INTERVAL_CELLS:
@@ -714,14 +751,15 @@ def single_interval_gram(workload: Workload) -> IntervalGram | None:
 def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error of interval queries on one attribute.
 
-    It is optimized over the weights of all cells, as `exact_bound` is, in linear time.
+    It is optimized over the weights of all cells as in `exact_bound`, but every step takes linear
+    time.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
     return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)
 
 
 def full_domain_problem(workload: Workload) -> DualProblem:
-    """Return the dual of the optimal strategy problem on all cells of the queried attributes."""
+    """Return the dual problem of the strategy search on all cells of the queried attributes."""
     sizes = workload.schema.sizes(queried_attributes(workload))
     lift = FullTable(sizes)
     gram = lift.table_coordinates(lift.table_coordinates(domain_gram(workload)).T)
@@ -735,14 +773,14 @@ def queried_attributes(workload: Workload) -> Space:
 
 
 def small_domain(workload: Workload) -> bool:
-    """Return whether the domain of the queried attributes is small enough for `exact_bound`."""
+    """Return whether the table on all queried attributes is small enough for `exact_bound`."""
     return math.prod(workload.schema.sizes(queried_attributes(workload))) <= MAX_EXACT_CELLS
 
 
 def domain_gram(workload: Workload) -> Array:
     """Return the weighted Gram W^T diag(weights) W of all queries, shape (cells, cells).
 
-    Cells are those of the table on all queried attributes, in schema order.
+    The cells are those of the table on all queried attributes in schema order.
     """
     names = queried_attributes(workload)
     sizes = workload.schema.sizes(names)
@@ -798,9 +836,10 @@ def global_bound(
 
     Parameters
     ----------
-    law : "gaussian", or "laplace" at epsilon 1.
-    seconds : time limit of the search; the last large matrix may exceed it.
-    steps : steps of the search for weights; with 0 only the fixed starting points are evaluated.
+    workload : the queries.
+    law : law of the noise: "gaussian", or "laplace" at epsilon 1.
+    seconds : time limit of the search; it may be exceeded by the time of one large matrix.
+    steps : largest number of search steps; with 0 only the fixed starting points are evaluated.
 
     Returns
     -------
@@ -819,10 +858,10 @@ def global_bound(
 
 
 def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
-    """Return a lower bound on the weighted squared error, from each query's largest coefficient.
+    """Return a lower bound on the weighted squared error from the largest coefficient of each query.
 
-    At privacy cost 1 the variance of a query q is at least max |q|^2, because the precision of a
-    strategy has diagonal entries of at most 1.
+    At privacy cost 1 the variance of a query q is at least the square of its largest coefficient,
+    because the precision matrix of a strategy has diagonal entries of at most 1.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "total")
@@ -853,9 +892,10 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 
 def _widest_attribute(workload: Workload) -> tuple[int, str]:
-    """Return the largest number of cells of an attribute, and the name of this attribute.
+    """Return the number of cells and the name of the widest attribute that needs a matrix.
 
-    Only attributes count whose Gram a bound needs as a matrix.
+    Attributes that occur in wide marginals only are ignored, because a bound does not form their
+    Gram.  The result is (1, "") if no attribute needs a matrix.
     """
     return max(
         (
@@ -872,8 +912,8 @@ def _widest_attribute(workload: Workload) -> tuple[int, str]:
 def quick_bound(workload: Workload, law: str = "gaussian") -> float:
     """Return a lower bound on the weighted squared error at privacy cost 1, without a search.
 
-    It holds for every matrix mechanism, in counts^2.  If an attribute has more than
-    `MAX_BOUND_CELLS` cells it is that of `largest_entry_bound`, which is weaker.
+    It holds for every matrix mechanism and is in counts^2.  If an attribute has more than
+    `MAX_BOUND_CELLS` cells, the weaker `largest_entry_bound` is returned.
     """
     if _widest_attribute(workload)[0] > MAX_BOUND_CELLS:
         return largest_entry_bound(workload, law)
@@ -882,10 +922,10 @@ def quick_bound(workload: Workload, law: str = "gaussian") -> float:
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
-    """Return the largest lower bound on the weighted squared error, and a text naming its method.
+    """Return the best lower bound on the weighted squared error, and a text that names its method.
 
-    The bound holds for every matrix mechanism at privacy cost 1, in counts^2.  The result is cached
-    because it takes seconds.
+    The bound holds for every matrix mechanism at privacy cost 1 and is in counts^2.  Results are
+    cached, because a search takes seconds.
 
     Raises
     ------

@@ -4,19 +4,20 @@ Notes
 -----
 **Reduction.**  An attribute whose Grams are invariant under cyclic shifts of its cells (marginals,
 circular ranges, totals) has uniform optimal weights, by symmetry.  Then s = mu^(1/2) is an
-eigenvector of all its Grams, so that the sum of the cells is not coupled to the rest: a query is
-split on such an attribute into its sum over the cells, with the factor ``total``, and the rest,
-with the factor ``rest``.  Every subset of these attributes, those on which the rest is taken, gives
-one separate problem (`Link`) on the remaining, free attributes.
+eigenvector of all its Grams, so that the sum over its cells is not coupled to the deviations from
+the sum.  So a query splits on such an attribute into two components: its sum over the cells, with the
+factor ``total``, and its deviation, with the factor ``rest``.  The attribute is eliminated: every
+choice of the eliminated attributes whose deviation is taken gives one separate problem (`Link`) on
+the remaining attributes, which are called free.
 
 **One attribute.**  The weights of an attribute are represented by a few functions of its cells:
 
-    mu, s        weights of the cells, sum 1, and their square roots
-    K            D^(1/2) times functions of the cells, orthonormal columns, the first one s;
+    mu, s        weights of the cells with sum 1, and their square roots; D = diag(mu)
+    K            D^(1/2) times k functions of the cells: orthonormal columns, the first one s;
                  shape (n, k)
-    Y            square root of H = D^(1/2) W^T W D^(1/2): rows with the same Gram as a family's
-    R = K^T Y K  the family inside K, index 0 for the sum of the cells; C = R^2
-    t            the family outside K: the nuclear norm of Y on the complement of K
+    Y            square root of H = D^(1/2) W^T W D^(1/2) for the queries W of one family
+    R = K^T Y K  the queries in the basis K; index 0 is the sum over the cells; C = R^2
+    t            nuclear norm of Y on the orthogonal complement of K
 
 Y is symmetric.  In the basis (K, complement) of its rows and columns its two off-diagonal blocks
 are omitted: a pinching, which cannot increase a nuclear norm.  For a single group nothing is lost,
@@ -27,9 +28,9 @@ the K of the other attributes is
 
     M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
 
-Its rows and columns are indexed by excitations: sets of attributes that are in K but not in s,
-while the other attributes are in s.  Terms with different families on T are stacked, and their
-nuclear norm is at least the square root of the sum of their squares.
+Its rows and columns are grouped by excitations.  An excitation is the set of the attributes on which
+a function other than the constant s is taken.  Terms with different families on T are stacked, and
+the nuclear norm of a stack is at least the root of the sum of the squared norms of its terms.
 
 **Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.
 By Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
@@ -59,11 +60,11 @@ from engine.residuals.decomposition import has_identity_gram, part_rows
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
-# eigenvalues are lowered by this factor times (order + 100) * machine epsilon * largest eigenvalue;
-# the rounding errors of sums and of LAPACK have factors of about 1
+# Eigenvalues are lowered by this factor times (order + 100) * machine epsilon * largest eigenvalue.
+# Actual rounding errors of sums and of LAPACK correspond to factors of about 1.
 EIGENVALUE_ERROR_FACTOR = 16.0
-# factor of every bound that covers the other rounding errors: those of sums, of products and of the
-# orthonormality of functions
+# Every bound is multiplied by this factor, which covers the rounding errors of sums and products, and
+# of the orthonormality of functions.
 ROUNDING_FACTOR = 1.0 - 1e-7
 # smallest eigenvalue, relative to the largest, that is used for the derivative
 EIGENVALUE_CUTOFF = 1e-11
@@ -74,9 +75,13 @@ def root_trace(
 ) -> tuple[float, Array | None]:
     """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
-    The derivative is with respect to M and has its shape; without ``derivative`` it is None, except
-    for a matrix of order 1.  ``size`` bounds the spectral norm of the terms of which M is the sum.
-    Give it if terms are subtracted, because their rounding errors may exceed those of M.
+    Parameters
+    ----------
+    matrix : M, shape (n, n).
+    derivative : whether the derivative with respect to M, shape (n, n), is returned as second
+        result; without it, the second result is None (for a matrix of order 1 it is always returned).
+    size : upper bound on the spectral norm of the terms of which M is a sum.  It is needed if terms
+        were subtracted, because their rounding errors may be larger than those of M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -99,9 +104,9 @@ def root_trace(
 
 
 def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
-    """Return a lower bound on the nuclear norm of a matrix, and its derivative of the same shape.
+    """Return a lower bound on the nuclear norm of a matrix, and its derivative by the matrix.
 
-    Without ``derivative`` the second result may be an empty array.
+    Without ``derivative`` the second result is not used by callers and may be an empty array.
 
     >>> round(nuclear(np.array([[3.0, 4.0]]))[0], 9)
     5.0
@@ -116,10 +121,11 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
 
 
 def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
-    """Return ascending eigenvalues, shape (n,), lowered by more than their error, but not below 0.
+    """Return eigenvalues lowered by more than their rounding error, but not below 0, shape (n,).
 
-    The error is proportional to the larger of the largest eigenvalue and ``size``, a bound on the
-    spectral norm of the terms of which the matrix is the sum.
+    ``eigenvalues`` ascend.  Their error is proportional to the largest eigenvalue or to ``size``,
+    whichever is larger; ``size`` is an upper bound on the spectral norm of the terms of which the
+    matrix is a sum.
 
     >>> lower_eigenvalues(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
@@ -140,31 +146,33 @@ def _roots(eigenvalues: Array, size: float) -> float:
 def error_bound(norm: float, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error that follows from a nuclear norm.
 
-    ``norm`` is a lower bound on the nuclear norm in counts; the result is in counts^2 at privacy
-    cost 1.  For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
-    Euclidean one, and Laplace noise of scale 1 has variance 2.
+    ``norm`` is a lower bound on the nuclear norm, in counts.  The result is in counts^2, at privacy
+    cost 1 for Gaussian noise and at epsilon 1 for Laplace noise.  For Laplace noise it is twice as
+    large, because the L1 sensitivity is at least the Euclidean sensitivity, and Laplace noise of
+    scale 1 has variance 2.
     """
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 
 
 # number of random tables that test whether a part is symmetric in two attributes
 PROBES = 3
-# largest number of entries of the rows of a part on several attributes; groups with a larger part
-# are omitted
+# groups of queries are left out if the query rows of one of their parts on several attributes have
+# more entries than this
 MAX_PART_ENTRIES = 4_000_000
-# number that identifies the query rows of a part; parts with equal rows have equal keys
+# identifies the query rows of a part of a group; parts with equal rows have equal keys
 Key = int
-# parts of a product of queries, each as (attributes, key)
+# product of queries: attributes and key of each of its parts
 Pieces = tuple[tuple[Space, Key], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """Queries on the free attributes for one subset of the eliminated attributes.
+    """Queries on the free attributes, for one subset of the eliminated attributes.
 
-    On the attributes of the subset, queries are replaced by their rest, on the other eliminated
-    attributes by their sum over the cells, see the module docstring.  ``terms`` maps products of
-    parts on free attributes to their weights.
+    On the attributes of the subset, the deviation of every query from its sum over the cells is
+    taken; its factor is part of `LinkedQueries.sums`.  On other eliminated attributes the sum is
+    taken; its factor is part of the weights.  ``terms`` maps products of parts on free attributes to
+    weights.
     """
 
     terms: dict[Pieces, float]
@@ -177,7 +185,11 @@ class Link:
         )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Return the number of attribute subsets of the terms, by their sorted domain sizes."""
+        """Count the distinct subsets of the attributes of all terms by their domain sizes.
+
+        ``sizes`` maps free attributes to numbers of functions or cells; a key of the result lists the
+        sizes of the attributes of a subset in ascending order.
+        """
         subsets: set[Space] = set()
         for pieces in self.terms:
             names = sorted(name for part, _ in pieces for name in part)
@@ -188,21 +200,21 @@ class Link:
 
 @dataclass(kw_only=True, eq=False)
 class LinkedQueries:
-    """A workload reduced to its free attributes, those without uniform optimal weights.
+    """A workload reduced to its free attributes; attributes with uniform optimal weights are gone.
 
     Attributes
     ----------
     links : the distinct links.
-    sums : (factor, squares) pairs.  The nuclear norm of the workload is the sum over pairs of
-        factor times the square root of the sum over links of (squares[number of the link] times the
-        nuclear norm of the link)^2.
-    roles : mapping from free attributes to their role; attributes of one role have equal weights.
-    sizes : number of cells by role.
-    rows : query rows with the same Gram as a part, shape (rows, cells of the part), by key.
-    swaps : whether a part on two attributes is symmetric in them, by key.
-    singles : keys of the parts on one attribute, by role.
-    joints : roles of the attributes of a part on several attributes at one of its occurrences,
-        by key.
+    sums : pairs (factor, coefficients).  The nuclear norm of the workload is the sum over all pairs
+        of factor * sqrt(sum over links i of (coefficients[i] * norm of link i)^2).
+    roles : mapping from free attributes to roles; attributes of one role have equal weights.
+    sizes : mapping from roles to numbers of cells.
+    rows : mapping from keys of parts to rows with the same Gram as the queries, shape (rows, cells
+        of the part).
+    swaps : mapping from keys of parts on two attributes to whether they are symmetric in them.
+    singles : mapping from roles to the keys of their parts on one attribute.
+    joints : mapping from keys of parts on several attributes to the roles of these attributes, at
+        one of the occurrences of the part.
     """
 
     links: list[Link]
@@ -216,13 +228,13 @@ class LinkedQueries:
 
 
 def reduce_workload(workload: Workload) -> LinkedQueries:
-    """Return a workload reduced to its free attributes, those without uniform optimal weights.
+    """Eliminate the attributes whose optimal weights are uniform, and return the reduced workload.
 
-    Omitted are groups of weight 0, and groups that have a part on several attributes whose rows
-    have more than `MAX_PART_ENTRIES` entries.
+    Groups of weight 0 are left out, and so are groups with a part on several attributes whose query
+    rows have more than `MAX_PART_ENTRIES` entries.  This can only lower the bound.
     """
     rows: dict[Key, Array] = {}
-    # number of cells of marginals on wide attributes, whose rows are the identity
+    # marginals on wide attributes, whose rows would be an identity matrix, by number of cells
     identity_sizes: dict[Key, int] = {}
     parts_by_key: dict[Key, Part] = {}
     keys: dict[Any, Key] = {}  # by content of the query rows
@@ -291,7 +303,10 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
 
 
 def _swaps(rows: Array, sizes: Sequence[int]) -> bool:
-    """Return whether a part is symmetric in its two attributes, tested on random tables."""
+    """Return whether a part does not change when its two attributes are swapped.
+
+    The squared answers to random tables and to their transposes are compared.
+    """
     if sizes[0] != sizes[1]:
         return False
     tables = np.random.default_rng(0).standard_normal((PROBES, *sizes))
@@ -308,10 +323,10 @@ def _roles(
     swaps: Mapping[Key, bool],
     workload: Workload,
 ) -> dict[str, Role]:
-    """Return the roles of the free attributes, by which equivalent attributes are recognized.
+    """Return the role of every free attribute; equivalent attributes have the same role.
 
-    Attributes have the same role if they have equal sizes and occur in equal queries: parts with
-    the same key, at equivalent positions, in products with the same keys and weight.
+    Attributes are equivalent if they have equal sizes and occur in equal queries: in parts with the
+    same key, at equivalent positions, in products with the same keys and the same weight.
     """
     occurrences: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, pieces in groups:
@@ -328,21 +343,21 @@ def _roles(
 
 
 class _UniformFactors:
-    """Factors ``total`` and ``rest`` of parts on attributes with uniform optimal weights."""
+    """Computes the factors ``total`` and ``rest`` of parts on one attribute with uniform weights."""
 
     def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
         self.rows = rows
-        # the Gram I / n has the eigenvalue 1/n
+        # the Gram of a marginal is I, and I / n has all eigenvalues 1/n
         self.factors: dict[Key, tuple[float, float] | None] = {
             key: (1.0 / n, (n - 1) / math.sqrt(n)) for key, n in identity_sizes.items()
         }
 
     def of(self, key: Key) -> tuple[float, float] | None:
-        """Return the factors (total, rest) of a part on one attribute, at uniform weights.
+        """Return the factors (total, rest) of a part on one attribute of n cells.
 
-        With n cells these are the eigenvalue of Gram / n for the constant vector, and the sum of
-        the square roots of its other eigenvalues.  None if the Gram is not circulant, because
-        uniform weights may then not be optimal.
+        ``total`` is the eigenvalue of Gram / n for the constant vector, and ``rest`` the sum of the
+        square roots of all other eigenvalues.  The result is None if the Gram is not circulant,
+        because uniform weights may then not be optimal.
         """
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
@@ -360,10 +375,10 @@ class _UniformFactors:
 def _links(
     groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
 ) -> dict[Pieces, dict[Pieces, float]]:
-    """Return a mapping from sets of eliminated parts to the weights of products on free attributes.
+    """Return for every set of eliminated parts the weights of products on free attributes.
 
-    The sets are those of the parts of which the rest is taken.  Of the other eliminated parts the
-    sum over the cells is taken; their factors ``total`` are included in the weights.
+    The deviations of the parts in the set are taken.  Of all other eliminated parts the sum over
+    the cells is taken, and the weights include their factors ``total``.
     """
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:
@@ -384,9 +399,9 @@ def _links(
 def _sums(
     linked: dict[Pieces, dict[Pieces, float]], uniform: _UniformFactors
 ) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
-    """Return the distinct links of the result of `_links`, and `LinkedQueries.sums` over them.
+    """Return `LinkedQueries.links` and `LinkedQueries.sums` from the result of `_links`.
 
-    Sums over the same single link become one sum.
+    Pairs of ``sums`` that contain the same single link are merged into one.
     """
     link_numbers: dict[Any, int] = {}
     links: list[Link] = []
@@ -412,18 +427,23 @@ def _sums(
     return links, sums + [(factor, {number: 1.0}) for number, factor in single_factors.items()]
 
 
-# the derivative of the square root Y divides by sums of two roots of eigenvalues; sums below this
-# multiple of the largest root are omitted
+# The derivative of the square root Y divides by sums of two roots of eigenvalues.  Quotients are left
+# out if the sum is below this share of the largest root.
 ROOT_CUTOFF = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
 class FamilyRoot:
-    """Queries of one family on one attribute in the basis functions of a frame, with derivatives.
+    """Queries of one family on one attribute, represented in the functions of a `Frame`.
 
-    R, C and t are those of the module docstring; ``roots`` and U are the eigenvalues and
-    eigenvectors of Y, ``gram`` is W^T W.  ``by_root``, ``by_gram`` and ``by_t`` accumulate the
-    derivatives of the nuclear norm with respect to R, C and t.
+    Attributes
+    ----------
+    gram : Gram W^T W of the queries, shape (n, n).
+    roots, U : eigenvalues and eigenvectors of Y, the square root of D^(1/2) W^T W D^(1/2).
+    R, C : R = K^T Y K and C = R^2, shape (k, k).
+    t : nuclear norm of Y on the orthogonal complement of K.
+    by_root, by_gram, by_t : accumulated derivatives of the nuclear norm of the workload with respect
+        to R, C and t.
     """
 
     gram: Array
@@ -438,22 +458,23 @@ class FamilyRoot:
 
 
 class Frame:
-    """Queries on one attribute for given weights of its cells, in k basis functions.
+    """Queries on one attribute, represented by k functions of its cells, for fixed weights.
 
-    The derivatives of the nuclear norm with respect to the R, C, t and F of these queries give its
-    derivative with respect to s, see `by_s`.
+    `by_s` turns the derivatives of the nuclear norm with respect to the matrices of this object into
+    the derivative with respect to ``s``.
 
     Parameters
     ----------
-    s : square roots of the weights, shape (n,), with Euclidean norm 1.
-    functions : functions of the cells, shape (n, k), the first one constant.
-    families : mapping from keys of families to their query rows, shape (m, n).
+    s : square roots of the weights of the cells, shape (n,), with Euclidean norm 1.
+    functions : functions of the cells, shape (n, k); the first one is constant.
+    families : mapping from keys of query families to their query rows, shape (m, n).
     """
 
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
-        # fix the signs of the columns of K, which would otherwise make the objective discontinuous
+        # A QR decomposition leaves the signs of columns open; they are fixed, because the objective
+        # would be discontinuous otherwise.
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
         self.F = self.K * s[:, None]  # W F are the coefficients of query rows W in K
@@ -461,7 +482,7 @@ class Frame:
         self.families = {key: self._family(rows) for key, rows in families.items()}
 
     def _family(self, rows: Array) -> FamilyRoot:
-        """Return R, C and t of query rows of shape (m, n), with derivatives 0."""
+        """Return the representation of query rows, shape (m, n), with all derivatives 0."""
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
@@ -482,9 +503,10 @@ class Frame:
         )
 
     def by_s(self) -> Array:
-        """Return the accumulated derivative of the nuclear norm with respect to s, shape (n,).
+        """Return the derivative of the nuclear norm with respect to ``s``, shape (n,).
 
-        It is tangential to the sphere of vectors of Euclidean norm 1, on which s lies.
+        It is computed from the accumulated derivatives.  It is orthogonal to ``s``, whose norm is
+        fixed at 1.
         """
         by_K = self.s[:, None] * self.by_F
         out = np.einsum("nk,nk->n", self.by_F, self.K)
@@ -496,8 +518,8 @@ class Frame:
             by_K += 2.0 * family.U @ (family.roots[:, None] * K_eigen) @ by_root
             by_Y = K_eigen @ by_root @ K_eigen.T
             by_Y[np.diag_indices(len(by_Y))] += family.by_t
-            # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis
-            # of Y
+            # Y^2 = H, so dY solves Y dY + dY Y = dH.  In the eigenbasis of Y this is a division by
+            # sums of two eigenvalues.
             sums = family.roots[:, None] + family.roots
             by_H = np.divide(
                 by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1]
@@ -505,21 +527,25 @@ class Frame:
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]  # the basis functions of the cells
         out += np.einsum("nk,nk->n", by_K, Psi)
-        # K is the Q of a QR decomposition: with E = Psi ds, dK is E minus K times the matrix with
-        # twice the strict upper triangle and once the diagonal of the symmetric K^T E
+        # K is the factor Q of a QR decomposition of Psi * s.  With E = Psi ds, dK is E - K X, where X
+        # is upper triangular: the diagonal of K^T E, and above it twice the entries of K^T E.
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
         out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
-        # the weights have sum 1, so s is on the sphere: remove the radial component
+        # the norm of s is fixed, so the component along s is removed
         return np.asarray(out - (out @ self.s) * self.s)
 
 
 @dataclass(kw_only=True, eq=False)
 class Joint:
-    """A part on several attributes in the basis functions of their frames, with its derivative.
+    """Queries of one part on several attributes, represented in the functions of their frames.
 
-    ``Z`` are its query rows in the k_i functions of every attribute, shape (m, k_1, ..., k_p);
-    ``by_rows`` accumulates the derivative of the nuclear norm with respect to Z.
+    Attributes
+    ----------
+    rows : query rows on the cells, shape (m, n_1, ..., n_p).
+    frames : frame of every attribute of the part.
+    Z : coefficients of the rows in the k_i functions of every attribute, shape (m, k_1, ..., k_p).
+    by_rows : accumulated derivative of the nuclear norm with respect to Z.
     """
 
     rows: Array
@@ -528,22 +554,23 @@ class Joint:
     by_rows: Array
 
     def backpropagate(self) -> None:
-        """Add the derivative with respect to F of every attribute to its frame."""
+        """Add to the frame of every attribute the derivative with respect to its matrix F."""
         for axis, frame in enumerate(self.frames):
             out = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
             )
             other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
-            # Z is linear in the F of every axis; two axes with the same frame add one term each
+            # Z is linear in the F of every axis; a frame that belongs to two axes gets one term for
+            # each
             frame.by_F += group_axes(out, [other_axes, (axis + 1,)]).T @ group_axes(
                 self.by_rows, [other_axes, (axis + 1,)]
             )
 
 
 class State:
-    """All queries for given weights of the cells, in basis functions of every attribute.
+    """All queries for fixed weights of the cells, represented in functions of every attribute.
 
-    Frames of single attributes and parts on several attributes are computed on first access.
+    Frames of attributes and parts on several attributes are computed when they are first used.
 
     Parameters
     ----------
@@ -570,7 +597,7 @@ class State:
         self.joints: dict[Any, Joint] = {}
 
     def frame(self, role: Role, k: int) -> Frame:
-        """Return the frame of the attributes of one role, with k basis functions."""
+        """Return the frame of the attributes of one role with k functions."""
         if (role, k) not in self.frames:
             families = {
                 key: self.linked_queries.rows[key]
@@ -580,9 +607,9 @@ class State:
         return self.frames[role, k]
 
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return a part on several attributes in basis functions.
+        """Return the part with this key, represented in functions of its attributes.
 
-        ``places`` are the role and the number of basis functions of each of its attributes.
+        ``places`` has for each attribute its role and its number of functions.
         """
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
@@ -594,10 +621,7 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return a mapping from roles to the derivative of the nuclear norm with respect to s.
-
-        Derivatives have the shape (n,).
-        """
+        """Return for every role the derivative of the nuclear norm with respect to s, shape (n,)."""
         for joint in self.joints.values():
             joint.backpropagate()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}
@@ -606,24 +630,26 @@ class State:
         return out
 
 
-# terms that contain a set T: keys of their parts on T -> products of their other parts -> weight
+# the terms that contain a set T of attributes: keys of the parts on T -> product of all other parts
+# -> weight
 TermsByKeys = dict[tuple[Key, ...], dict[Pieces, float]]
-# function that takes the derivative of the result with respect to one norm and adds the derivatives
-# with respect to R, C, t and Z that follow to the `State`
+# function that takes the derivative of the result with respect to one norm, and adds to the `State`
+# the derivatives with respect to R, C, t and Z that follow from it
 Backpropagate = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dense:
-    """Structure of the Gram matrix M_T of the module docstring, for one set T of attributes.
+    """Structure of the matrix M_T of one set T of attributes that are outside K.
 
     Attributes
     ----------
-    outside : the attributes of T, whose queries are reduced to the scalar t, each with the key of
-        its family.
+    outside : the attributes of T with the keys of their query families; their queries are reduced
+        to the scalar t.
     order : order of the matrix.
-    terms : tuples (weight, parts, index), one per Gram that is added up: ``index`` are its rows and
-        columns in the matrix.
+    terms : tuples (weight, parts, index), one per summand of M_T.  The summand is ``weight`` times
+        the Kronecker product of the Grams of ``parts``; ``index`` holds its rows (and columns) in
+        M_T.
     """
 
     outside: tuple[tuple[str, Key], ...]
@@ -632,7 +658,9 @@ class Dense:
 
 
 class Excitations:
-    """Lower bound on the nuclear norm of one link, from a dense matrix M_T per set T of attributes.
+    """Lower bound on the nuclear norm of one link, from one dense matrix M_T per set T.
+
+    T is the set of the attributes whose queries are represented by the scalar t.
 
     Parameters
     ----------
@@ -647,7 +675,7 @@ class Excitations:
         self.frame_keys = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         terms_by_set: dict[Space, TermsByKeys] = {}
         for pieces, weight in link.terms.items():
-            # parts on one attribute of which some functions are not in K
+            # parts on one attribute with fewer functions than cells: only these have a scalar t
             reducible = [
                 p
                 for p in pieces
@@ -664,7 +692,7 @@ class Excitations:
         counted_sets = [(1, item) for item in terms_by_set.items()]
         if max(functions.values(), default=1) == 1:
             counted_sets = self._count_equal_sets(terms_by_set)
-        # pairs (number of equal sets T, one matrix per combination of families on T)
+        # pairs: the number of equal sets T, and the matrices M_T, one per choice of families on T
         self.sums = [
             (
                 count,
@@ -679,7 +707,10 @@ class Excitations:
     def _count_equal_sets(
         self, terms_by_set: Mapping[Space, TermsByKeys]
     ) -> list[tuple[int, tuple[Space, TermsByKeys]]]:
-        """Return (size, one set T with its terms) of every class of sets that differ in names."""
+        """Group the sets T that are equal up to attribute names into classes.
+
+        Returns for every class the number of its sets and the first of them with its terms.
+        """
         roles = self.linked_queries.roles
         classes: dict[Any, tuple[int, tuple[Space, TermsByKeys]]] = {}
 
@@ -702,8 +733,12 @@ class Excitations:
         return list(classes.values())
 
     def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
-        """Return the structure of M_T; ``terms`` are products on the attributes outside T."""
-        # sets of excited attributes -> first row of their block
+        """Return the structure of M_T.
+
+        ``outside`` lists the attributes of T with the keys of their families; ``terms`` maps products
+        of parts on other attributes to weights.
+        """
+        # first row of the block of every excitation (set of attributes)
         offsets: dict[Space, int] = {}
         order, out = 0, []
         for pieces, weight in terms.items():
@@ -723,7 +758,7 @@ class Excitations:
         return Dense(outside=outside, order=order, terms=out)
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
         sums = []
         for count, matrices in self.sums:
             norms = [(dense, *self._norm(dense, state)) for dense in matrices]
@@ -743,9 +778,9 @@ class Excitations:
         return math.fsum(count * total for count, total, _ in sums), backpropagate
 
     def _norm(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
-        """Return three results: the product of the t of T, tr sqrt(M_T), and its derivative.
+        """Return the product of the scalars t on T, tr sqrt(M_T), and the derivative of this trace.
 
-        The derivative is that of tr sqrt(M_T) with respect to M_T, see `root_trace`.
+        The derivative is with respect to M_T; it is None if `root_trace` computes none.
         """
         t = math.prod(
             state.frame(*self.frame_keys[name]).families[key].t for name, key in dense.outside
@@ -771,7 +806,10 @@ class Excitations:
         return out
 
     def _add_derivatives(self, dense: Dense, state: State, factor: float, by_M: Array) -> None:
-        """Add ``factor`` times the derivatives by the Grams of M_T, given those by M_T."""
+        """Add to the state the derivatives with respect to all Grams in M_T.
+
+        ``factor`` times ``by_M`` is the derivative with respect to M_T.
+        """
         for weight, pieces, index in dense.terms:
             grams = self._grams(pieces, state)
             block = factor * weight * by_M[np.ix_(index, index)]

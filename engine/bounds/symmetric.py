@@ -51,10 +51,10 @@ unit vector w over the attributes, orthogonal to the constant, the columns of th
     antisymmetric  L(x_i, x_j) likewise
 
 so that every M(c) is a combination of sums over values, for any d.  The bound is concave in the
-shares.  The cost of a cell is <M^(-1/2), M(c)>; if no cell costs more than the norm itself, the
-bound is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly compositions
-until none costs more than the norm.  Any shares give a valid bound, so it may omit compositions and
-end at any time.  Source: our own.
+shares.  The cost of a cell with composition c is <M^(-1/2), M(c)>.  If no cell costs more than the
+norm itself, the bound is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly
+compositions until none costs more than the norm.  Any shares give a valid bound, so that it may leave
+out compositions and end at any time.  Source: our own.
 """
 
 from __future__ import annotations
@@ -87,11 +87,14 @@ from engine.residuals.basis import Role
 
 @dataclass(kw_only=True, eq=False)
 class Terms:
-    """Query weights of a permutation-symmetric workload on single attributes and pairs.
+    """Query weights of a workload on single attributes and pairs that is symmetric in all attributes.
 
-    ``total`` is the weight of the total.  ``single`` maps keys of families to their weights on
-    every attribute.  ``pair`` maps (key, key) of a product, or (key,) of one part on both
-    attributes, to weights on every pair.
+    Attributes
+    ----------
+    total : weight of the total.
+    single : weights of the queries on each attribute, by key of the query family.
+    pair : weights of the queries on each pair of attributes, by (key, key) for a product of two
+        families, or (key,) for one part on both attributes.
     """
 
     total: float = 0.0
@@ -100,10 +103,10 @@ class Terms:
 
 
 def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
-    """Return the weights of a permutation-symmetric link on single attributes and pairs.
+    """Return the query weights of a link, if they do not change when attributes are permuted.
 
-    None if the link is not invariant under all permutations of its attributes, has fewer than 3
-    attributes, or has queries on more than 2 attributes.
+    The result is None if they do, if the link has fewer than 3 attributes, or if it has queries on
+    more than 2 attributes.
     """
     names = link.names
     if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
@@ -119,7 +122,7 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
                 attributes != tuple(sorted(attributes))
                 and not linked_queries.swaps[sorted_pieces[0][1]]
             )
-            # three entries, unlike the key of a product
+            # a key with three entries marks one part on both attributes; a product has two keys
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)
@@ -150,10 +153,11 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
 def _is_symmetric(
     linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]
 ) -> bool:
-    """Return whether the queries on a pair are invariant under exchange of its two attributes.
+    """Return whether the queries on a pair do not change when its two attributes are swapped.
 
-    Compares the weighted squared answers to random tables and their transposes.  Attributes have n
-    cells; ``terms`` maps keys as in `symmetric_terms` to weights.
+    The weighted squared answers to random tables and to their transposes are compared.  Both
+    attributes have n cells.  ``terms`` maps keys to weights: (key, key) for a product, and
+    (key, 1 if transposed else 0, -1) for one part on both attributes.
     """
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
@@ -177,8 +181,8 @@ def _is_symmetric(
 class PairColumns:
     """Basis of the symmetric (sign 1) or antisymmetric (sign -1) functions on a pair of attributes.
 
-    Its elements are normalized sums or differences of f_i (x) f_j and f_j (x) f_i for k basis
-    functions f of the cells of one attribute.  Those with the constant f_0 come first.
+    Its elements are normalized sums or differences of f_i (x) f_j and f_j (x) f_i, where f_0, ...,
+    f_(k-1) are functions of the cells of one attribute.  Elements with the constant f_0 come first.
     """
 
     def __init__(self, k: int, sign: int) -> None:
@@ -188,16 +192,16 @@ class PairColumns:
         self.c = np.where(self.I == self.J, 0.5, math.sqrt(0.5))
 
     def columns(self, Z: Array) -> Array:
-        """Return the coefficients in this basis, shape (m, pairs), of query rows Z.
+        """Return the coefficients of m query rows in this basis, shape (m, pairs).
 
-        Z has the coefficients of f_i (x) f_j, shape (m, k, k).
+        ``Z`` holds their coefficients in the basis f_i (x) f_j, shape (m, k, k).
         """
         return (Z[:, self.I, self.J] + self.sign * Z[:, self.J, self.I]) * self.c
 
     def tables(self, X: Array) -> Array:
         """Apply the transpose of the linear map `columns`, from shape (m, pairs) to (m, k, k)."""
         out = np.zeros((len(X), self.k, self.k))
-        # the two statements must be separate, as (u, u) receives both terms
+        # two statements, because an entry with I = J receives both terms
         out[:, self.I, self.J] += X * self.c
         out[:, self.J, self.I] += self.sign * X * self.c
         return out
@@ -205,7 +209,7 @@ class PairColumns:
 
 @dataclass(kw_only=True, eq=False)
 class Slab:
-    """Query rows that occur in the matrices of several sectors.
+    """Query rows that are part of the matrices of several sectors (diagonal blocks).
 
     Attributes
     ----------
@@ -222,10 +226,15 @@ class Slab:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sector:
-    """A diagonal block of a permutation-symmetric workload, which occurs ``times`` times.
+    """A diagonal block of the matrix of a workload that is symmetric in its attributes.
 
-    ``placed`` lists the slabs that its matrix stacks.  For every slab it has tuples (columns of the
-    slab, first column of the matrix that they fill, coefficient).
+    Attributes
+    ----------
+    name : name of the block in the module's docstring.
+    times : number of occurrences of the block.
+    width : number of columns.
+    placed : the slabs whose rows the block stacks.  Each slab comes with tuples (columns of the slab,
+        first column of the block that they fill, coefficient by which they are multiplied).
     """
 
     name: str
@@ -234,7 +243,7 @@ class Sector:
     placed: list[tuple[Slab, list[tuple[slice, int, float]]]]
 
     def matrix(self) -> Array:
-        """Return the matrix of this block, its slabs stacked vertically, shape (rows, width)."""
+        """Return the matrix of this block, shape (rows, width): its slabs stacked vertically."""
         out = []
         for slab, places in self.placed:
             block = np.zeros((len(slab.rows), self.width))
@@ -245,9 +254,9 @@ class Sector:
         return np.concatenate(out)
 
     def backpropagate(self, by_matrix: Array) -> None:
-        """Add to the slabs the derivative ``by_matrix`` of the nuclear norm.
+        """Add to every slab the derivative of the nuclear norm with respect to its rows.
 
-        It is the derivative with respect to the matrix of this block, shape (rows, width).
+        ``by_matrix`` is the derivative with respect to the matrix of this block, (rows, width).
         """
         row = 0
         for slab, places in self.placed:
@@ -259,20 +268,20 @@ class Sector:
 
 
 class SymmetricPairs:
-    """Nuclear norm of a permutation-symmetric link on single attributes and pairs.
+    """Nuclear norm of queries on single attributes and pairs that are symmetric in all attributes.
 
     Parameters
     ----------
-    d, role : number of the attributes and their common role.
-    terms : weights on every attribute and every pair.
-    k : number of basis functions per attribute, including the constant one.
+    d, role : number of attributes, and their common role.
+    terms : weights of the queries on each attribute and each pair.
+    k : number of functions that represent the queries on an attribute, including the constant.
     """
 
     def __init__(self, d: int, role: Role, terms: Terms, k: int) -> None:
         self.d, self.role, self.terms, self.k = d, role, terms, k
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
         frame = state.frame(self.role, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
@@ -293,14 +302,16 @@ class SymmetricPairs:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
-        """Return the sum of the nuclear norms of all choices of m attributes outside K.
+        """Return the sum of the nuclear norms over all choices of m attributes outside K.
+
+        The norm of a choice is the root of the sum of the squared summands.
 
         Returns
         -------
         total : the sum over all choices.
-        summands : what the norm of one choice consists of: tuples (keys of the families on the m
-            attributes, product of their t, nuclear norm on the other attributes, function that adds
-            the derivatives of this norm).
+        summands : for one choice, one tuple per combination of families on the m attributes: their
+            keys, the product of their scalars t, the nuclear norm on all other attributes, and its
+            `Backpropagate` function.
         """
         remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
@@ -321,9 +332,9 @@ class SymmetricPairs:
         return math.comb(self.d, m) * norm_of_choice, summands
 
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
-        """Return the nuclear norm of the queries on d attributes in the basis K.
+        """Return the nuclear norm of the queries on d attributes, represented in the basis K.
 
-        Also return a function that adds the derivatives of the norm to the state.
+        The second result is its `Backpropagate` function.
         """
         blocks = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
         slabs = list(dict.fromkeys(slab for sector in blocks for slab, _ in sector.placed))
@@ -346,9 +357,10 @@ class SymmetricPairs:
 
 
 def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sector]:
-    """Return the diagonal blocks of a permutation-symmetric workload on d attributes.
+    """Return the diagonal blocks of queries that are symmetric in all d attributes.
 
-    Queries are represented in k basis functions per attribute, the constant included.
+    ``terms`` are the weights of the queries.  Queries on an attribute are represented by k
+    functions of its cells, the constant included.
     """
     frame, u = state.frame(role, k), k - 1
     total = [_slab(np.full((1, 1), math.sqrt(terms.total)), lambda by: None)] if terms.total else []
@@ -360,11 +372,12 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
                 slabs.append(_product(frame, keys, weight, sign))
             elif (slab := _joint(state, role, k, keys, weight, sign)) is not None:
                 slabs.append(slab)
-    # numbers of symmetric pairs without the constant and of antisymmetric ones
+    # number of symmetric and of antisymmetric pairs of functions without the constant
     S, L = k * u // 2, u * (u - 1) // 2
-    # columns of the slabs of single attributes, and of the symmetric slabs of pairs
-    zero, one = slice(0, 1), slice(1, None)  # the constant, other functions
-    # symmetric pairs with the constant, and without it; antisymmetric pairs in the same order
+    # columns of a slab: the constant, and all other functions of single attributes
+    zero, one = slice(0, 1), slice(1, None)
+    # columns of a slab of pairs: pairs of functions with the constant, and pairs without it; first
+    # for symmetric, then for antisymmetric pairs
     sums, pairs = slice(1, k), slice(k, None)
     odd_sums, odd_pairs = slice(0, u), slice(u, None)
     trivial = [
@@ -424,14 +437,14 @@ def _single(frame: Frame, key: Key, weight: float) -> Slab:
 def _joint(
     state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int
 ) -> Slab | None:
-    """Return the symmetric or antisymmetric part of the queries of a part on two attributes.
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of queries on a pair.
 
-    None if this part is 0.
+    The queries are those of one part on both attributes.  The result is None if the component is 0.
     """
     joint, columns = state.joint(keys[0], ((role, k), (role, k))), PairColumns(k, sign)
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
-        return None  # the queries are invariant under the exchange of the two attributes
+        return None  # up to rounding errors, the queries have no component of this sign
 
     def backpropagate(by: Array) -> None:
         joint.by_rows += math.sqrt(weight) * columns.tables(by)
@@ -440,11 +453,11 @@ def _joint(
 
 
 def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
-    """Return the symmetric or antisymmetric part of products of two families."""
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of families."""
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
-    # for two equal families, the rows are symmetric or antisymmetric themselves
+    # if both families are equal, the rows of the component are symmetric or antisymmetric, too
     rows = PairColumns(len(first.R), sign) if first is second else None
     values = columns.columns(
         np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2)
@@ -462,21 +475,22 @@ def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> S
     return _slab(root * values, backpropagate)
 
 
-# basis functions per attribute, including the constant one, of `SymmetricProducts`
+# number of functions per attribute, including the constant, that `SymmetricProducts` uses
 FUNCTIONS_PER_ATTRIBUTE = 2
-# number of attributes of a product -> key of its family -> weight
+# weights of products: number of attributes -> key of the query family -> weight
 Orders = Mapping[int, Mapping[Key, float]]
 
 
 def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
-    """Return the weights of the products of a permutation-symmetric link.
+    """Return the weights of the products of a link that is symmetric in all attributes.
 
-    Each product must consist of queries of one family on all its attributes.  The result maps
-    numbers of attributes to the weights of the products on every set of that size, by family.  None
-    if the attributes have different roles, a product has several families, sets of equal size have
-    different weights or some of them no product, or there is only the total.
+    The result maps a number of attributes to the weights of the products on every attribute set of
+    this size, by query family.  Parts on several attributes are left out, which can only lower the
+    bound.
 
-    Parts on several attributes are omitted, which makes the Gram and the bound smaller.
+    The result is None if attributes have different roles, if a product has different families, if
+    two attribute sets of equal size have different weights, if a set of some size has a product and
+    another set of that size has none, or if there is nothing but the total.
     """
     names = link.names
     if len({linked_queries.roles[name] for name in names}) != 1:
@@ -503,10 +517,14 @@ def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elements:
-    """Elements of a sector's matrix as polynomials in the Gram C = [[a, b], [b, c]].
+    """Matrix of a sector whose elements are polynomials in the Gram C = [[a, b], [b, c]].
 
-    Term t is counts[t] a^i b^j c^k det(C)^l with (i, j, k, l) = powers[t], added to element at[t]
-    of the raveled matrix.
+    Attributes
+    ----------
+    at : for every term of the polynomials, its element in the flattened matrix.
+    counts, powers : coefficient and powers of every term: term t is counts[t] a^i b^j c^k det(C)^l
+        with (i, j, k, l) = powers[t].
+    width : order of the matrix.
     """
 
     at: Index
@@ -515,9 +533,9 @@ class Elements:
     width: int
 
     def matrix(self, gram: Array) -> tuple[Array, list[Array]]:
-        """Return the sector's matrix at the 2 x 2 Gram C = [[a, b], [b, c]], and its derivatives.
+        """Return the matrix for the 2 x 2 Gram C, and its derivatives with respect to a, b and c.
 
-        The derivatives are with respect to a, b and c.  All matrices have shape (width, width).
+        C = [[a, b], [b, c]].  All matrices have shape (width, width).
         """
         (a, b), (_, c) = gram.tolist()
         values = np.array([a, b, c, max(a * c - b * b, 0.0)])
@@ -533,8 +551,8 @@ class Elements:
     def _derivative(self, k: int, values: Array, table: Array) -> Array:
         """Return the derivative of every term with respect to ``values[k]``, shape (terms,).
 
-        ``values`` are a, b, c and det(C), ``table`` their powers in every term, shape (terms, 4).
-        The factors ``counts`` are left out.
+        ``values`` holds a, b, c and det(C); ``table`` holds their powers in every term, shape
+        (terms, 4).  The coefficients ``counts`` are not multiplied.
         """
         power = self.powers[:, k]
         derivative = power * values[k] ** np.maximum(power - 1, 0)
@@ -549,10 +567,10 @@ class Elements:
 
 @lru_cache(maxsize=1024)
 def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements:
-    """Return the Gram of the products on all sets of ``order`` of d attributes, in one sector.
+    """Return one sector of the Gram of the products on all sets of ``order`` among d attributes.
 
-    The sector is that of ``pairs`` antisymmetric pairs, see the module docstring; its matrix has
-    ``width`` rows and columns.
+    The sector is the one with ``pairs`` antisymmetric pairs of attributes (notation of the module's
+    docstring).  Its matrix has ``width`` rows and columns.
     """
     remaining = d - 2 * pairs
     # tuples (position of the element, coefficient, powers of a, b, c and det(C))
@@ -585,16 +603,16 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
 
 
 class SymmetricProducts:
-    """Nuclear norm of a permutation-symmetric link of products on any number of d attributes.
+    """Nuclear norm of products of any number of attributes that are symmetric in all d attributes.
 
-    ``orders`` are the weights of the products, see `product_orders`.
+    ``orders`` is the result of `product_orders`, the weights of the products.
     """
 
     def __init__(self, d: int, role: Role, orders: Orders) -> None:
         self.d, self.role, self.orders = d, role, orders
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and a function that adds its derivatives."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
         for outside in range(max(self.orders) + 1):  # number of attributes outside K
@@ -620,10 +638,10 @@ class SymmetricProducts:
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
     def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
-        """Return the products on the other attributes if ``outside`` attributes are outside K.
+        """Return the products that remain if ``outside`` of their attributes are outside K.
 
-        The result maps numbers of other attributes to weights by family.  Only products of the
-        family ``key`` are included; None includes all families.
+        The result has the form of `product_orders`, for the remaining attributes.  It includes
+        products of the family ``key`` only, or of all families if ``key`` is None.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.orders.items():
@@ -635,8 +653,8 @@ class SymmetricProducts:
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
         """Return the nuclear norm of products on d attributes in the basis K, and its derivatives.
 
-        ``orders`` are the weights of the products, see `product_orders`.  The derivatives are a
-        mapping from families to the derivative with respect to the Gram C, shape (2, 2).
+        ``orders`` holds the weights of the products in the form of `product_orders`.  The second
+        result maps every family to the derivative with respect to its Gram C, shape (2, 2).
         """
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         value, by_grams = 0.0, dict[Key, Array]()
@@ -664,15 +682,15 @@ class SymmetricProducts:
         return value, by_grams
 
 
-# singular values of a sector's queries, relative to the largest, that count as 0
+# singular values of a sector's query rows below this share of the largest count as 0
 RANK_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SectorMoments:
-    """Matrices of one sector, shape (r, r), as functions of the composition c.
+    """Matrix of one sector, shape (r, r), as a function of the composition c.
 
-    The composition has the number c_a of attributes with each value a.  The matrix is
+    A composition says how many attributes c_a have the value a, for each value.  The matrix is
 
         sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
         total g g^T,
@@ -693,7 +711,7 @@ class SectorMoments:
     total: float = 0.0
 
     def matrices(self, counts: Array) -> Array:
-        """Return the matrices of the compositions ``counts``, shape (m, n), as shape (m, r, r)."""
+        """Return the matrices of m compositions, shape (m, r, r), from ``counts``, shape (m, n)."""
         g, pair_counts = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * sums[:, :, None] * sums[:, None, :]
@@ -717,9 +735,10 @@ class SectorMoments:
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces of m compositions with all coefficients positive, shape (m,).
+        """Return the traces for absolute values of all coefficients, shape (m,).
 
-        They bound the spectral norms of the terms, to which rounding errors are proportional.
+        They are upper bounds on the spectral norms of the summands of the m matrices, to which the
+        rounding errors are proportional.
         """
         return replace(
             self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)
@@ -730,7 +749,7 @@ class SectorMoments:
         n, _, r = self.x.shape
         g, _ = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
-        # derivative of the sums
+        # derivative of ``sums``, that is of sum_a c_a g_a, by every count
         sum_slopes = g + (counts @ self.x.reshape(n, n * r)).reshape(-1, n, r)
         out = 2.0 * self.total * np.einsum("mar,mr->ma", sum_slopes, sums)
         if self.value:
@@ -744,29 +763,29 @@ class SectorMoments:
         return np.asarray(out)
 
     def transformed(self, Z: Array) -> SectorMoments:
-        """Return the moments of Z M Z^T, where M are the matrices of these moments.
+        """Return the object whose matrices are Z M Z^T for the matrices M of this object.
 
         ``Z`` has shape (s, r).
         """
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _vectors(self, counts: Array) -> tuple[Array, Array]:
-        """Return the vectors g_a of m compositions, shape (m, n, r), and counts of value pairs.
+        """Return the vectors g_a of m compositions, and how many attribute pairs have each value pair.
 
-        These are the numbers of pairs of attributes with values (a, b), shape (m, n, n).
+        Shapes (m, n, r) and (m, n, n).  A pair of attributes with different values is counted half
+        at (a, b) and half at (b, a).
         """
         n, _, r = self.x.shape
         g = self.single + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
-        # halved because (a, b) and (b, a) both occur
         pair_counts = counts[:, :, None] * counts[:, None, :] / 2.0
         pair_counts[:, range(n), range(n)] -= counts / 2.0
         return g, pair_counts
 
 
 def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
-    """Return the matrices of a sector of d attributes as functions of the composition.
+    """Return the matrix of a sector of d attributes as a function of the composition.
 
-    ``values`` are the values of all basis functions except the constant one, shape (n, u).
+    ``values`` holds the values of all functions except the constant on the n cells, shape (n, u).
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
@@ -776,7 +795,7 @@ def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
     rows = sector.matrix()
     _, singular_values, V = np.linalg.svd(rows, full_matrices=False)
     nonzero = singular_values > RANK_TOLERANCE * singular_values.max(initial=0.0)
-    # dropping rows makes the nuclear norm smaller, so the bound stays valid
+    # rows with negligible singular values are dropped; this can only lower the bound
     rows = singular_values[nonzero, None] * V[nonzero]
     moments_of = {
         "trivial": lambda: _trivial(d, values, S, rows),
@@ -790,7 +809,7 @@ def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
 def _trivial(d: int, values: Array, S: Array, rows: Array) -> SectorMoments:
     zero, one, pairs = rows[:, :1], rows[:, 1 : 1 + values.shape[1]], rows[:, 1 + values.shape[1] :]
     x = S[:, :, : pairs.shape[1]] @ pairs.T / math.sqrt(2.0 * d * (d - 1))
-    # the constant is distributed over the d attributes
+    # the coefficient of the constant is divided evenly among the d attributes
     single = zero.T / d + values @ one.T / math.sqrt(d) - np.einsum("aar->ar", x)
     return SectorMoments(times=1.0, single=single, x=x, total=1.0)
 
@@ -818,23 +837,24 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Sec
     )
 
 
-# concentrations of the Dirichlet distributions of initial compositions (numbers of attributes with
-# each value), whose mean is proportional to the weights of the values of one attribute
+# Initial compositions (numbers of attributes with each value) are drawn from Dirichlet distributions
+# with these concentrations; their mean is proportional to the weights of the values of an attribute.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
-# initial compositions per concentration
+# number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
-# starts of a search for the most costly composition, half of them random
+# number of starting points of a search for the most costly composition; half of them are random
 SEARCH_STARTS = 16
-# per step of this search, candidates that change the value of one attribute
+# number of candidates per step of this search; each changes the value of one attribute
 CANDIDATE_MOVES = 12
-# total share of the weight given to the compositions that one round adds
+# the compositions that a round adds get this share of the weight together
 ADDED_SHARE = 0.05
-# share of the weight below which a composition is dropped
+# compositions with less than this share of the weight are dropped
 MIN_SHARE = 1e-7
+# largest number of rounds
 ROUNDS = 100
 # a composition is added only if its cost exceeds the norm by more than this share
 COST_TOLERANCE = 1e-4
-# L-BFGS steps that optimize the shares in one round
+# largest number of L-BFGS steps for the shares in one round
 LBFGS_STEPS = 25
 # largest number of entries of the matrices of the initial compositions
 MAX_ENTRIES = 30_000_000
@@ -848,8 +868,7 @@ class Compositions:
     ----------
     counts : the compositions, shape (m, n).
     matrices : one array per sector, shapes (m, r, r).
-    sizes : bounds on the spectral norms of their terms, see `SectorMoments.sizes`; one array per
-        sector, shapes (m,).
+    sizes : results of `SectorMoments.sizes`, one array per sector, shape (m,).
     """
 
     counts: Array
@@ -865,7 +884,7 @@ class Compositions:
         )
 
     def and_more(self, other: Compositions) -> Compositions:
-        """Return these compositions followed by others."""
+        """Return these compositions followed by those of ``other``."""
         return Compositions(
             counts=np.concatenate([self.counts, other.counts]),
             matrices=[
@@ -876,7 +895,7 @@ class Compositions:
 
 
 class CompositionBound:
-    """The nuclear norm as a function of the shares of the weight that compositions have.
+    """The nuclear norm as a function of the shares of the total weight that compositions have.
 
     Parameters
     ----------
@@ -964,7 +983,7 @@ class CompositionBound:
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
     def cost_moments(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return moments of every sector; the cost of a composition is the sum of their traces.
+        """Return one `SectorMoments` per sector whose traces sum to the cost of a composition.
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
@@ -974,10 +993,11 @@ class CompositionBound:
         ]
 
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
-        """Return compositions of large cost, shape (m, n), and their costs, shape (m,).
+        """Search for compositions of large cost; return them, (m, n), and their costs, (m,).
 
-        The search starts at ``counts``, shape (m, n).  A step changes the value of one attribute;
-        the search ends if none of the `CANDIDATE_MOVES` most promising changes raises the cost.
+        The m searches start at the compositions ``counts``, shape (m, n).  A step changes the value
+        of one attribute.  A search ends if none of the `CANDIDATE_MOVES` changes with the largest
+        derivatives raises the cost.  ``slopes`` are the derivatives that `norm` returns.
         """
         cost_moments = self.cost_moments(slopes)
         moves = np.array(
@@ -994,7 +1014,7 @@ class CompositionBound:
 
         current, costs, active = counts.copy(), cost(counts), np.arange(len(counts))
         while len(active):
-            # first-order change of the cost by every move
+            # change of the cost by every move, to first order
             gains = sum(sector.slopes(current[active]) for sector in cost_moments) @ moves.T
             gains[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
             candidates = (
@@ -1019,10 +1039,9 @@ def shares_norm(
 ) -> float:
     """Search for cell weights with a large nuclear norm until a deadline; return the largest norm.
 
-    The weight of a cell depends only on its composition: how many attributes have each value.
-    Returns 0 unless the workload is invariant under permutations of its free attributes and has
-    queries on pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES`
-    entries.
+    The weight of a cell depends only on its composition: how many attributes have each value.  The
+    result is 0 if the workload changes when its free attributes are permuted, if it has no queries on
+    pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
 
     Parameters
     ----------
@@ -1053,10 +1072,10 @@ def shares_norm(
 
 
 def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
-    """Return the largest norm that is reached by adding the most costly compositions in rounds.
+    """Add the most costly compositions in rounds, and return the largest norm of a round.
 
-    ``weights``, shape (n,), are those of the values of an attribute; initial compositions are drawn
-    near them.
+    ``weights``, shape (n,), are weights of the values of an attribute; initial compositions are
+    drawn near them.
     """
     rng, d = np.random.default_rng(0), problem.d
 
@@ -1082,7 +1101,8 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         candidates, costs = problem.costliest_composition(
             slopes, np.concatenate([draw(CONCENTRATIONS[0], SEARCH_STARTS // 2), current])
         )
-        # at optimal shares, all compositions with positive share cost exactly the norm
+        # At optimal shares no composition costs more than the norm, and those with a positive share
+        # cost exactly the norm.  So only more costly ones are added.
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)
         new = new[~(new[:, None] == compositions.counts).all(axis=2).any(axis=1)]
         if not len(new):
