@@ -939,7 +939,7 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
 
 
 # For forecasts: number of times that all splits of a level are evaluated, on one attribute.
-EXPECTED_EVALUATIONS = 600
+EXPECTED_EVALUATIONS = 520
 # For forecasts: this number is multiplied by this share for workloads of marginals only.
 MARGINALS_EVALUATION_SHARE = 1 / 15
 # For forecasts: seconds per evaluation, for every attribute and for every pair of cells.

@@ -137,8 +137,9 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 # For forecasts: time of a step of the search for query weights in addition to its strategy searches,
 # in seconds per residual space.
 STEP_SECONDS_PER_SPACE = 2e-4
-# For forecasts: time of the joint sensitivity and its lower bound, in seconds per residual space.
-JOINT_SECONDS = 6e-3
+# For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of the
+# squared number of cells of the largest attribute.
+JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # For forecasts: time of one plan of the minimax search, and of the search for the objective "lp",
 # relative to planning for the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
@@ -262,7 +263,8 @@ class ResidualMechanism(Mechanism):
         """
         has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
-            return JOINT_SECONDS * len(parts.spaces)
+            cells = max((n for sub in parts.subworkloads for n in sub.sizes), default=1)
+            return (JOINT_SECONDS + JOINT_SECONDS_PER_SQUARE * cells**2) * len(parts.spaces)
         return 0.0
 
     def forecast_split(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
@@ -297,7 +299,7 @@ class ResidualMechanism(Mechanism):
             step_seconds = SEPARATE_SOLVE_FACTOR * separate_seconds + STEP_SECONDS_PER_SPACE * len(
                 parts.spaces
             )
-            seconds = 0.1 + steps * step_seconds
+            seconds = 0.05 + steps * step_seconds
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
@@ -369,7 +371,9 @@ class ResidualMechanism(Mechanism):
             split=split,
             error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
-            assemble=lambda: self._assemble(workload, budget, parts, solutions, state),
+            assemble=lambda: self._assemble(
+                workload, budget, parts, solutions, state, joint_share=joint
+            ),
             joint=joint,
         )
 
@@ -485,7 +489,7 @@ class ResidualMechanism(Mechanism):
             error=joint * best.value,
             values={},
             assemble=lambda: self._assemble(
-                workload, budget, best.parts, best.solutions, state, bound
+                workload, budget, best.parts, best.solutions, state, bound, joint
             ),
             joint=joint,
         )
@@ -625,11 +629,15 @@ class ResidualMechanism(Mechanism):
         solutions: Sequence[SpaceSolution],
         solved: SolverState,
         bound: float | None = None,
+        joint_share: float | None = None,
     ) -> Plan:
         """Return the plan for solved residual spaces: divide the budget and round noise to grids.
 
-        ``bound`` is the lower bound on the objective.  With None, the lower bound on the weighted
-        sum is computed.
+        Parameters
+        ----------
+        bound : lower bound on the objective.  With None, the lower bound on the weighted sum is
+            computed.
+        joint_share : result of `_joint_share` if it is known already.
         """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
@@ -638,8 +646,9 @@ class ResidualMechanism(Mechanism):
             bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
-        joint_share = 1.0
-        if solved.joint is not False:
+        if solved.joint is False:
+            joint_share = 1.0
+        elif joint_share is None:
             joint_share = _joint_share(parts, solutions, ideal, always=solved.joint is True)
         joint = joint_share < 1.0
         if joint:
