@@ -16,6 +16,7 @@ from engine.workload.hierarchy import AreaWeights, CodeList, Hierarchy, Hierarch
 from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
+from engine.workload.similar_texts import only_difference, visible_text
 from engine.workload.workload import Group, Part, Workload, joint_part, new_groups, subsets
 
 __all__ = [
@@ -41,5 +42,7 @@ __all__ = [
     "Workload",
     "joint_part",
     "new_groups",
+    "only_difference",
     "subsets",
+    "visible_text",
 ]

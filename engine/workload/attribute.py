@@ -51,6 +51,7 @@ from engine.workload.schema_io import (
     check_text,
     parse_row,
 )
+from engine.workload.similar_texts import difference_text
 
 MAX_CELLS = 10_000_000
 # largest edge of an attribute with integer values
@@ -539,12 +540,14 @@ class Attribute:
         if unknown := [text for text in added if text not in (self.other, self.missing)]:
             raise SchemaError(
                 f"{subject} has the label {quote_public(unknown[0])}, which is not a cell of the code"
-                " list; add it to the list, or remove the label"
+                f" list{difference_text(unknown[0], code_list.codes, quote_public)}. Add it to the"
+                " list, or correct the label"
             )
         if surplus := listed.difference(self.labels):
             raise SchemaError(
                 f"the code list has the cell {quote_public(min(surplus))}, which is not a label of"
-                f" {subject}; add the label, or remove the code"
+                f" {subject}{difference_text(min(surplus), self.labels, quote_public)}. Add the"
+                " label, or correct the code"
             )
         positions = {code: i for i, code in enumerate((*code_list.codes, *added))}
         order = np.array([positions[label] for label in self.labels], dtype=np.int64)

@@ -33,6 +33,7 @@ from engine._format import MAX_NAME, csv_start, near_matches, pluralize, quote_p
 from engine._values import FrozenValue
 from engine.errors import SchemaError
 from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_text
+from engine.workload.similar_texts import difference_text, only_difference, visible_text
 
 MAX_LEVELS = 20
 # Limit for the areas of all levels together, and for the codes of a list.
@@ -639,29 +640,26 @@ def _check_texts(texts: Sequence[Any], what: str) -> None:
 def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     """Return the position of each code in the list.
 
-    Raises SchemaError for repeated codes, codes that differ only by blanks, and unknown parents.
+    Raises SchemaError for repeated codes, codes that look the same on screen, and unknown parents.
     """
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
-    # codes that differ by blanks only are equal without them
-    unpadded: dict[str, str] = {}
+    # Two codes that look the same on screen are a mistake: records contain only one of them.
+    by_visible_text: dict[str, str] = {}
     for code in codes:
-        if code != (stripped := code.strip()):
-            similar = stripped if stripped in positions else unpadded.setdefault(stripped, code)
+        if code != (visible := visible_text(code)):
+            similar = visible if visible in positions else by_visible_text.setdefault(visible, code)
             if similar != code:
+                _, kind = only_difference(code, [similar]) or ("", "blanks")
                 raise SchemaError(
                     f"the codes {quote_public(similar)} and {quote_public(code)} differ only by"
-                    " blanks; correct one of them"
+                    f" {kind}; correct one of them"
                 )
     for code, parent in zip(codes, parents, strict=False):
         if parent and parent not in positions:
-            stripped = parent.strip()
-            similar = stripped if stripped in positions else unpadded.get(stripped, "")
-            near = (
-                f"; {quote_public(similar)} differs only by blanks"
-                if similar
-                else near_matches(parent, positions)
+            near = difference_text(parent, positions, quote_public) or near_matches(
+                parent, positions
             )
             raise SchemaError(
                 f"the code {quote_public(code)} has the unknown parent {quote_public(parent)}{near}."

@@ -108,6 +108,11 @@ def test_repeated_labels_of_areas_get_codes() -> None:
     assert CodeList.from_labels(nested).hierarchy.levels[1].labels == ("Lee (Ohio)", "Lee (Iowa)")
 
 
+def test_codes_in_other_case_or_with_accents_are_different() -> None:
+    nested = {"A": ["Le\u00f3n", "Leon"], "B": ["leon", "1 11", "11 1"]}
+    assert CodeList.from_labels(nested).codes == ("Le\u00f3n", "Leon", "leon", "1 11", "11 1")
+
+
 def test_codes_keep_zeros_and_blanks() -> None:
     rows = [("01", "", ""), ("1", "", ""), (" 010", "", "01"), ("0010 ", "", "1")]
     assert CodeList.from_rows(rows).codes == (" 010", "0010 ")
@@ -155,6 +160,24 @@ BAD_ROWS: dict[str, tuple[list[Any], list[str]]] = {
     "unknown parent": ([*ROWS, ("x", "", "48", "")], ["unknown parent", "48"]),
     "blank parent": ([*ROWS, ("x", "", " 49", "")], ["unknown parent", "blanks"]),
     "blank code": ([*ROWS, ("4905 ", "", "49", "")], ["4905", "blanks"]),
+    "non-breaking blank": (
+        [*ROWS, ("49\u00a005", "", "49", ""), ("49 05", "", "49", "")],
+        ["49 05", "blanks"],
+    ),
+    "zero-width character": ([*ROWS, ("49\u200b05", "", "49", "")], ["4905", "not visible"]),
+    "decomposed accent": (
+        [*ROWS, ("Le\u00f3n", "", "49", ""), ("Leo\u0301n", "", "49", "")],
+        ["not visible"],
+    ),
+    "parent with zero": (
+        [*ROWS, ("x", "", "049", "")],
+        ["unknown parent", "'49'", "leading zeros"],
+    ),
+    "parent in other case": ([*ROWS, ("A", "", "", ""), ("x", "", "a", "")], ["'A'", "case"]),
+    "parent without accent": (
+        [*ROWS, ("Le\u00f3n", "", "", ""), ("x", "", "Leon", "")],
+        ["accents"],
+    ),
     "empty code": ([*ROWS, ("", "x", "49", "")], ["code", "empty"]),
     "number": ([*ROWS, (4907, "x", "49", "")], ["code", "int"]),
     "control character": ([*ROWS, ("49\x07", "x", "49", "")], ["control"]),
@@ -306,6 +329,12 @@ def test_cells_for_other_values_are_own_areas() -> None:
         (lambda: Attribute.hierarchy("county", TREE), ["code_list", "dict"]),
         (lambda: county().with_hierarchy(CodeList.from_labels(TREE, **NAMED)), ["same name"]),
         (lambda: county().with_hierarchy(CodeList.from_labels({"a": ["3901"]})), ["no level"]),
+        (
+            lambda: Attribute.categorical("x", ["1", "02"]).with_hierarchy(
+                CodeList.from_labels({"a": ["01"], "b": ["02"]})
+            ),
+            ["'1'", "'01'", "leading zeros"],
+        ),
         (
             lambda: county().with_hierarchy(CodeList.from_labels({"a": ["3901"], "b": ["2"]})),
             ["'3903'", "not a cell"],
