@@ -186,7 +186,7 @@ def _column_gram(block: Block) -> Array:
     order = [axis for axes, _ in block.factors for axis in axes]
     factor_sizes = [block.sizes[axis] for axis in order]
     matrices = [s.column_gram() if block.weights is None else s.rows for _, s in block.factors]
-    product = np.ones((1, 1))
+    product: Array = np.ones((1, 1))
     for matrix in matrices:
         product = np.kron(product, matrix)
     if block.weights is not None:

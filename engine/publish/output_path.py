@@ -118,8 +118,8 @@ def check_target(
         raise PlanError(f"{requested} is a link. Give the file that it points to, or another name.")
     if not overwrite:
         raise PlanError(
-            f"{requested} exists already and is not overwritten. Give another name, or set"
-            " overwrite=True (on the command line: --overwrite)."
+            f"{requested} exists already and is not overwritten. Give another name, or allow"
+            " overwriting."
         )
     if not (is_replaceable or _is_answers)(target):
         raise PlanError(

@@ -376,8 +376,8 @@ class PredictedFactor(Factor):
     inside: Axes
 
     @property
-    def matrix(self) -> Array:  # type: ignore[override]
-        raise NotImplementedError("a forecast has no Gram matrices")
+    def matrix(self) -> Array:
+        raise AssertionError("a forecast has no Gram matrices")
 
     @property
     def dimension(self) -> int:

@@ -73,7 +73,7 @@ def test_coarse_workload_is_determined_by_fine_workload():
         np.testing.assert_allclose(fine_rows.T @ solution, rows.T, atol=1e-9)
     NestedPlanRule(common=common_of(workloads), share=0.5, snr=5.0)
     for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
-        with pytest.raises(WorkloadError, match="leave out"):
+        with pytest.raises(WorkloadError, match="coarser"):
             analyses.coarse_and_fine(empty)
 
 

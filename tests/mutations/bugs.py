@@ -54,8 +54,8 @@ BUGS = (
     Bug(
         name="noise tail truncated",
         file="engine/release/noise.py",
-        old="for i in np.flatnonzero(tail | ~(is_accepted | (gap <= -slack))):",
-        new="for i in np.flatnonzero(~tail & ~(is_accepted | (gap <= -slack))):",
+        old="for i in np.flatnonzero(is_tail | ~(is_accepted | is_rejected)):",
+        new="for i in np.flatnonzero(~is_tail & ~(is_accepted | is_rejected)):",
         tests=("tests/release/test_noise.py::test_law_past_the_bins",),
     ),
     Bug(

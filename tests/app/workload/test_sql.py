@@ -34,7 +34,7 @@ def test_sql_is_checked_before_it_is_added() -> None:
         ("SELECT COUNT(*) FROM t WHERE household_income < 100", "nearest edges are 0 and 3000"),
         ("DROP TABLE t", "only SELECT"),
         ("(" * 5000, "brackets"),
-        ("'", "does not end"),
+        ("'", "quote"),
         ("<img src=x onerror=alert(1)>", "only SELECT"),
     ],
 )
