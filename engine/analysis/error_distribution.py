@@ -344,7 +344,7 @@ def _all_variances(
 
 
 def is_exact(workload: Workload) -> bool:
-    """Return whether a workload is small enough to evaluate every query."""
+    """Return whether a workload has at most `MAX_UNSAMPLED_QUERIES` queries, so none are sampled."""
     return workload.queries <= MAX_UNSAMPLED_QUERIES
 
 

@@ -522,7 +522,7 @@ def fit_targets(
     Raises
     ------
     PlanError : an argument is invalid; or no budget meets the targets; or the budget does not
-        suffice for the locked targets, or only if the other groups have no targets.
+        suffice for the locked targets and any targets of all other groups.
     Cancelled : ``progress`` returned False.
 
     >>> from engine import Attribute, Budget, Schema, Workload

@@ -67,7 +67,7 @@ class NoiseScale:
             )
 
     def quality(self, variation: float) -> str:
-        """Return the quality class of a coefficient of variation."""
+        """Return "publishable", "doubtful" or "noise" for a coefficient of variation."""
         return QUALITIES[int(variation > self.publishable) + int(variation > self.doubtful)]
 
 
