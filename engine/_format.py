@@ -6,7 +6,7 @@ import ast
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 SMALLEST_COST = 1e-7  # smaller privacy parameters are written as "less than 0.0000001"
+SMALLEST_ERROR = 1e-7  # smaller errors and estimates are written as "less than 0.0000001"
 MAX_NAME = 200  # characters of a name that the search for similar names compares
 DELIMITERS = ",;\t|"
 MAX_HEADER = 2**16  # characters of a CSV text that are searched for the header
@@ -200,29 +201,55 @@ def pluralize(things: int, one: str, many: str = "") -> str:
 
 
 def format_number(value: float) -> str:
-    """Return the text of an error or an estimate, rounded to at least three significant digits.
+    """Return the text of an error or an estimate, without an exponent.
+
+    Numbers below 1000 have three or four significant digits, larger numbers are rounded to
+    integers.  An infinite number is "unbounded", NaN is "unknown".
 
     >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')
+    >>> format_number(0.00001234), format_number(1e-9), format_number(-1e-9), format_number(math.inf)
+    ('0.0000123', 'less than 0.0000001', '0', 'unbounded')
     """
     if not math.isfinite(value):
-        return "unbounded" if value > 0 else "none"
+        return "unknown" if math.isnan(value) else "unbounded"
     size = abs(value)
-    if size >= 1000:
+    # The limits are such that the rounded numbers have the digits of their size: 999.97 is 1,000.
+    if size >= 999.95:
         return f"{value:,.0f}"
-    if size >= 100:
+    if size >= 99.995:
         return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+    if size >= 0.9995:
+        return f"{value:.2f}"
+    if size >= SMALLEST_ERROR:
+        return _positional(float(f"{value:.3g}"))
+    return f"less than {_positional(SMALLEST_ERROR)}" if value > 0.0 else "0"
+
+
+def percent_rounded_up(share: float, decimals: int = 1) -> str:
+    """Return a share as a percentage, rounded up and at least 0.
+
+    All gaps to lower bounds are written by this function, so that a page never states less than
+    another one.
+
+    >>> percent_rounded_up(0.0312), percent_rounded_up(0.03), percent_rounded_up(0.00012, 2)
+    ('3.2%', '3.0%', '0.02%')
+    """
+    if not math.isfinite(share):
+        return format_number(share)
+    # Without the subtraction, rounding errors would turn 3% into 3.1%.
+    steps = math.ceil(share * 10 ** (2 + decimals) - 1e-9)
+    return f"{max(steps, 0) / 10**decimals:,.{decimals}f}%"
 
 
 def cost(value: float) -> str:
     """Return the text of a privacy parameter (pcost, rho, mu, epsilon), rounded up to 4 digits.
 
-    Values are written without exponents down to `SMALLEST_COST`. Negative values above
-    -`SMALLEST_COST` are rounding errors of sums and give "0".
+    The text has no exponent.  Values between -`SMALLEST_COST` and 0 are rounding errors of sums and
+    give "0".
 
-    >>> cost(0.9999999984), cost(4.1721), cost(0.00002), cost(1.6e-9), cost(0.0)
-    ('1', '4.173', '0.00002', 'less than 0.0000001', '0')
+    >>> cost(0.9999999984), cost(4.1721), cost(0.00002), cost(1.6e-9), cost(0.0), cost(1.5e7)
+    ('1', '4.173', '0.00002', 'less than 0.0000001', '0', '15,000,000')
     """
     if abs(value) < SMALLEST_COST:
         return f"less than {_positional(SMALLEST_COST)}" if value > 0.0 else "0"
@@ -258,8 +285,9 @@ def remaining_text(value: float) -> str:
 
 
 def _positional(value: float) -> str:
-    """Return a number without an exponent if its absolute value is below 1."""
-    return format(Decimal(repr(value)), "f") if abs(value) < 1.0 else f"{value:g}"
+    """Return a number as a decimal text without an exponent and without trailing zeros."""
+    text = format(Decimal(repr(value)), ",f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def rounded_up(value: float) -> str:
@@ -357,8 +385,10 @@ LATEX = {
 }
 
 
-def latex_text(table: Frame) -> str:
+def latex_text(table: Frame, percent: Collection[str] = ()) -> str:
     """Return a table as LaTeX (package booktabs), with numbers right-aligned and texts escaped.
+
+    ``percent`` names the columns of shares that are written as percentages.
 
     >>> import pandas as pd
     >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))
@@ -373,18 +403,22 @@ def latex_text(table: Frame) -> str:
     <BLANKLINE>
     """
     sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
-    rows = [
-        " & ".join(map(_latex, row)) + r" \\"
-        for row in [tuple(table.columns), *table.itertuples(index=False)]
-    ]
-    body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+    is_percent = [column in percent for column in table.columns]
+    lines = [" & ".join(map(_latex, table.columns)) + r" \\"]
+    for row in table.itertuples(index=False):
+        cells = [_latex(value, percent=p) for value, p in zip(row, is_percent, strict=True)]
+        lines.append(" & ".join(cells) + r" \\")
+    body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
     return "\n".join([*body, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _latex(value: Any) -> str:
+def _latex(value: Any, *, percent: bool = False) -> str:
+    """Return a value of a table as LaTeX; numbers are written as percentages if ``percent``."""
     if isinstance(value, float):
         if math.isnan(value):
             return ""
-        return r"$\infty$" if math.isinf(value) else format_number(value)
+        if math.isinf(value):
+            return r"$\infty$"
+        return rf"{value * 100.0:,.2f}\%" if percent else format_number(value)
     text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

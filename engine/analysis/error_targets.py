@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from engine._format import format_number, pluralize
+from engine._format import format_number, percent_rounded_up, pluralize
 from engine._validation import check_type
 from engine.analysis.error_distribution import error_distribution, ratio_distribution
 from engine.analysis.variance_breakdown import errors_by_group
@@ -443,15 +443,15 @@ def certificate_text(plan: Plan) -> str:
     """Return sentences with the lower bound of the certificate of a plan, and the gap above it."""
     certificate = plan.certificate
     return (
-        f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
-        f"{plan.achieved:.6g}: {gap_text(plan)} more."
+        f"{certificate.statement} The bound is {format_number(certificate.lower_bound)} counts, this"
+        f" plan has {format_number(plan.achieved)}: {gap_text(plan)} more."
     )
 
 
 def gap_text(plan: Plan) -> str:
-    """Return how much a plan exceeds the lower bound of its certificate, as a percentage."""
-    gap = max(plan.certificate.gap, 0.0)
-    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"
+    """Return the gap of a plan to the lower bound of its certificate as a percentage, rounded up."""
+    gap = plan.certificate.gap
+    return percent_rounded_up(gap, 2) if gap >= 1e-4 else "less than 0.01%"
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
@@ -463,9 +463,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
     bound_rmse = bound.rmse(plan)
     if bound_rmse <= 0.0:
         return ""
-    return (
-        f"{math.ceil(1000.0 * max(plan.weighted_rmse / bound_rmse - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
-    )
+    return percent_rounded_up(plan.weighted_rmse / bound_rmse - 1.0)
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
@@ -475,7 +473,7 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
         return "No lower bound above 0 was found for all matrix mechanisms."
     return (
         f"This plan is at most {above} above the theoretical limit for any matrix mechanism, a"
-        f" weighted RMSE of {bound_rmse:.5g} counts. {BIAS_NOTE}"
+        f" weighted RMSE of {format_number(bound_rmse)} counts. {BIAS_NOTE}"
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import format_number, pluralize, set_name
+from engine._format import cost, format_number, pluralize, set_name, shortest_text
 from engine.analysis.error_distribution import (
     chosen_queries,
     is_exact,
@@ -229,8 +229,8 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     worst_name = set_name(tuned_plan.workload.groups[worst].attributes)
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
-        text
-        + f"{number:,} of {len(rises):,} tables are less accurate, {worst_name} by {rises[worst]:.1%}."
+        f"{text}{number:,} of {pluralize(len(rises), 'table')} {'is' if number == 1 else 'are'} less"
+        f" accurate, {worst_name} by {rises[worst]:.1%}."
     )
 
 
@@ -321,7 +321,7 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     """Return the settings of two plans as rows of name, first value and second value."""
     rows = [
         ("mechanism", first.mechanism, second.mechanism),
-        ("budget", _budget_text(first), _budget_text(second)),
+        ("budget", *_budget_texts(first, second)),
         ("cap on records", f"{first.max_records:,}", f"{second.max_records:,}"),
     ]
     for name in sorted({*first.options, *second.options}):
@@ -335,13 +335,19 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _budget_text(plan: Plan) -> str:
-    pure = plan.budget.pure_epsilon
-    return (
-        f"pcost {plan.budget.pcost!r}".removesuffix(".0")
-        if pure is None
-        else f"pure epsilon {pure!r}".removesuffix(".0")
-    )
+def _budget_texts(first: Plan, second: Plan) -> list[str]:
+    """Return the budgets of two plans as text, rounded unless different budgets became equal."""
+    names, amounts = [], []
+    for budget in (first.budget, second.budget):
+        is_pure = budget.pure_epsilon is not None
+        names.append("pure epsilon" if is_pure else "pcost")
+        amounts.append(budget.pure_epsilon if is_pure else budget.pcost)
+    texts = [f"{name} {cost(amount)}" for name, amount in zip(names, amounts, strict=True)]
+    if texts[0] == texts[1] and amounts[0] != amounts[1]:
+        return [
+            f"{name} {shortest_text(amount)}" for name, amount in zip(names, amounts, strict=True)
+        ]
+    return texts
 
 
 def _option_text(options: Mapping[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from engine._format import near_matches, quote_public
+from engine._format import near_matches, pluralize, quote_public
 from engine._untrusted import parse_json
 from engine.cli.output import Commands, in_options, number, whole_number
 from engine.common_mechanism import CommonPlan, coarse_or_fine, nested_choices, stepwise
@@ -491,8 +491,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
         if len(keys) != 1:
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
             raise LedgerError(
-                f"The dataset {args.dataset!r} has {len(keys)} releases in the ledger. Give the"
-                f" --key of one release{listed}."
+                f"The dataset {args.dataset!r} has {pluralize(len(keys), 'release')} in the ledger. Give"
+                f" the --key of one release{listed}."
             )
         (key,) = keys
     receipt = ledger.find(key)

@@ -120,7 +120,8 @@ def _change(args: argparse.Namespace) -> Reply:
     ledger, total = Ledger(args.ledger), budget_of(args)
     ledger.change_total(args.dataset, total=total, by=args.by, reason=args.reason)
     status = ledger.status(args.dataset)
-    text = f"{args.dataset}: {status.left!r} of {status.total!r} left. {_meaning(status, total)}"
+    amounts = f"{remaining_text(status.left)} of {cost(status.total)} left"
+    text = f"{args.dataset}: {status.definition.counts} {amounts}. {_meaning(status, total)}"
     return Reply(text=text, data=_status_data(status))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engine._format import set_name
+from engine._format import format_number, percent_rounded_up, pluralize, set_name
 from engine.analysis import comparison, single_groups_text
 from engine.analysis.error_targets import claim_text
 from engine.cli.arguments import (
@@ -144,8 +144,8 @@ def _plan(args: argparse.Namespace) -> Reply:
         unweighted = plan(workload, budget, args.mechanism, **defaults.options, **arguments)
         weights = (
             f"for published tables of about {args.expected_records:,.0f} records; typical error of"
-            f" unbiased answers {fitted_plan.rmse:.4g} counts, {unweighted.rmse:.4g} with the"
-            " weights of the workload"
+            f" unbiased answers {format_number(fitted_plan.rmse)} counts,"
+            f" {format_number(unweighted.rmse)} with the weights of the workload"
         )
     if not _holds_plan(fitted_plan, args.out):
         with new_file(args.out, **target) as partial:
@@ -219,11 +219,13 @@ def _compare(args: argparse.Namespace) -> Reply:
     table = (
         ranking.frame[has_error]
         .drop(columns="status")
-        .to_string(index=False, float_format=lambda v: f"{v:.4g}")
+        .to_string(index=False, float_format=format_number, formatters={"gap": percent_rounded_up})
     )
     refused = [f"{row.mechanism}: {row.status}" for row in frame[~has_error].itertuples()]
     return Reply(
-        text="\n".join([table, *refused, f"{ranking.statement} It is {ranking.bound:.6g} counts."]),
+        text="\n".join(
+            [table, *refused, f"{ranking.statement} It is {format_number(ranking.bound)} counts."]
+        ),
         data={
             "mechanisms": frame.to_dict("records"),
             "bound": ranking.bound,
@@ -238,10 +240,10 @@ def _plan_summary(fitted_plan: Plan) -> Reply:
     rows = fitted_plan.schema.other_rows(fitted_plan.budget.rows_per_person)
     lines = [
         (
-            f"queries    {fitted_plan.workload.queries:,} in {len(fitted_plan.workload.groups):,}"
-            " groups"
+            f"queries    {fitted_plan.workload.queries:,} in"
+            f" {pluralize(len(fitted_plan.workload.groups), 'group')}"
         ),
-        f"rmse       {fitted_plan.rmse:.6g} counts",
+        f"rmse       {format_number(fitted_plan.rmse)} counts",
         f"proven     {claim}",
         f"budget     {fitted_plan.meaning}",
         f"promise    {fitted_plan.schema.promise(fitted_plan.budget)}",
@@ -272,7 +274,7 @@ def _show(args: argparse.Namespace) -> Reply:
     summary, groups = _plan_summary(fitted_plan), fitted_plan.by_group()
     named = groups.assign(attributes=[set_name(names) for names in groups["attributes"]])
     return Reply(
-        text=f"{summary.text}\n{named.to_string(index=False)}",
+        text=f"{summary.text}\n{named.to_string(index=False, float_format=format_number)}",
         data={**summary.data, "groups": groups.to_dict("records")},
     )
 
@@ -384,8 +386,8 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     for row in rows:
         if row["typical_std"] is not None:
             line = (
-                f"{row['option']}: a typical cell stands out from {row['stands_out_from']:.4g}"
-                " records"
+                f"{row['option']}: a typical cell stands out from"
+                f" {format_number(row['stands_out_from'])} records"
             )
             threshold = row["even_records"]
             if threshold is not None:

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from engine._format import pluralize
+from engine._format import format_number, pluralize
 from engine._validation import check_positive
 from engine.analysis import condition_query
 from engine.analysis.ad_hoc_queries import further_answers
@@ -153,8 +153,9 @@ def _publish(args: argparse.Namespace) -> Reply:
         f"{head_of(measurement)}: tables of {tables.total:,.0f} in {args.out}; nothing was spent"
     ]
     lines += [
-        f"{row['attributes']}, {row['family']}: {row['answers']:,} numbers, {row['below zero']:,}"
-        f" were below zero; {row['publishable']:.0%} publishable, {row['doubtful']:.0%} doubtful,"
+        f"{row['attributes']}, {row['family']}: {pluralize(row['answers'], 'number')},"
+        f" {row['below zero']:,} of them below zero before fitting;"
+        f" {row['publishable']:.0%} publishable, {row['doubtful']:.0%} doubtful,"
         f" {row['suppressed']:.0%} suppressed"
         for row in groups
     ]
@@ -176,8 +177,8 @@ def _publish(args: argparse.Namespace) -> Reply:
             f"{len(records):,} simulated records in {args.records}; no row describes a real person"
         )
         lines += [
-            f"{'met' if row['met'] else 'NOT met'}: {row['criterion']}: {row['found']:.4g}, limit"
-            f" {row['limit']:.4g}"
+            f"{'met' if row['met'] else 'NOT met'}: {row['criterion']}:"
+            f" {format_number(row['found'])}, limit {format_number(row['limit'])}"
             for row in criteria
         ]
     return Reply(text="\n".join(lines), data=data)
@@ -252,8 +253,8 @@ def _ask(args: argparse.Namespace) -> Reply:
     rows = [*answers, *([weighted_sum] if weighted_sum else [])]
     lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]
     lines += [
-        f"{row['query']}: {row['answer']:.6g}, standard error {row['std']:.4g}, {row['low']:.6g} to"
-        f" {row['high']:.6g}"
+        f"{row['query']}: {format_number(row['answer'])}, standard error"
+        f" {format_number(row['std'])}, {format_number(row['low'])} to {format_number(row['high'])}"
         for row in rows
     ]
     data = release_data(measurement) | {

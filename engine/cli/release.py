@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine._format import pluralize
+from engine._format import cost, pluralize
 from engine._validation import check_positive
 from engine.cli.arguments import (
     add_column_options,
@@ -211,7 +211,7 @@ def _release(args: argparse.Namespace) -> Reply:
         write_package(measurement, args.out, receipt=receipt, ledger=ledger, **options)
     else:
         write_answers(measurement, args.out, format=file_format, **options)
-    spent = f"spent pcost {plan.pcost!r}"
+    spent = f"spent pcost {cost(plan.pcost)}"
     if args.rehearsal:
         spent = "REHEARSAL, nothing was spent; not for publication"
     elif earlier_receipt is not None:
@@ -236,7 +236,8 @@ def _release(args: argparse.Namespace) -> Reply:
         "spent": 0.0 if args.rehearsal or earlier_receipt is not None else plan.pcost,
         "receipt": receipt_data,
     }
-    return Reply(text=f"{plan.workload.queries:,} answers in {args.out}; {spent}", data=data)
+    answers = pluralize(plan.workload.queries, "answer")
+    return Reply(text=f"{answers} in {args.out}; {spent}", data=data)
 
 
 PRIVACY_NOTE = "exact and confidential: store it as securely as the records"
@@ -352,4 +353,5 @@ def _save(counts: Counts, out: Path) -> Reply:
         "shards": max(1, len(counts.shards)),
         **numbers,
     }
-    return Reply(text=f"{len(counts):,} tables of counts in {out}, {PRIVACY_NOTE}", data=data)
+    tables = pluralize(len(counts), "table")
+    return Reply(text=f"{tables} of counts in {out}, {PRIVACY_NOTE}", data=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from engine._format import pluralize
 from engine.cli.arguments import file_bytes, schema_of
 from engine.cli.output import Commands, Reply, add_command
 from engine.errors import EngineError, SchemaError
@@ -66,8 +67,8 @@ def _schema(args: argparse.Namespace) -> Reply:
         for level in hierarchy.levels
     ]
     lines = [
-        f"{entry['attribute']}: level {entry['level']!r}, {entry['areas']:,} areas (hierarchy"
-        f" {entry['hierarchy']!r})"
+        f"{entry['attribute']}: level {entry['level']!r}, {pluralize(entry['areas'], 'area')}"
+        f" (hierarchy {entry['hierarchy']!r})"
         for entry in levels
     ]
     return Reply(

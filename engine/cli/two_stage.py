@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine._format import cost, pluralize
 from engine.cli.arguments import (
     add_column_options,
     add_records_options,
@@ -141,7 +142,7 @@ def _look(args: argparse.Namespace) -> Reply:
     output, pcost = _write_answers(measurement, args), common.look.budget.pcost
     lines = [
         output.text,
-        f"spent pcost {pcost!r}; decide for one of {', '.join(common.names)}, or stop",
+        f"spent pcost {cost(pcost)}; decide for one of {', '.join(common.names)}, or stop",
         f"key        {measurement.key}",
     ]
     data = {**output.data, "key": measurement.key, "pcost": pcost, "options": common.names}
@@ -196,7 +197,7 @@ def _finish(args: argparse.Namespace) -> Reply:
     option = None if steps.choice is None else steps.choice.option
     # In a chain of more than two plans this measurement can be another look, before a decision.
     has_next_decision = steps.common.following is not None and option == steps.common.names[-1]
-    lines = [output.text, f"spent pcost {' + '.join(map(repr, pcosts))}"]
+    lines = [output.text, f"spent pcost {' + '.join(map(cost, pcosts))}"]
     if has_next_decision:
         lines.append(f"key        {measurement.key}")
     data = {
@@ -223,5 +224,6 @@ def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
     file_format, queries = form_of(args.out, None, FORMATS), measurement.plan.workload.queries
     write_answers(measurement, args.out, format=file_format, progress=args.progress)
     return Reply(
-        text=f"{queries:,} answers in {args.out}", data={"out": args.out, "queries": queries}
+        text=f"{pluralize(queries, 'answer')} in {args.out}",
+        data={"out": args.out, "queries": queries},
     )

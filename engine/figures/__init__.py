@@ -1,6 +1,6 @@
 """Plotly figures, each with its table and alternative text."""
 
-from engine.figures.base import Picture, enlarge
+from engine.figures.base import SHARE_COLUMNS, Picture, enlarge
 from engine.figures.compare import (
     all_tied,
     budgets_picture,
@@ -61,6 +61,7 @@ from engine.figures.two_stage import (
 )
 
 __all__ = [
+    "SHARE_COLUMNS",
     "Picture",
     "all_tied",
     "answers_picture",

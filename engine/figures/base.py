@@ -25,6 +25,25 @@ from engine.privacy import Budget
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 PERCENT = "~%"  # plotly format of percentages without trailing zeros: 0.5%, 1%, 1.5%
+# Columns of tables of pictures that contain shares, which are shown as percentages.
+SHARE_COLUMNS = (
+    "share",
+    "gap",
+    "over the bound",
+    "over the best",
+    "worse",
+    "better",
+    "publishable",
+    "doubtful",
+    "noise",
+    "relative error",
+    "promised",
+    "found",
+    "by chance",
+    "share above, lowest",
+    "share above, estimate",
+    "share above, highest",
+)
 MAX_LABEL_CHARS = 40  # longer axis labels are cut
 MAX_LINE_CHARS = 24  # longer axis labels are wrapped
 

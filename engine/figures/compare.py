@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import duration_text, format_number, number, pluralize, set_name
+from engine._format import (
+    duration_text,
+    format_number,
+    number,
+    percent_rounded_up,
+    pluralize,
+    set_name,
+)
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import ErrorDistribution
 from engine.analysis.plan_comparison import check_same_queries, ratios
@@ -24,6 +31,7 @@ from engine.figures.base import (
     GREY,
     LEGEND,
     PERCENT,
+    SHARE_COLUMNS,
     Picture,
     axis_labels,
     budget_axis,
@@ -92,8 +100,10 @@ def costs(comparison: Comparison) -> dict[str, str]:
 def gap_words(gap: float) -> str:
     """Return the text of a gap: how much an error exceeds the lower bound; NaN without a bound.
 
+    Percentages are rounded up.
+
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
-    ('at the bound', '3.1% over the bound', '8.10 times the bound', 'no bound known')
+    ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
     """
     if math.isnan(gap):
         return "no bound known"
@@ -101,7 +111,8 @@ def gap_words(gap: float) -> str:
         return "at the bound"
     if gap >= 1.0:
         return f"{format_number(1.0 + gap)} times the bound"
-    return f"{gap:.1%} over the bound" if gap >= 5e-4 else "less than 0.1% over the bound"
+    text = percent_rounded_up(gap) if gap >= 1e-3 else "less than 0.1%"
+    return f"{text} over the bound"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +332,9 @@ def effort_picture(comparison: Comparison) -> Picture:
             "textposition": text_position or "top center",
             "cliponaxis": False,
             "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
-            "hovertemplate": f"{text}<br>{gap:.2%} after {duration_text(seconds)}<extra></extra>",
+            "hovertemplate": (
+                f"{text}<br>{percent_rounded_up(gap)} after {duration_text(seconds)}<extra></extra>"
+            ),
         }
         traces.append(mark)
     y_axis = {
@@ -387,7 +400,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         np.minimum(shown, MAX_DRAWN_RATIO),
         (rows, columns),
         ("", ""),
-        "%{y}<br>%{x}<br>%{customdata:.3g} times the best",
+        "%{y}<br>%{x}<br>%{customdata:,.3~r} times the best",
         "",
         showscale=False,
     )
@@ -464,7 +477,7 @@ def budgets_picture(
                 (budget_text, labels[0], pcost)
                 for budget_text, pcost in zip(budget_texts, pcosts, strict=True)
             ],
-            hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:.4g}} counts<extra></extra>",
+            hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:,.4~r}} counts<extra></extra>",
         )
     figure.update_xaxes(budget_axis(pcosts, budget_texts))
     drawn = [relative.errors[label] for label in relative.labels]
@@ -509,7 +522,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
             legendgroup=label,
             showlegend=False,
             hovertemplate=(
-                f"{text}: %{{y:.1%}} of the queries<br>have %{{x:.4g}} counts or"
+                f"{text}: %{{y:.1%}} of the queries<br>have %{{x:,.4~r}} counts or"
                 " less<extra></extra>"
             ),
         )
@@ -609,11 +622,11 @@ def ratio_picture(
             colorscale=DIVERGING,
             zmin=-log_range,
             zmax=log_range,
-            hovertemplate=f"{grid.hover}<br>ratio %{{customdata:.4g}}<extra></extra>",
+            hovertemplate=f"{grid.hover}<br>ratio %{{customdata:,.4~r}}<extra></extra>",
             colorbar={
                 "title": {"text": "ratio of<br>errors"},
                 "tickvals": [math.log2(t) for t in ticks],
-                "ticktext": [f"{t:.3g}" for t in ticks],
+                "ticktext": [format_number(t) for t in ticks],
             },
         )
     elif len(grid.axes) == 1:
@@ -692,17 +705,24 @@ def _section(picture: Picture) -> str:
 
 def _table(title: str, table: pd.DataFrame) -> str:
     head = "".join(f"<th scope='col'>{html.escape(str(name))}</th>" for name in table.columns)
+    is_share = [name in SHARE_COLUMNS for name in table.columns]
     rows = (
-        "".join(f"<td>{_cell(value)}</td>" for value in row)
+        "".join(
+            f"<td>{_cell(value, percent=percent)}</td>"
+            for value, percent in zip(row, is_share, strict=True)
+        )
         for row in table.itertuples(index=False)
     )
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, *, percent: bool) -> str:
+    """Return a value of a table as HTML; numbers are written as percentages if ``percent``."""
     if isinstance(value, float):
-        return "" if math.isnan(value) else format_number(value)
+        if math.isnan(value):
+            return ""
+        return f"{value:.2%}" if percent and math.isfinite(value) else format_number(value)
     return html.escape(
         number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     )

@@ -77,7 +77,7 @@ def pairs_picture(plan: Plan) -> Picture:
     ]
     grid = np.array([[error for error, _ in row] for row in entries])
     figure = heat_map(
-        grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts"
+        grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:,.4~r} counts", "counts"
     )
     # There is no space for names below the columns, so columns have the numbers of the attributes.
     figure.update_xaxes(
@@ -101,7 +101,7 @@ def pairs_picture(plan: Plan) -> Picture:
         selected={"marker": {"opacity": 0.0}},
         unselected={"marker": {"opacity": 0.0}},
         customdata=[(entries[i][j][1], float(grid[i, j])) for i, j in nonempty],
-        hovertemplate="%{y} × %{x}<br>up to %{customdata[1]:.4g} counts<extra></extra>",
+        hovertemplate="%{y} × %{x}<br>up to %{customdata[1]:,.4~r} counts<extra></extra>",
         showlegend=False,
     )
     pair = max((key for key in worst if len(key) == 2), key=worst.__getitem__)
@@ -165,7 +165,7 @@ def areas_picture(areas: pd.DataFrame, level: str) -> Picture:
         errors,
         shown["label"].tolist(),
         (level, title),
-        "%{x}<br>up to %{y:.4g} counts",
+        "%{x}<br>up to %{y:,.4~r} counts",
         connected=False,
     )
     table = areas.rename(columns={"label": level}).drop(columns="area")
@@ -194,8 +194,8 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
     """
     axis_title = f"{quantity} ({unit})" if unit else quantity
     if not grid.axes:
-        return bars([float(values)], ["all records"], axis_title, f"%{{y}}: %{{x:.4g}} {unit}")
-    hover_value = f"{quantity} %{{z:.4g}} {unit}".strip()
+        return bars([float(values)], ["all records"], axis_title, f"%{{y}}: %{{x:,.4~r}} {unit}")
+    hover_value = f"{quantity} %{{z:,.4~r}} {unit}".strip()
     if len(grid.axes) == 1:
         hover = f"{grid.hover}<br>{hover_value.replace('%{z', '%{y')}"
         connected = len(values) > 1 and grid.ordered
@@ -224,7 +224,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         "mode": "lines",
         "line": {"shape": "hv", "color": BLUE, "width": 2.5},
         "hovertemplate": (
-            "%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or"
+            "%{y:.1%} of the queries have a standard error<br>of %{x:,.4~r} counts or"
             " less<extra></extra>"
         ),
         "showlegend": False,

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import format_number, pluralize, set_name
+from engine._format import format_number, percent_rounded_up, pluralize, set_name
 from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
@@ -159,7 +159,7 @@ def interval_picture(
     budget_texts = [format_budget(plan.budget.at(float(p))) for p in pcosts]
     trace = {
         "type": "scatter",
-        "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
+        "hovertemplate": "%{customdata}<br>answer ± %{y:,.4~r} counts<extra></extra>",
     }
     other_budgets = {
         "x": pcosts,
@@ -223,7 +223,11 @@ def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
     figure = bars(gaps, labels, axis, "%{y}: %{x:.2%} above the bound", tickformat=PERCENT)
     figure.update_xaxes(range=[0.0, max(0.01, 1.05 * float(np.nanmax([0.0, *gaps])))])
     table = pd.DataFrame({"bound for": labels, "lower bound (counts)": bounds, "gap": gaps})
-    texts = [f"{label} {gap:.2%}" for label, gap in zip(labels, gaps, strict=True) if gap == gap]
+    texts = [
+        f"{label} {percent_rounded_up(gap)}"
+        for label, gap in zip(labels, gaps, strict=True)
+        if not math.isnan(gap)
+    ]
     return Picture(
         title="Gap to the lower bounds",
         figure=figure,

@@ -90,7 +90,7 @@ def shares_picture(
         "text": [look_text] * len(names),
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "hovertemplate": "%{y}: the look, %{text} (%{x:.4g} pcost)<extra></extra>",
+        "hovertemplate": "%{y}: the look, %{text} (%{x:,.4~r} pcost)<extra></extra>",
     }
     residual = {
         "x": table["own"],
@@ -99,7 +99,7 @@ def shares_picture(
         "text": [f"total {total}" for total in totals],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertemplate": "%{y}: %{text} (remainder %{x:.4g} pcost)<extra></extra>",
+        "hovertemplate": "%{y}: %{text} (remainder %{x:,.4~r} pcost)<extra></extra>",
     }
     x_limit = 1.3 * float(table["total"].max())  # leaves room for the text after the longest bar
     layout = {
@@ -404,7 +404,7 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
                 opacity=1.0 if bound == "estimate" else 0.7,
                 hovertemplate=(
                     f"{label}, {bound}<br>%{{y:.1%}} of the cells are above"
-                    " %{x:.4g}<extra></extra>"
+                    " %{x:,.4~r}<extra></extra>"
                 ),
             )
         rows.append((name, *shares))
@@ -511,7 +511,7 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
             "name": label,
             "marker": {"color": color, "symbol": symbol, "size": 8},
             "error_y": {"type": "data", "color": color, "thickness": 1.2, "width": 0} | bars,
-            "hovertemplate": "%{x}<br>ratio %{y:.4g}<extra></extra>",
+            "hovertemplate": "%{x}<br>ratio %{y:,.4~r}<extra></extra>",
         }
         traces.append(marks)
     limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": min_ratio, "y1": min_ratio}
@@ -550,8 +550,8 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
         texts = [_part_text(rule, group, p + 1, int(i), names[p + 1]) for p, i in enumerate(places)]
         others.append(" · ".join(texts))
     axes = [names[0], " · ".join(names[1:])]
-    hover, unit = "%{y}<br>%{x}<br>at least %{z:.4g}", "lower bound<br>of the ratio"
-    cell_texts = {"texttemplate": "%{z:.3g}"} if grid.size <= 400 else {}
+    hover, unit = "%{y}<br>%{x}<br>at least %{z:,.4~r}", "lower bound<br>of the ratio"
+    cell_texts = {"texttemplate": "%{z:,.3~r}"} if grid.size <= 400 else {}
     figure = heat_map(grid, [first, others], axes, hover, unit, **cell_texts)
     note = f"Lower bounds; cells are reliable from {rule.snr:g}."
     if grid.size < len(table):

@@ -52,7 +52,7 @@ import pandas as pd
 import scipy
 
 from engine._arrays import Array
-from engine._format import cost
+from engine._format import cost, percent_rounded_up
 from engine._validation import check_choice, check_int, check_positive
 from engine.analysis import mechanism_bound
 from engine.common_mechanism import CommonMechanism, LinearMechanism
@@ -265,8 +265,8 @@ def gap_text(example: CentersExample) -> str:
         return f"{gain_text} **Plan and bound are equal**: no mechanism has a smaller error."
     n_tables = len(example.tuned.blocks)
     return (
-        f"{gain_text} The plan is still **{example.gap:.2%}** above the bound. The **plan** may"
-        f" not be optimal: it measures {n_tables} tables separately, and measuring them jointly"
+        f"{gain_text} The plan is still **{percent_rounded_up(example.gap, 2)}** above the bound. The"
+        f" **plan** may not be optimal: it measures {n_tables} tables separately, and measuring them jointly"
         f" could be better. The **bound** may be too low: it was computed by {example.how}, and"
         " better weights could raise it. No mechanism can improve the error by more than this gap."
     )

@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine._arrays import Array
-from engine._format import cost, format_number
+from engine._format import cost, format_number, percent_rounded_up
 from engine.figures import Picture
 from engine.figures.base import (
     BLUE,
@@ -283,7 +283,7 @@ def cost_picture(decomposition: QueryDecomposition) -> Picture:
     """Return a bar chart of the privacy cost of every component of a query, at a standard error of 1."""
     names, costs = [p.name for p in decomposition.pieces], [p.cost for p in decomposition.pieces]
     figure = _bars(
-        names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost"
+        names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:,.4~r} pcost"
     )
     most_expensive = max(decomposition.pieces, key=lambda p: p.cost)
     return Picture(
@@ -438,7 +438,7 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
             "name": label,
             "orientation": "h",
             "marker": {"color": color, "pattern": {"shape": shape}},
-            "hovertemplate": f"{label}: %{{x:.4g}} pcost<extra></extra>",
+            "hovertemplate": f"{label}: %{{x:,.4~r}} pcost<extra></extra>",
         }
         for name, label, color, shape in (
             ("look", "look", ORANGE, "x"),
@@ -672,8 +672,8 @@ def proof_text(contest: Contest, share: float) -> str:
             " error."
         )
     return (
-        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove: no"
-        " strategy is better by more than that. Other weights prove more."
+        f"The optimal strategy is **{percent_rounded_up(gap, 2)}** above the bound that these weights"
+        " prove: no strategy is better by more than that. Other weights prove more."
     )
 
 
@@ -767,7 +767,7 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
             mode="lines+markers",
             name=name,
             line={"color": color, "dash": dash, "width": 2.5},
-            hovertemplate=f"cap %{{x}}<br>{name}: %{{y:.4g}} counts<extra></extra>",
+            hovertemplate=f"cap %{{x}}<br>{name}: %{{y:,.4~r}} counts<extra></extra>",
         )
     figure.add_vline(x=chosen, line={"color": GREY, "dash": "dash"})
     figure.update_xaxes(title="cap: largest number of rows counted per person", dtick=1)
@@ -843,14 +843,15 @@ def centers_example_picture(example: CentersExample) -> Picture:
     styles = [mechanism_style(label) for label in labels]
     sizes = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
     excess_percent = [100.0 * (size / example.bound - 1.0) for size in sizes]
+    gap_texts = [percent_rounded_up(percent / 100.0, 2) for percent in excess_percent]
     figure = go.Figure(
         go.Scatter(
             x=excess_percent,
             y=names,
             mode="markers+text",
             text=[
-                f"  {size:.4f} counts, {share:.2f}% above"
-                for size, share in zip(sizes, excess_percent, strict=True)
+                f"  {size:.4f} counts, {gap} above"
+                for size, gap in zip(sizes, gap_texts, strict=True)
             ],
             textposition="middle right",
             marker={
@@ -881,10 +882,7 @@ def centers_example_picture(example: CentersExample) -> Picture:
         title="Gap to the lower bound",
         figure=set_margins(figure),
         table=table,
-        alt=(
-            f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones"
-            f" {excess_percent[1]:.2f}%."
-        ),
+        alt=(f"Equal centers are {gap_texts[0]} above the bound, tuned centers {gap_texts[1]}."),
         note=f"Dashed: the lower bound, {example.bound:.4f} counts, computed by {example.how}.",
     )
 

@@ -91,7 +91,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from engine._format import rounded_up
+from engine._format import cost
 from engine.errors import BudgetError
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -570,12 +570,12 @@ class Budget:
             f"whoever knows everybody else guesses right whether {self.protects} at most"
             f" {self.guess:g}% of the time"
         )
-        cost = f"Privacy cost {rounded_up(self.pcost)}"
+        budget_text = f"Privacy cost {cost(self.pcost)}"
         parameters = self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
-            cost = f"Pure epsilon {rounded_up(self.pure_epsilon)}"
+            budget_text = f"Pure epsilon {cost(self.pure_epsilon)}"
             parameters = f"Where zCDP is counted it costs {parameters}"
-        return f"{cost}: {risk} (a coin flip: 50%). {parameters}."
+        return f"{budget_text}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
         """Return a text with rho and epsilon, or for pure epsilon with rho and pcost, rounded up.
@@ -583,13 +583,10 @@ class Budget:
         ``delta`` and ``curve`` are those of `describe`.
         """
         if self.pure_epsilon is not None:
-            return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
+            return f"rho {cost(self.rho)}, pcost {cost(self.pcost)}"
         delta = self.report_delta if delta is None else delta
         epsilon = self.epsilon(delta) if curve else self.epsilon_zcdp(delta)
-        return (
-            f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta"
-            f" {delta_text(delta)}"
-        )
+        return f"zCDP rho {cost(self.rho)}; epsilon {cost(epsilon)} at delta {delta_text(delta)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as a dictionary for JSON, without fields that have their default value.

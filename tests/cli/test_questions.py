@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.general_rule import rows_of_group
 from demo_data.make_synthetic import synthetic
+from engine._format import format_number
 from engine.analysis import condition_query
 from engine.analysis.ad_hoc_queries import further_answers
 from engine.cli.main import main
@@ -74,7 +75,7 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
     )
     assert saved_reply == reply
     assert main(["ask", *where, "--where", conditions[0]]) == 0
-    assert f"standard error {expected[0].std:.4g}" in capsys.readouterr().out
+    assert f"standard error {format_number(expected[0].std)}" in capsys.readouterr().out
 
 
 def test_ask_with_ambiguous_release_is_refused(folder: Path, capsys: Capture) -> None:

@@ -14,6 +14,7 @@ from engine._format import LATEX, csv_text, latex_text
 from engine.analysis import group_table
 from engine.analysis.compare import comparison
 from engine.figures import (
+    SHARE_COLUMNS,
     budget_picture,
     budgets_picture,
     effort_picture,
@@ -96,3 +97,9 @@ def test_csv_text_round_trips(tables: dict[str, pd.DataFrame]) -> None:
         back = pd.read_csv(StringIO(csv_text(table)), keep_default_na=False)
         assert list(back.columns) == list(map(str, table.columns)), name
         assert len(back) == len(table), name
+
+
+def test_latex_text_writes_percent_columns_as_percentages() -> None:
+    table = pd.DataFrame({"over the bound": [0.0312, np.nan, np.inf], "RMSE": [0.5, 1e-5, 2e4]})
+    rows = latex_text(table, percent=SHARE_COLUMNS).splitlines()[4:7]
+    assert rows == [r"3.12\% & 0.5 \\", r" & 0.00001 \\", r"$\infty$ & 20,000 \\"]

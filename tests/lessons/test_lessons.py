@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from engine._format import percent_rounded_up
 from engine.errors import PlanError, WorkloadError
 from engine.lessons import examples as lessons
 from engine.lessons import figures as lesson_figures
@@ -285,7 +286,7 @@ def test_lesson_pictures_match_their_numbers() -> None:
     assert picture.table["RMSE"].tolist() == [*(t.rmse for t in outcome.results), 1.0, 1.2]
     assert "are equal" in strategy_figures.proof_text(outcome, 1.0)
     gap = outcome.results[-1].rmse / outcome.bound(0.0) - 1
-    assert f"{gap:.2%}" in strategy_figures.proof_text(outcome, 0.0)
+    assert percent_rounded_up(gap, 2) in strategy_figures.proof_text(outcome, 0.0)
     drawn = lessons.draw_releases([5, 7], Budget(pcost=1.0), 6)
     shown = check_picture(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
     np.testing.assert_array_equal(

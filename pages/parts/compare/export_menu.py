@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 
 import streamlit as st
 
-from engine.figures import Picture
+from engine.figures import SHARE_COLUMNS, Picture
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
-
-SHARES = ("over the bound", "over the best", "share")  # columns in percent
 
 
 def head(
@@ -74,7 +72,7 @@ def data(pictures: Mapping[str, Picture], *, key: str) -> None:
                 placeholder="–",
                 column_config={
                     str(name): st.column_config.NumberColumn(
-                        format="percent" if name in SHARES else "%,.2f"
+                        format="percent" if name in SHARE_COLUMNS else "%,.2f"
                     )
                     for name, kind in picture.table.dtypes.items()
                     if kind.kind == "f"

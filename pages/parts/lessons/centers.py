@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
+from engine._format import percent_rounded_up
 from engine.lessons import centered_pairs, centers_example
 from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, pairs_workload
 from engine.privacy import Budget
@@ -86,7 +87,9 @@ def expected() -> dict[str, str]:
         (name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)
     }
     return {
-        f"{MEANINGS[name]}, {cells} cells: gain, gap": f"{one.gain:.2%}, {one.gap:.2%}"
+        f"{MEANINGS[name]}, {cells} cells: gain, gap": (
+            f"{one.gain:.2%}, {percent_rounded_up(one.gap, 2)}"
+        )
         for (name, cells), one in examples.items()
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import streamlit as st
 
 from engine._format import csv_text, latex_text
-from engine.figures import Picture
+from engine.figures import SHARE_COLUMNS, Picture
 from pages.parts.shell.error_text import escape_markdown, show_errors
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ QUERY_CHARACTERS_PER_LINE = 25
 TALL_ROW_HEIGHT = 66  # pixels of a row with several lines
 QUERY_WIDTH = 180  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
-QUALITY = ("publishable", "doubtful", "noise", "relative error")
-SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns shown in percent
 OPTIMUM = "certified optimum"
 # columns shown with four decimals
 FINE = (
@@ -39,16 +37,10 @@ FINE = (
     f"{OPTIMUM} / paper",
 )
 
-# label of the button, file extension, MIME type, writer, tooltip
+# label of the button, file extension, MIME type, tooltip
 FILES = (
-    ("Download CSV", "csv", "text/csv", csv_text, None),
-    (
-        "LaTeX",
-        "tex",
-        "text/x-tex",
-        latex_text,
-        "LaTeX table (package booktabs)",
-    ),
+    ("Download CSV", "csv", "text/csv", None),
+    ("LaTeX", "tex", "text/x-tex", "LaTeX table (package booktabs)"),
 )
 
 # toolbar of a chart without zoom
@@ -184,7 +176,7 @@ def table(
     name : name of the downloaded files.
     alt : description of the table for screen readers.
     full_table : returns the table for the downloads, if `frame` is only a part of it.
-    shares : columns that are shown in percent, besides `SHARES`.
+    shares : columns that are shown in percent, besides `SHARE_COLUMNS`.
     """
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     long = (
@@ -199,18 +191,25 @@ def table(
         placeholder="–",
         row_height=TALL_ROW_HEIGHT if long else None,
     )
-    downloads(full_table or (lambda: frame), name=name)
+    downloads(full_table or (lambda: frame), name=name, shares=shares)
 
 
-def downloads(full_table: Callable[[], Frame], *, name: str) -> None:
-    """Draw a row of buttons that download a table as CSV and LaTeX."""
+def downloads(full_table: Callable[[], Frame], *, name: str, shares: Collection[str] = ()) -> None:
+    """Draw a row of buttons that download a table as CSV and LaTeX.
+
+    ``shares`` are columns that LaTeX shows in percent, besides `SHARE_COLUMNS`.
+    """
     with st.container(horizontal=True):
-        download_buttons(full_table, name=name)
+        download_buttons(full_table, name=name, shares=shares)
 
 
-def download_buttons(full_table: Callable[[], Frame], *, name: str) -> None:
-    """Draw the buttons that download a table as CSV and LaTeX."""
-    for label, ending, mime, write, meaning in FILES:
+def download_buttons(
+    full_table: Callable[[], Frame], *, name: str, shares: Collection[str] = ()
+) -> None:
+    """Draw the buttons of `downloads`."""
+    percent = (*SHARE_COLUMNS, *shares)
+    for label, ending, mime, meaning in FILES:
+        write = csv_text if ending == "csv" else partial(latex_text, percent=percent)
         st.download_button(
             label,
             data=partial(_file_bytes, full_table, write),
@@ -293,8 +292,8 @@ def choice(
 def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
     """Return a mapping from the columns of a table to their formats and widths.
 
-    Integers have thousands separators. Floats are shown in percent in the columns of `SHARES` and
-    ``shares``, with four decimals in the columns of `FINE`, and otherwise with two decimals.
+    Integers have thousands separators. Floats are shown in percent in the columns of
+    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, and otherwise with two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
@@ -302,7 +301,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            if column in SHARES or column in shares:
+            if column in SHARE_COLUMNS or column in shares:
                 style = "percent"
             elif column in FINE:
                 style = "%.4f"
