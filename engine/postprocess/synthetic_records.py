@@ -41,7 +41,10 @@ BATCH_RECORDS = 20_000  # number of records whose gains are computed together
 MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200
 STEPS_PER_BATCH = 4
 MAX_ROUNDS = 15  # passes over all attributes
-MIN_IMPROVEMENT = 0.03  # relative decrease of the objective below which the search ends
+# The search ends if a pass over all attributes decreases the objective by a smaller share than
+# MIN_IMPROVEMENT, or, once the distance is at most NEAR_FACTOR times the tolerance, than
+# MIN_IMPROVEMENT_NEAR: there, the remaining passes would cost more time than accuracy is worth.
+MIN_IMPROVEMENT, MIN_IMPROVEMENT_NEAR, NEAR_FACTOR = 0.03, 0.2, 2.0
 MIN_GAIN = 1e-9  # smallest decrease of the objective for which a record changes
 IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells in the objective
 
@@ -86,7 +89,9 @@ def nearest_people(
     first_distance = max(objective.distance, allowed)
     for update in range(first_update, updates):
         if update % len(columns) == 0:
-            improved = objective.value < (1.0 - MIN_IMPROVEMENT) * previous_value
+            is_near = objective.distance <= NEAR_FACTOR * allowed
+            required = MIN_IMPROVEMENT_NEAR if is_near else MIN_IMPROVEMENT
+            improved = objective.value < (1.0 - required) * previous_value
             if objective.distance <= allowed or not improved:
                 break
             previous_value, order = objective.value, generator.permutation(columns)
@@ -149,11 +154,6 @@ class _CellRange:
     shape: tuple[int, ...]
     cells: slice
 
-    @property
-    def strides(self) -> list[int]:
-        """Distance between consecutive codes of each attribute in the flattened table."""
-        return [math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))]
-
 
 class _Objective:
     """Weighted squared distance of the counts of records from published tables.
@@ -193,36 +193,61 @@ class _Objective:
         """Sum over all tables of the L1 distance of the counts."""
         return float(np.abs(self.gaps).sum())
 
-    def tables_with(self, column: int) -> list[_CellRange]:
-        """Return the tables that contain an attribute."""
-        return [place for place in self.places if column in place.axes]
 
-    def added(self, place: _CellRange, column: int) -> Array:
-        """Return, for each cell of a table, the increase of the objective by one more record in it.
+class _ColumnTable:
+    """Copy of one table of the objective for changes of one column, which is its last axis.
 
-        Shape (cells of the other attributes, cells of ``column``).
-        """
-        change = self.weights[place.cells] * (2.0 * self.gaps[place.cells] + 1.0)
-        column_last = np.moveaxis(change.reshape(place.shape), place.axes.index(column), -1)
-        return column_last.reshape(-1, self.sizes[column]).astype(np.float32)
+    Attributes
+    ----------
+    others : the other attributes of the table.
+    gaps, weights : those of the cells, shape (m, n), with m the number of cells of the other
+        attributes and n the number of codes of the column.
+    """
+
+    def __init__(self, objective: _Objective, place: _CellRange, column: int) -> None:
+        self._objective, self._place, self._axis = objective, place, place.axes.index(column)
+        self.others = tuple(a for a in place.axes if a != column)
+        self.gaps, self.weights = (
+            np.moveaxis(values[place.cells].reshape(place.shape), self._axis, -1).reshape(
+                -1, objective.sizes[column]
+            )
+            for values in (objective.gaps, objective.weights)
+        )
+        # contiguous copies, which are read much faster
+        self.gaps, self.weights = self.gaps.copy(), np.ascontiguousarray(self.weights)
+
+    @property
+    def added(self) -> Array:
+        """Increase of the objective by one more record in each cell, shape (m, n)."""
+        return np.asarray(self.weights * (2.0 * self.gaps + 1.0))
+
+    def store(self) -> None:
+        """Write the gaps to the objective."""
+        shape = [n for k, n in enumerate(self._place.shape) if k != self._axis]
+        gaps = np.moveaxis(self.gaps.reshape(*shape, -1), -1, self._axis)
+        self._objective.gaps[self._place.cells] = gaps.ravel()
 
 
 def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
     """Change the values in one column of records, in place, that decrease the objective."""
+    tables = [
+        _ColumnTable(objective, place, column) for place in objective.places if column in place.axes
+    ]
     order = generator.permutation(len(records))
     for start in range(0, len(order), BATCH_RECORDS):
         batch = order[start : start + BATCH_RECORDS]
-        rows = records[batch]
-        changes = _Changes(objective, column, rows)
-        chosen = changes.promising(
-            np.arange(len(rows)), max(MIN_CANDIDATES, math.ceil(MAX_CANDIDATE_SHARE * len(rows)))
+        changes = _Changes(tables, column, records.take(batch, axis=0), objective.sizes)
+        candidates = changes.promising(
+            max(MIN_CANDIDATES, math.ceil(MAX_CANDIDATE_SHARE * len(batch)))
         )
         for _ in range(STEPS_PER_BATCH):
-            if not changes.apply(chosen):
+            if not changes.apply(candidates):
                 break
         records[batch, column] = changes.values
+    for table in tables:
+        table.store()
 
 
 class _Changes:
@@ -230,89 +255,92 @@ class _Changes:
 
     Attributes
     ----------
-    places : the tables that contain the column; the next three lists have one entry per table.
-    bases : for every record, the position in `_Objective.gaps` of its cell if its code were 0.
-    strides : distance in `_Objective.gaps` between the cells of consecutive codes.
-    others : for every record, the flat index of its cell in the other attributes of the table.
-    values : present cell codes of the column, shape (records of the batch,).
+    values : present codes of the column, shape (records of the batch,).
+    n_codes : number of codes of the column.
+    tables : the tables that contain the column.
+    rows : for every table, the row of every record in its arrays of shape (m, n): the flat index of
+        the record's cell in the other attributes.
     """
 
-    def __init__(self, objective: _Objective, column: int, rows: Index) -> None:
-        self.objective, self.column, self.places = objective, column, objective.tables_with(column)
-        self.values = rows[:, column].copy()
-        self.strides = [p.strides[p.axes.index(column)] for p in self.places]
-        self.bases, self.others = [], []
-        for place in self.places:
-            rest = [a for a in place.axes if a != column]
-            strides = dict(zip(place.axes, place.strides, strict=True))
-            weights = np.array([strides[a] for a in rest], np.int64)
-            self.bases.append(place.cells.start + rows[:, rest] @ weights)
-            self.others.append(flat_cells(rows, rest, objective.sizes))
+    def __init__(
+        self, tables: list[_ColumnTable], column: int, records: Index, sizes: tuple[int, ...]
+    ) -> None:
+        self.tables, self.n_codes = tables, sizes[column]
+        self.values = records[:, column].copy()
+        # contiguous columns, which are read much faster
+        columns = np.ascontiguousarray(records.T)
+        self.rows = [flat_cells(columns.T, table.others, sizes) for table in tables]
 
-    def promising(self, chosen: Index, count: int) -> Index:
-        """Return the positions of at most ``count`` of the chosen records that gain most.
+    def promising(self, count: int) -> Index:
+        """Return the positions of at most ``count`` records of the batch that gain most.
 
         The gain of a record is the largest decrease of the objective by a change of its value.
         Records are ranked by an upper bound of their gain, and dropped if the bound is 0.
         """
-        bounds = self._removal_gains(chosen)
-        for place, others in zip(self.places, self.others, strict=True):
-            bounds -= self.objective.added(place, self.column).min(axis=1)[others[chosen]]
-        chosen, bounds = chosen[bounds > MIN_GAIN], bounds[bounds > MIN_GAIN]
-        if len(chosen) > count:
-            chosen = np.sort(chosen[np.argpartition(-bounds, count)[:count]])
-        return chosen
+        bounds = np.zeros(len(self.values))
+        for table, rows in zip(self.tables, self.rows, strict=True):
+            added = table.added
+            removed = added - 2.0 * table.weights
+            bounds += removed.ravel().take(rows * self.n_codes + self.values)
+            bounds -= added.min(axis=1).take(rows)
+        candidates = np.flatnonzero(bounds > MIN_GAIN)
+        if len(candidates) > count:
+            largest = np.argpartition(-bounds.take(candidates), count)[:count]
+            candidates = np.sort(candidates.take(largest))
+        return candidates
 
-    def apply(self, chosen: Index) -> bool:
-        """Change values of the records at positions ``chosen`` that decrease the objective.
+    def apply(self, candidates: Index) -> bool:
+        """Change values of the records at positions ``candidates`` that decrease the objective.
 
         Returns whether any value has changed.
         """
-        costs = np.zeros((len(chosen), self.objective.sizes[self.column]), np.float32)
-        for place, others in zip(self.places, self.others, strict=True):
-            costs += self.objective.added(place, self.column)[others[chosen]]
+        values = self.values.take(candidates)
+        # increase of the objective by one more record of each code, shape (candidates, n)
+        costs = np.zeros((len(candidates), self.n_codes), np.float32)
+        weights_left = np.zeros(len(candidates))  # sum over tables of the weights of present cells
+        for table, all_rows in zip(self.tables, self.rows, strict=True):
+            rows = all_rows.take(candidates)
+            costs += table.added.astype(np.float32).take(rows, axis=0)
+            weights_left += table.weights.ravel().take(rows * self.n_codes + values)
         best = costs.argmin(axis=1)
-        gains = self._removal_gains(chosen) - costs[np.arange(len(chosen)), best]
-        improving = np.flatnonzero((gains > MIN_GAIN) & (best != self.values[chosen]))
-        improving = improving[np.argsort(-gains[improving], kind="stable")]
-        chosen, best, gains = chosen[improving], best[improving], gains[improving]
-        sources = [b[chosen] + self.values[chosen] * s for b, s in self._cells()]
-        targets = [b[chosen] + best * s for b, s in self._cells()]
-        weights, gaps = self.objective.weights, self.objective.gaps
-        for cells in (*sources, *targets):
-            # changes of larger gain that enter or leave the same cell come first; each of them
-            # changes the gap of the cell by 1, and so reduces this gain
-            gains -= 2.0 * weights[cells] * _ranks(cells)
-        applied = gains > MIN_GAIN
-        for source, target in zip(sources, targets, strict=True):
-            np.add.at(gaps, source[applied], -1.0)
-            np.add.at(gaps, target[applied], 1.0)
-        self.values[chosen[applied]] = best[applied]
-        return bool(applied.any())
-
-    def _cells(self) -> list[tuple[Index, int]]:
-        """Return the entries of ``bases`` and ``strides`` in pairs, one per table."""
-        return list(zip(self.bases, self.strides, strict=True))
-
-    def _removal_gains(self, chosen: Index) -> Array:
-        """Return for each chosen record the decrease of the objective if it were removed."""
-        out, weights, gaps = np.zeros(len(chosen)), self.objective.weights, self.objective.gaps
-        for bases, stride in self._cells():
-            cells = bases[chosen] + self.values[chosen] * stride
-            out += weights[cells] * (2.0 * gaps[cells] - 1.0)
-        return out
+        positions = np.arange(len(candidates))
+        gains = costs[positions, values] - costs[positions, best] - 2.0 * weights_left
+        improving = np.flatnonzero((gains > MIN_GAIN) & (best != values))
+        improving = improving.take(np.argsort(-gains.take(improving), kind="stable"))
+        candidates, values = candidates.take(improving), values.take(improving)
+        best, gains = best.take(improving), gains.take(improving)
+        row_starts = [rows.take(candidates) * self.n_codes for rows in self.rows]
+        for table, starts in zip(self.tables, row_starts, strict=True):
+            for cells in (starts + values, starts + best):
+                # changes of larger gain that enter or leave the same cell come first; each of them
+                # changes the gap of the cell by 1, and so reduces this gain
+                weights = table.weights.ravel().take(cells)
+                gains -= 2.0 * weights * _ranks(cells, table.weights.size)
+        applied = np.flatnonzero(gains > MIN_GAIN)
+        values, best = values.take(applied), best.take(applied)
+        for table, starts in zip(self.tables, row_starts, strict=True):
+            cells = starts.take(applied)
+            gaps = table.gaps.reshape(-1)  # a view
+            np.subtract.at(gaps, cells + values, 1.0)
+            np.add.at(gaps, cells + best, 1.0)
+        self.values[candidates.take(applied)] = best
+        return len(applied) > 0
 
 
-def _ranks(values: Index) -> Index:
+def _ranks(values: Index, bound: int) -> Index:
     """Return, for every entry, the number of earlier entries that are equal to it, shape (n,).
 
-    >>> _ranks(np.array([5, 3, 5, 5])).tolist()
+    Entries are from 0 to ``bound`` - 1.
+
+    >>> _ranks(np.array([5, 3, 5, 5]), 6).tolist()
     [0, 0, 1, 2]
     """
-    order = np.argsort(values, kind="stable")
-    positions = np.arange(len(values))
+    # radix sort, which NumPy uses for 16 bits only, is several times faster
+    keys = values.astype(np.uint16) if bound <= 1 << 16 else values
+    order = np.argsort(keys, kind="stable")
+    positions, ordered = np.arange(len(values)), keys.take(order)
     is_first = np.ones(len(values), dtype=bool)
-    np.not_equal(values[order][1:], values[order][:-1], out=is_first[1:])
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
     out = np.empty(len(values), np.int64)
     out[order] = positions - np.maximum.accumulate(np.where(is_first, positions, 0))
     return out
@@ -320,8 +348,10 @@ def _ranks(values: Index) -> Index:
 
 def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -> Index:
     """Return the flat index of every record's cell in the table on ``axes``, shape (records,)."""
-    out = np.zeros(len(records), np.int64)
-    for a in axes:
+    if not len(axes):
+        return np.zeros(len(records), np.int64)
+    out: Index = records[:, axes[0]]
+    for a in axes[1:]:
         out = out * sizes[a] + records[:, a]
     return out
 
