@@ -165,8 +165,8 @@ BUGS = (
     Bug(
         name="seeded noise in a release",
         file="engine/release/measure.py",
-        old="        bits = partial(own_journal.bits, receipt.hash)",
-        new="        bits = partial(rehearsal_bits, 7, receipt.hash)",
+        old="        start_bits = partial(own_journal.bits, receipt.hash)",
+        new="        start_bits = partial(rehearsal_bits, 7, receipt.hash)",
         tests=("tests/release/test_seeds.py::test_releases_use_no_seeded_bits",),
     ),
     # Blocks, privacy cost and neighbours
@@ -615,7 +615,7 @@ BUGS = (
     Bug(
         name="missing ledger replaced by an empty one",
         file="engine/ledger/ledger.py",
-        old="            if trace.exists() and not ledger_file.exists():\n",
+        old="            if related_path.exists() and not ledger_file.exists():\n",
         new="            if False:\n",
         tests=("tests/ledger/test_faults.py::test_create_over_existing_ledger_is_refused",),
     ),
@@ -660,11 +660,8 @@ BUGS = (
     Bug(
         name="ledger restored after a write not detected",
         file="engine/ledger/ledger.py",
-        old=(
-            "    elif verified and tuple(cells[len(verified.cells) : verified.length]) !="
-            " verified.written:\n"
-        ),
-        new="    elif False:\n",
+        old="        elif tuple(cells[n_verified : verified.length]) != verified.written:\n",
+        new="        elif False:\n",
         tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_write_is_refused",),
     ),
     Bug(
