@@ -231,7 +231,7 @@ def to_finish_text(
 def summary_text(
     dataset: str,
     choices: Sequence[Choice],
-    rule: NestedPlanRule | None,
+    rules: Sequence[NestedPlanRule | None],
     paid: Sequence[float],
     common: CommonPlan,
     format_budget: Callable[[Budget], str] = in_pcost,
@@ -244,19 +244,13 @@ def summary_text(
     ----------
     choices : decision after each look, in order; there are several if the options form a chain.
         The last decision is for an option of ``common``, or "stop".
-    rule : selection rule that was recorded with the first look, or None.
+    rules : for each look, in order, the selection rule that was recorded before it, or None.
     paid : pcost charged in each step, including attempts without a result.
     common : options of the last look.
     format_budget : function that returns the text of a budget.
     lost : number of paid attempts without a result.
     """
     last = choices[-1]
-    requirement = (
-        "No rule was recorded with the look."
-        if rule is None
-        else f"The rule, set before the look, was that {_lower_first(rule_summary(rule))}"
-    )
-    who = f"{last.by} decided against the rule ({last.reason})." if last.by else "The rule decided."
     total = sum(map(_decimal, paid))
     total_text = format_budget(common.look.budget.at(float(total)))
     is_stop = last.option not in common.names
@@ -265,8 +259,8 @@ def summary_text(
     sentences = [
         f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look at"
         " what the analyses have in common.",
-        requirement,
-        who,
+        _requirement_text(rules),
+        *_deciders(choices),
     ]
     if is_stop:
         sentences += ["Only the look is released.", f"It cost {total_text} in all."]
@@ -282,6 +276,33 @@ def summary_text(
     if lost:
         sentences.append(f"This includes {pluralize(lost, 'paid attempt')} whose result was lost.")
     return " ".join(sentences)
+
+
+def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
+    """Return a sentence with the requirement of the rule at every look of a chain."""
+    recorded = [rule_summary(rule).removesuffix(".") for rule in rules if rule is not None]
+    if not recorded:
+        return "No rule was recorded with the look."
+    if len(rules) == 1:
+        return f"The rule, set before the look, was that {_lower_first(recorded[0])}."
+    texts = [
+        f"after look {number}, {'no rule' if rule is None else _lower_first(rule_summary(rule))[:-1]}"
+        for number, rule in enumerate(rules, start=1)
+    ]
+    return f"The rule, set before the first look, was: {'; '.join(texts)}."
+
+
+def _deciders(choices: Sequence[Choice]) -> list[str]:
+    """Return sentences that say whether the rule or a person decided after each look."""
+    sentences = []
+    for number, choice in enumerate(choices, start=1):
+        after = f"After look {number}, " if len(choices) > 1 else ""
+        if choice.by:
+            sentences.append(f"{after}{choice.by} decided against the rule ({choice.reason}).")
+    if len(sentences) < len(choices):
+        others = " all other times" if sentences else ""
+        sentences.append(f"The rule decided{others}.")
+    return sentences
 
 
 def _lower_first(text: str) -> str:

@@ -25,7 +25,7 @@ def test_to_finish_text_names_options_that_fit() -> None:
 
 def test_summary_text_states_decision_rule_and_cost() -> None:
     paid = COMMON.spends[1]
-    text = figures.summary_text("office", [CHOICE], RULE, paid, COMMON)
+    text = figures.summary_text("office", [CHOICE], [RULE], paid, COMMON)
     assert text.startswith("For office, the decision on 2026-03-01 was '2-way', after a first look")
     assert "at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
     assert "The rule decided." in text
@@ -34,7 +34,7 @@ def test_summary_text_states_decision_rule_and_cost() -> None:
 
 def test_summary_text_of_override_names_the_person() -> None:
     choice = replace(CHOICE, option="1-way", by="A. Reader", reason="totals matter most")
-    text = figures.summary_text("office", [choice], None, [0.1, 0.9], COMMON)
+    text = figures.summary_text("office", [choice], [None], [0.1, 0.9], COMMON)
     assert "A. Reader decided against the rule (totals matter most)." in text
     assert "No rule was recorded" in text
     assert "as much as" not in text
@@ -43,8 +43,24 @@ def test_summary_text_of_override_names_the_person() -> None:
 
 def test_summary_text_of_stop_counts_lost_attempts() -> None:
     look, choice = COMMON.spends[0][0], replace(CHOICE, option="stop")
-    text = figures.summary_text("office", [CHOICE, choice], RULE, [look, look], COMMON, lost=1)
+    text = figures.summary_text(
+        "office", [CHOICE, choice], [RULE, RULE], [look, look], COMMON, lost=1
+    )
     assert "was '2-way' and then to stop" in text
     assert "Only the look is released." in text
     assert f"It cost {2 * look:.4g} pcost in all." in text
     assert text.endswith("This includes 1 paid attempt whose result was lost.")
+
+
+def test_summary_text_of_chain_states_every_rule() -> None:
+    stricter = replace(RULE, snr=8.0)
+    person = replace(CHOICE, by="A. Reader", reason="totals matter most")
+    text = figures.summary_text("office", [CHOICE, person], [RULE, stricter], [0.1], COMMON)
+    assert (
+        "after look 1, at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
+    )
+    assert (
+        "after look 2, at least 50% of the 9 cells of '1-way' must reach 8 standard errors" in text
+    )
+    assert "After look 2, A. Reader decided against the rule (totals matter most)." in text
+    assert "The rule decided all other times." in text

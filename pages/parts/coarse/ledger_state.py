@@ -195,12 +195,15 @@ def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     key, last = stages[-1]
     choices = [state.choice for _, state in stages if state.choice is not None]
     settings = recorded_rule(book, first_key)
-    rule = None if settings is None else candidates_form.rule(first.common, settings)
+    rules = [
+        None if settings is None else candidates_form.rule(state.common, settings)
+        for _, state in stages
+    ]
     lost_looks = _lost_looks(book, first_key, first.common, last.look.dataset)
     text = figures.summary_text(
         last.look.dataset,
         choices,
-        rule,
+        rules,
         costs(book, [*lost_looks, *paid_keys(stages)]),
         last.common,
         candidates_form.short_budget,

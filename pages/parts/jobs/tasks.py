@@ -24,7 +24,12 @@ from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
 from engine.release import Intake, Measurement, load_measurement, measure
 from engine.release.ingest import ColumnFit, check_records, records_fit
-from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
+from engine.release.measure import (
+    compare_records,
+    is_unfinished,
+    load_rehearsal,
+    save_rehearsal,
+)
 from engine.workload import Workload
 from pages.parts.jobs.record_sources import open_source
 
@@ -357,15 +362,15 @@ def look(
     """
     intakes: list[Intake] = []
     common_plan, book = CommonPlan.from_json(common), Ledger(ledger)
-    is_paid = (
-        book.find(stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)) is not None
-    )
+    key = stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)
+    # a paid look without a result was interrupted: nobody has seen its answers yet
+    has_result = book.find(key) is not None and not is_unfinished(book, key)
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with open_source(data) as records:
         measurement = stepwise.look(
             common_plan, records, progress=progress, intake=intakes.append, **options
         )
-    if not is_paid:
+    if not has_result and not book.notes(kind="rule", key=key):
         book.note(
             dataset=dataset,
             kind="rule",
