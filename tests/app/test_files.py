@@ -94,6 +94,7 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     session.set(release_result_path=str(target))
     wait(session.press("release_result_write"))
     assert "Written" in session.text()
+    assert not any(box.key == "release_result_replace" for box in session.app.text_input)
     # the export continues when the page is closed
     assert [
         job.stays

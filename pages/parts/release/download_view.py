@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +105,8 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
     )
     job = f"export|{ledger}|{measurement.key}|{path}"
     keep = [ledger, *session_restore.ledgers(), st.session_state.get("records_path") or ledger]
-    ready, replaces = _target(path, keep, key)
+    is_written = _is_written(job, path, key)
+    ready, replaces = (False, False) if is_written else _target(path, keep, key)
     buttons.button(
         "Write file",
         _start_export,
@@ -124,6 +125,18 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
     finished_job = job_widget.job(job, label="Writing answers")
     if finished_job is not None:
         st.success(escape_markdown(f"Written: {finished_job.result}"))
+
+
+def _is_written(job: str, path: str, key: str) -> bool:
+    """Return whether the job has written the file, and the file has not changed since."""
+    job_state, seen = job_queue.find(job), f"{key}_written"
+    if job_state is None or not job_state.done:
+        st.session_state.pop(seen, None)
+        return False
+    with suppress(EngineError, OSError):
+        changed_ns = file_access.allowed_path(path, file_access.ANSWERS).stat().st_mtime_ns
+        return bool(st.session_state.setdefault(seen, (job, changed_ns)) == (job, changed_ns))
+    return False
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import figures
+from engine._format import pluralize
 from engine.errors import EngineError
 from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
@@ -68,7 +69,12 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
             icon="📋",
         )
         return
-    job, arguments = _form(measurement, source, key=key)
+    left, middle, place = st.columns([2, 2, 3], vertical_alignment="bottom")
+    record_count_form.limits(left, middle)
+    form = _form(source, key=key)
+    if form is None:
+        return
+    job, arguments = form
     has_levels = any(attribute.hierarchies for attribute in measurement.plan.schema.attributes)
     kinds = FILES | LEVELS_FILE if has_levels else FILES
     buttons.button(
@@ -79,13 +85,18 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         arguments,
         kinds,
         key=f"{key}_publish",
+        place=place,
         help=ADVICE,
+        type="primary",
+        width="stretch",
     )
     show_deferred_error("publish")
     finished_job = job_widget.job(job, label="Published tables")
     if finished_job is None:
         st.caption(escape_markdown(forecast.text))
         return
+    rule = QualityRule(**arguments[-1])
+    st.markdown(f"**{escape_markdown(_suppressed_text(finished_job.result['summary'], rule))}**")
     _comparison(measurement, finished_job.result, key=key)
     _records(finished_job.result, key=key)
     _downloads(measurement, finished_job.result, key=key)
@@ -93,10 +104,11 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         st.code(_script(arguments), language=None, wrap_lines=True)
 
 
-def _form(
-    measurement: Measurement, source: Mapping[str, str], *, key: str
-) -> tuple[str, tuple[Any, ...]]:
-    """Draw the options; return the key of the job, and the first arguments of `publish_tables`."""
+def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]] | None:
+    """Draw the options; return the key of the job, and the first arguments of `publish_tables`.
+
+    None if the limits of the CV are invalid; the error is then on the page.
+    """
     options = st.expander("Options", key=f"{key}_options")
     left, middle, right = options.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
@@ -131,29 +143,43 @@ def _form(
         disabled=not simulate,
     )
     rule = _rule_arguments(least)
+    if rule is None:
+        return None
     records = None if size is None else int(size)
-    options.caption(
-        f"{QualityRule(**rule).describe()} CV: standard error / count; its limits are on Preview."
-    )
+    options.caption(f"{QualityRule(**rule).describe()} CV: standard error / count.")
     choices = f"{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
     job = f"publish|{sorted(source.items())}|{choices}"
     return job, (dict(source), fit, integer, (simulate, records), rule)
 
 
-def _rule_arguments(least_count: float) -> dict[str, float]:
-    """Return the arguments of `QualityRule`, with the CV limits of the page Preview.
+def _rule_arguments(least_count: float) -> dict[str, float] | None:
+    """Return the arguments of `QualityRule`; None, with the error on the page, if they are invalid.
 
     A count is doubtful if its CV is above the limit `NoiseScale.publishable`, and suppressed if it is
     above the limit `NoiseScale.doubtful`.
     """
     scale = record_count_form.other_page_scale()
     if scale is None:
-        return {"least_count": least_count}
+        return None
     return {
         "least_count": least_count,
         "doubtful_cv": scale.publishable,
         "suppressed_cv": scale.doubtful,
     }
+
+
+def _suppressed_text(summary: Any, rule: QualityRule) -> str:
+    """Return how many published answers are suppressed or doubtful, and by which limits."""
+    answers = summary["answers"]
+    suppressed, doubtful = (
+        round(float((summary[flag] * answers).sum())) for flag in ("suppressed", "doubtful")
+    )
+    small = f" or they are below {rule.least_count:g}" if rule.least_count else ""
+    return (
+        f"Of {pluralize(int(answers.sum()), 'answer')}, {suppressed:,} are suppressed (CV above"
+        f" {rule.suppressed_cv:.0%}{small}) and {doubtful:,} doubtful (CV above"
+        f" {rule.doubtful_cv:.0%})."
+    )
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, str]) -> None:

@@ -23,14 +23,19 @@ def scale() -> NoiseScale | None:
         persist_state="session",
         help=("A public number, such as the population size; never read from the records."),
     )
-    publishable = _percent(middle, "Maximum CV to publish (%)", 15.0, PUBLISHABLE)
-    doubtful = _percent(right, "Maximum CV with a warning (%)", 30.0, DOUBTFUL)
+    publishable, doubtful = limits(middle, right)
     if records is None:
         st.caption("Enter the expected record count to rate each answer.")
         return None
     with show_errors():
         return NoiseScale(records=records, publishable=publishable / 100, doubtful=doubtful / 100)
     return None
+
+
+def limits(left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:
+    """Draw the fields for the largest CV of a publishable and of a doubtful answer, in percent."""
+    publishable = _percent(left, "Maximum CV to publish (%)", 15.0, PUBLISHABLE)
+    return publishable, _percent(right, "Maximum CV with a warning (%)", 30.0, DOUBTFUL)
 
 
 def entered_scale() -> NoiseScale | None:

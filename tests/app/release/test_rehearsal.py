@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,9 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "cells in all tables: about" in session.text()
     assert "Suppressed: counts with a CV above 30%" in session.text()
     wait(session.press("rehearsal_publish"))
+    suppressed = int((session.app.dataframe[0].value["flag"] == "suppressed").sum())
+    assert "are suppressed (CV above 30%) and" in session.text()
+    assert suppressed <= int(re.search(r"answers, ([0-9,]+) are", session.text())[1])
     sides = session.app.dataframe[0].value
     np.testing.assert_array_equal(sides["answer"], table["answer"])
     assert (sides["published"].dropna() >= 0).all()
@@ -64,6 +69,10 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert list(published) == [*list(sides)[:7], "measured"]
     session.set(rehearsal_least=1e6)  # another rule needs another run
     assert not session.app.get("download_button")
+    session.set(scale_publishable=50.0)
+    assert "publishable" in session.errors()
+    assert not any(b.key == "rehearsal_publish" for b in session.app.button)
+    session.set(scale_publishable=15.0)
     monkeypatch.setattr(download_view, "MAX_DOWNLOAD_ANSWERS", 1)
     session.set(rehearsal_view="Download")
     assert "More than 1 answers" in session.text()
