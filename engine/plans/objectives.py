@@ -57,7 +57,7 @@ from engine._arrays import Array
 from engine.errors import PlanError
 from engine.plans.variance import Footprint, GroupVariance, VarianceBuilder, footprint
 from engine.residuals import Space, Split, digest
-from engine.workload import Attribute, Family, Group, Part, Workload
+from engine.workload import AreaWeights, Attribute, Family, Group, Part, Workload
 
 OBJECTIVES = ("sum", "max", "lp")
 LARGEST_POWER = 100.0
@@ -487,6 +487,13 @@ class WeightedRows(Family):
 
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
         return self.inner.gram(sizes, self.weights if weights is None else weights * self.weights)
+
+    @property
+    def counts_areas(self) -> bool:
+        return self.inner.counts_areas
+
+    def area_weights(self, weights: Array | None = None) -> AreaWeights:
+        return self.inner.area_weights(self.weights if weights is None else weights * self.weights)
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
         product = self.inner.dot(sizes, table)

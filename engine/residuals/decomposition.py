@@ -34,7 +34,7 @@ import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy
@@ -56,7 +56,7 @@ from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_produc
 from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
 from engine.workload import Circular, Group, Part, Workload, joint_part, subsets
-from engine.workload.families import Affine, Areas, Intervals
+from engine.workload.families import Affine, Intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -781,7 +781,7 @@ def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | No
 
 def is_wide_areas(part: Part) -> bool:
     """Return whether the queries count areas of hierarchy levels on one wide attribute."""
-    return len(part.sizes) == 1 and is_wide(part.sizes[0]) and isinstance(part.family, Areas)
+    return len(part.sizes) == 1 and is_wide(part.sizes[0]) and part.family.counts_areas
 
 
 def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | None:
@@ -792,7 +792,7 @@ def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | Non
     """
     if not is_wide_areas(part):
         return None
-    return LevelGram.of(cast(Areas, part.family).area_weights(weights))
+    return LevelGram.of(part.family.area_weights(weights))
 
 
 def residual_gram(gram: IntervalGram) -> IntervalGram:

@@ -515,10 +515,12 @@ class SubworkloadSolver:
             has_areas = any(isinstance(gram, LevelGram) for gram in grams)
             if has_areas and not has_structured_sum and sizes[0] > MAX_MIXED_AREA_CELLS:
                 raise LimitExceeded(
-                    f"An attribute with {sizes[0]:,} cells has areas of a hierarchy and other"
-                    f" queries. With more than {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy"
-                    " can be planned together with the marginal only. Leave out the other queries,"
-                    " which follow from the cells, or choose 'residualplanner'."
+                    f"An attribute with {sizes[0]:,} cells has queries on areas of a hierarchy and"
+                    " other queries, such as areas of a second hierarchy. On more than"
+                    f" {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy can be planned together"
+                    " only with the marginal. Leave out the other queries, which can be computed"
+                    f" from the cells; or merge cells until at most {MAX_MIXED_AREA_CELLS:,} remain;"
+                    " or choose the mechanism 'residualplanner'."
                 )
             if len(axes) == 1 and has_structured_sum:
                 wide = [structured_cost(gram) for gram in grams if gram is not None]

@@ -141,6 +141,19 @@ class Family(ABC):
         """Weight of each query, shape (count,), or None if every query has weight 1."""
         return None
 
+    @property
+    def counts_areas(self) -> bool:
+        """Whether every query counts an area of a hierarchy, so that `area_weights` is defined."""
+        return False
+
+    def area_weights(self, weights: Array | None = None) -> AreaWeights:
+        """Return one weight per area of the hierarchy that represents the Gram W^T diag(weights) W.
+
+        ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
+        Raises TypeError unless `counts_areas` is True.
+        """
+        raise TypeError(f"the queries of the family '{self.name}' do not count areas")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as JSON-ready data."""
         return {"name": self.name}
@@ -461,11 +474,11 @@ class Areas(Family):
             )
         return self.selection
 
-    def area_weights(self, weights: Array | None = None) -> AreaWeights:
-        """Return one weight per area of the hierarchy that represents the Gram W^T diag(weights) W.
+    @property
+    def counts_areas(self) -> bool:
+        return True
 
-        ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
-        """
+    def area_weights(self, weights: Array | None = None) -> AreaWeights:
         return self._selected.area_weights(weights)
 
     def count(self, sizes: Sequence[int]) -> int:

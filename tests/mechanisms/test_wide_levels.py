@@ -22,6 +22,7 @@ from engine import (
 from engine.bounds.lower_bounds import independent_bound
 from engine.errors import LimitExceeded, PlanError
 from engine.plans import replace_one
+from engine.plans.objectives import WeightedRows
 from engine.plans.replace_one import Distances, worst_pair
 from engine.publish.release_package import read_measurements, write_measurements
 from engine.release.noisy_answers import _on_grid
@@ -427,6 +428,27 @@ def test_three_thousand_counties_are_planned_with_small_gap():
     assert result.certificate.gap < 0.01
 
 
+@pytest.mark.parametrize("options", [{"objective": "max"}, {"objective": "lp", "power": 4.0}])
+def test_wide_areas_are_planned_for_other_objectives(options):
+    county = Attribute.hierarchy("county", code_list([20] * 30 + [45] * 10))
+    workload = Workload(Schema([county])).add("county", Levels(["state", "county"]))
+    result = plan(workload, Budget(pcost=1.0), cache=False, workers=1, **options)
+    assert result.certificate.gap < 0.01
+
+
+def test_weighted_areas_have_the_gram_of_their_rows():
+    family = Levels(["state", "county"], weights=[2.0, 1.0])
+    bound = family.bind([Attribute.hierarchy("county", code_list())])
+    rng = np.random.default_rng(0)
+    rows = WeightedRows(bound, rng.random(bound.count((CELLS,))))
+    weights = rng.random(bound.count((CELLS,)))
+    areas = rows.area_weights(weights)
+    gram = np.zeros((CELLS, CELLS))
+    for level, area_weights in zip(areas.levels, areas.weights, strict=True):
+        gram += (level[:, None] == level) * area_weights[level]
+    np.testing.assert_allclose(gram, rows.gram((CELLS,), weights), rtol=1e-12)
+
+
 @pytest.mark.usefixtures("wide_from_ten")
 @pytest.mark.parametrize("other", [Level("kind"), "custom"])
 def test_areas_beside_other_queries_are_refused_with_a_remedy(other, monkeypatch):
@@ -439,7 +461,7 @@ def test_areas_beside_other_queries_are_refused_with_a_remedy(other, monkeypatch
         other = Custom(np.random.default_rng(0).random((3, CELLS)))
     workload = Workload(Schema([county])).add("county", Levels(["state", "county"]))
     workload = workload.add("county", other)
-    with pytest.raises(LimitExceeded, match="residualplanner"):
+    with pytest.raises(LimitExceeded, match=r"at most 10 remain.*residualplanner"):
         plan_of(workload, "querysmasher")
     assert plan_of(workload, "residualplanner").rmse > 0.0
 
