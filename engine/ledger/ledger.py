@@ -81,8 +81,9 @@ from engine.ledger.hash_chain import (
     rows_of,
     transaction,
 )
-from engine.ledger.noise_journal import remove_ended
+from engine.ledger.noise_journal import ACTIVE, INTERRUPTED, journal_state, remove_ended
 from engine.ledger.result_store import (
+    HAS_FILE_LOCKS,
     Content,
     Draft,
     remove_stale,
@@ -905,7 +906,8 @@ class Ledger:
         ResultLost
             The budget was spent, but no result was saved, or its file is missing or was changed.
         LedgerError
-            The key was never spent.
+            The key was never spent, or no result was saved and the noise journal of the release
+            cannot be opened.
         """
         key = normalize_line("key", key, most=MAX_KEY_CHARS)
         with self._transaction(write=False) as (book, _):
@@ -913,9 +915,8 @@ class Ledger:
                 raise _not_spent_error(key)
         if key not in book.saved:
             raise ResultLost(
-                f"Budget was spent under key {key!r}, but no result is saved: its run has not ended"
-                " or was stopped. Repeat the release with the same records, which spends nothing,"
-                " or use a new attempt, which spends again."
+                f"Budget was spent under key {key!r}, but no result is saved:"
+                f" {_unsaved_text(journal_state(self.path, key))}"
             )
         if problem := result_problem(self.path, book.saved[key]):
             raise ResultLost(
@@ -1041,6 +1042,30 @@ def confusable_text(name: str, other: str) -> str:
 
 def _confusable_names(book: Balance, name: str) -> list[str]:
     return [other for other in book.totals if other != name and looks_like(name, other)]
+
+
+def _unsaved_text(state: str) -> str:
+    """Return why no result is saved and what to do, for a state of the journal."""
+    if state == ACTIVE:
+        return (
+            "its run has not ended. Wait until it ends, then repeat the release with the same"
+            " records, which spends nothing."
+        )
+    if state == INTERRUPTED:
+        return (
+            "its run was interrupted. Repeat the release with the same records, which spends"
+            " nothing, or use a new attempt, which spends again."
+        )
+    if not HAS_FILE_LOCKS:
+        return (
+            "its run has not ended, or was interrupted. If it was interrupted, its noise cannot be"
+            " drawn again. Use a new attempt, which spends again."
+        )
+    return (
+        "its run was interrupted, and its noise cannot be drawn again, because the noise journal is"
+        " missing or damaged. Restore the folder of results from a copy, or use a new attempt,"
+        " which spends again."
+    )
 
 
 def _not_spent_error(key: str) -> LedgerError:

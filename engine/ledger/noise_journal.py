@@ -38,6 +38,8 @@ from engine.ledger.result_store import (
 )
 
 FORMAT, _ENDING, _SEED_BYTES = "journal/1", ".journal", 32
+# states of the journal of a release that was spent and has no saved result
+ACTIVE, INTERRUPTED, LOST = "active", "interrupted", "lost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +162,25 @@ def journal(
         yield new, False
 
 
-def is_interrupted(ledger: Path, key: str) -> bool:
-    """Return whether a release has a journal and no active run holds its lock.
+def journal_state(ledger: Path, key: str) -> str:
+    """Return the state of the journal of a release.
 
-    The result is also False if the journal cannot be opened.
+    `ACTIVE` means that a run has locked the journal, `INTERRUPTED` that the journal is readable and
+    no run has locked it, and `LOST` that it is missing or damaged. On a system without file locks
+    no journal is stored, so the state is always `LOST`.
+
+    Raises
+    ------
+    LedgerError
+        The journal exists, but cannot be opened.
     """
-    with ExitStack() as locks, suppress(LedgerError):
-        return _open_locked(_journal_path(ledger, key), locks) is not None
-    return False
+    path = _journal_path(ledger, key)
+    with ExitStack() as locks:
+        try:
+            file = _open_locked(path, locks)
+        except _LockedError:
+            return ACTIVE
+        return LOST if file is None or _read(file, path) is None else INTERRUPTED
 
 
 def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> None:
@@ -229,8 +242,12 @@ def _read(file: BinaryIO, path: Path) -> Journal | None:
         return None
 
 
+class _LockedError(LedgerError):
+    """Another run has locked the journal."""
+
+
 def _locked_error(path: Path) -> LedgerError:
-    return LedgerError(
+    return _LockedError(
         f"Another run of this release is active and has locked {path.name}. This run spent"
         " nothing. Wait until the other run ends, then repeat the same attempt: it returns the"
         " result of that run."

@@ -32,7 +32,7 @@ from engine.errors import LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import INVARIANTS_NOTE_KIND
 from engine.ledger.ledger import MAX_NOTE_CHARS
-from engine.ledger.noise_journal import is_interrupted, journal
+from engine.ledger.noise_journal import INTERRUPTED, journal, journal_state
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.plans.blocks import is_on_curve
@@ -495,8 +495,21 @@ def is_unfinished(ledger: Ledger, key: str) -> bool:
     This is true if no result is saved under ``key`` and the release has a journal that no active
     run has locked.  A call of `measure` with the same arguments and records then completes the
     release without a second spend.
+
+    Raises
+    ------
+    LedgerError
+        No result is saved, and the journal exists but cannot be opened.  If the journal becomes
+        readable again, the release can be completed, so it does not count as lost.
     """
-    return is_interrupted(ledger.path, key) and _unsaved(ledger, key)
+    try:
+        is_interrupted = journal_state(ledger.path, key) == INTERRUPTED
+    except LedgerError:
+        # a journal that cannot be opened does not matter if the result is saved
+        if _unsaved(ledger, key):
+            raise
+        return False
+    return is_interrupted and _unsaved(ledger, key)
 
 
 def _unsaved(ledger: Ledger, key: str) -> bool:

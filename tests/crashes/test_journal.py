@@ -187,9 +187,38 @@ def test_spend_with_lost_journal_raises_result_lost(
     release_plan: Plan, ledger: Ledger, damage: Callable[[Path], object]
 ) -> None:
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
+    key = release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
+    with pytest.raises(ResultLost, match="Repeat the release"):
+        load_measurement(ledger, key)
     damage(*journals(ledger))
-    with pytest.raises(ResultLost, match="new attempt"):
+    with pytest.raises(ResultLost, match="missing or damaged") as caught:
         run_release(release_plan, ledger)
+    assert "Repeat" not in str(caught.value)
+    assert not is_unfinished(ledger, key)
+
+
+def test_spend_with_unreadable_journal_is_not_lost(release_plan: Plan, ledger: Ledger) -> None:
+    run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
+    key = release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
+    (path,) = journals(ledger)
+    # a folder of this name cannot be opened as a file, even by a user who may read every file
+    moved = path.rename(path.with_suffix(".moved"))
+    path.mkdir()
+    for call in (
+        lambda: run_release(release_plan, ledger),
+        lambda: load_measurement(ledger, key),
+        lambda: is_unfinished(ledger, key),
+    ):
+        with pytest.raises(LedgerError, match="cannot be opened") as caught:
+            call()
+        assert not isinstance(caught.value, ResultLost)
+    path.rmdir()
+    moved.rename(path)
+    assert run_release(release_plan, ledger).key == key
+    assert ledger.status("survey").spent == release_plan.pcost
+    path.mkdir()
+    assert not is_unfinished(ledger, key)
+    assert run_release(release_plan, ledger).key == key
 
 
 def test_journal_that_cannot_be_opened_raises_ledger_error(ledger: Ledger) -> None:
