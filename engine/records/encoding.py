@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from engine._format import quote_public
 from engine.errors import DataError
-from engine.workload import DEFAULT_MISSING_TEXTS, Attribute
+from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, only_difference, without_details
 from engine.workload.calendar import UNITS, cell_label, cell_number, read_period
 
 _STORED_PER_DAY = {"day": 1, "second": 86_400, "millisecond": 86_400_000}
@@ -436,6 +436,22 @@ class Encoder:
         return frozenset(
             period.day for period in periods if period is not None and period.unit == "day"
         )
+
+    def similar_label(self, text: str) -> tuple[str, str] | None:
+        """Return the label from which a text differs only in details, and the kind of difference.
+
+        The kind is a phrase such as "accents"; see `engine.workload.only_difference`. The result is
+        None if there is no such label.
+        """
+        return only_difference(text, self._labels_by_text.get(without_details(text), ()))
+
+    @cached_property
+    def _labels_by_text(self) -> dict[str, list[str]]:
+        """Text without details -> labels with this text."""
+        labels: dict[str, list[str]] = {}
+        for label in self.attribute.labels or ():
+            labels.setdefault(without_details(label), []).append(label)
+        return labels
 
     @cached_property
     def _missing_texts(self) -> frozenset[str]:
@@ -858,6 +874,8 @@ def _parse_number(text: str) -> float | None:
 
 # Largest number of distinct refused values per column that `Hints` examines.
 MAX_VALUES = 1_000
+# Largest number of labels of a column that one sentence of `Hints` names.
+MAX_NAMED_LABELS = 5
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
 _GROUPS = re.compile(
     r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII
@@ -885,6 +903,11 @@ class Hints:
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
+        # (column, label of other values or "" for refused values, kind of difference) -> labels
+        # from which values of the column differ only in this way
+        self._similar: dict[tuple[str, str, str], list[str]] = {}
+        # columns whose values in the cell of other values were examined
+        self._with_examined_others: set[str] = set()
         # column with bins -> (whether it has a text such as 1.200, whether it has another text with
         # a point)
         self._points: dict[str, tuple[bool, bool]] = {}
@@ -908,21 +931,57 @@ class Hints:
                 )
                 if text not in examined and len(examined) < MAX_VALUES:
                     examined.add(text)
-                    self._reasons.setdefault(name, set()).update(refusal_reasons(encoder, text))
+                    reasons = set(refusal_reasons(encoder, text))
+                    self._reasons.setdefault(name, set()).update(reasons)
+                    if not reasons:
+                        self._add_similar(encoder, text, "")
+        self._examine_others(encoder, values, codes)
 
     def add_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
         """Encode values of a column, and collect possible reasons why some are refused."""
         entries = [value for value in values if value is not None]
         self.add(encoder, entries, encoder.encode_values(entries))
 
+    def _examine_others(
+        self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray
+    ) -> None:
+        """Record labels that values in the cell of other values probably meant.
+
+        To limit the time, only the first rows of each column are examined.
+        """
+        name, other = encoder.attribute.name, encoder.attribute.other
+        if encoder.attribute.labels is None or other is None or name in self._with_examined_others:
+            return
+        self._with_examined_others.add(name)
+        for value in _distinct(values, codes == encoder.texts[other])[:MAX_VALUES]:
+            if isinstance(value, str) and value != other:
+                self._add_similar(encoder, value, other)
+
+    def _add_similar(self, encoder: Encoder, text: str, other: str) -> None:
+        """Record the label from which a text differs only in details, if there is one.
+
+        ``other`` is the label of the cell in which the text is counted, "" if it is refused.
+        """
+        if (similar := encoder.similar_label(text)) is not None:
+            label, kind = similar
+            labels = self._similar.setdefault((encoder.attribute.name, other, kind), [])
+            if label not in (other, *labels):
+                labels.append(label)
+
     @property
     def texts(self) -> tuple[str, ...]:
-        """Sentences for the curator, which name columns and contain no value."""
+        """Sentences for the curator; they name columns and public labels, but no value of a record."""
         sentences = [
             f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
             for name, reasons in self._reasons.items()
             for reason in PHRASES
             if reason in reasons
+        ]
+        sentences += [
+            f"Column {quote_public(name)}: {_similar_values_text(labels, other)} only by {kind}."
+            " Correct the records or the schema."
+            for (name, other, kind), labels in self._similar.items()
+            if labels
         ]
         sentences += [
             f"Column {quote_public(name)}: every number with a point has three digits after it,"
@@ -987,6 +1046,21 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
                 yield "thousands"
         elif stripped.count(",") == 1 and fits(stripped.replace(",", ".")):
             yield "comma"
+
+
+def _similar_values_text(labels: list[str], other: str) -> str:
+    """Return the beginning of a sentence about values that are similar to ``labels``.
+
+    ``other`` is the label of the cell in which the values are counted, "" if they are refused.
+    """
+    listed = ", ".join(map(quote_public, labels[:MAX_NAMED_LABELS]))
+    if (n_more := len(labels) - MAX_NAMED_LABELS) > 0:
+        listed += f" and {n_more:,} more"
+    if len(labels) == 1:
+        state = f"is counted as {quote_public(other)}" if other else "does not fit"
+        return f"a value that {state} differs from the label {listed}"
+    state = f"are counted as {quote_public(other)}" if other else "do not fit"
+    return f"values that {state} differ from the labels {listed}"
 
 
 def _without_groups(text: str) -> str:

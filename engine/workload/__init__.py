@@ -16,7 +16,7 @@ from engine.workload.hierarchy import AreaWeights, CodeList, Hierarchy, Hierarch
 from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
-from engine.workload.similar_texts import only_difference, visible_text
+from engine.workload.similar_texts import only_difference, visible_text, without_details
 from engine.workload.workload import Group, Part, Workload, joint_part, new_groups, subsets
 
 __all__ = [
@@ -45,4 +45,5 @@ __all__ = [
     "only_difference",
     "subsets",
     "visible_text",
+    "without_details",
 ]

@@ -40,7 +40,12 @@ def _without_accents(text: str) -> str:
     return "".join(c for c in decomposed if not unicodedata.combining(c))
 
 
-def _without_details(text: str) -> str:
+def without_details(text: str) -> str:
+    """Return a text that is equal for all texts that differ only in details.
+
+    >>> without_details("Le\u00f3n 01") == without_details("leon01")
+    True
+    """
     return _without_blanks(_without_accents(text)).casefold().lstrip("0") or "0"
 
 
@@ -52,7 +57,7 @@ _DIFFERENCES: dict[str, Callable[[str], str]] = {
     "leading zeros": lambda text: visible_text(text).lstrip("0") or "0",
     "upper and lower case": lambda text: visible_text(text).casefold(),
     "accents": _without_accents,
-    "blanks, case, accents or leading zeros": _without_details,
+    "blanks, case, accents or leading zeros": without_details,
 }
 
 
@@ -65,8 +70,8 @@ def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | N
     >>> only_difference("0101", ["101", "102"]), only_difference("León", ["Leon"]), only_difference("x", ["y"])
     (('101', 'leading zeros'), ('Leon', 'accents'), None)
     """
-    key = _without_details(text)
-    similar = [c for c in candidates if c != text and _without_details(c) == key]
+    key = without_details(text)
+    similar = [c for c in candidates if c != text and without_details(c) == key]
     for kind, key_of in _DIFFERENCES.items():
         for candidate in similar:
             if key_of(candidate) == key_of(text):

@@ -106,3 +106,54 @@ def test_check_records_reports_hints_without_values(source: str, tmp_path: Path)
 def test_hint_failure_does_not_stop_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hints, "add", None)
     assert count_marginals(FRAME, SCHEMA, [("x",)], on_refused="drop").records == 3
+
+
+CITIES = Attribute.categorical("x", ["León", "Zürich", "Bern"])
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "kind"),
+    [
+        ("Leon", "León", "accents"),
+        ("Be\u200brn", "Bern", "characters that are not visible"),
+        ("Leo\u0301n", "León", "characters that are not visible"),
+        ("bern", "Bern", "upper and lower case"),
+        ("ZURICH", "Zürich", "blanks, case, accents or leading zeros"),
+    ],
+)
+@pytest.mark.parametrize("source", ["frame", "duckdb"])
+def test_check_records_names_label_that_differs_in_details(
+    text: str, label: str, kind: str, source: str
+) -> None:
+    data: Any = pd.DataFrame({"x": [text, "Bern"]})
+    if source == "duckdb":
+        connection = ibis.duckdb.connect()
+        connection.con.register("source", data)
+        connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
+        data = connection.table("records")
+    cities_plan = plan(Workload(Schema([CITIES])).add("x", "marginal"), Budget(pcost=1.0))
+    (warning,) = check_records(cities_plan, data).warnings
+    assert f"from the label '{label}' only by {kind}" in warning
+    assert text not in warning
+
+
+def test_hints_name_few_labels() -> None:
+    labels = [f"é{i}" for i in range(20)]
+    encoder, hints = Encoder(attribute=Attribute.categorical("x", labels)), Hints()
+    hints.add_values(encoder, [f"e{i}" for i in range(20)])
+    (sentence,) = hints.texts
+    assert "'é4' and 15 more only by accents" in sentence
+    assert "'é5'" not in sentence
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_hints_name_labels_similar_to_other_values(as_list: bool) -> None:
+    attribute = Attribute.categorical("x", ["León", "Bern", "rest"], other="rest")
+    encoder, hints = Encoder(attribute=attribute), Hints()
+    texts = ["Leon", "Bern", "rest", "Rest", "Rome", None]
+    column = texts if as_list else pa.array(texts)
+    hints.add(encoder, column, encoder.encode_column(column))
+    assert hints.texts == (
+        "Column 'x': a value that is counted as 'rest' differs from the label 'León' only by"
+        " accents. Correct the records or the schema.",
+    )
