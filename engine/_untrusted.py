@@ -132,6 +132,7 @@ def open_zip(
     error: type[EngineError],
     plain_names: bool = True,
     max_members: float = MAX_MEMBERS,
+    folder: str = "",
 ) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive from an untrusted source and check the list of its members.
 
@@ -145,12 +146,13 @@ def open_zip(
         later in the ``with`` block.
     plain_names : refuse names with folders.
     max_members : largest number of members.
+    folder : name of the one folder in which members may be, also with ``plain_names``.
     """
     with open(path, "rb") as file:
         try:
             _check_directory(file, max_members)
             archive = zipfile.ZipFile(file)
-            _check_members(archive, plain_names)
+            _check_members(archive, plain_names, folder)
         # a damaged directory raises errors of many types
         except Exception as reason:
             words = str(reason) if type(reason) is ValueError else "it is damaged"
@@ -199,12 +201,13 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     file.seek(0)
 
 
-def _check_members(archive: zipfile.ZipFile, plain_names: bool) -> None:
+def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> None:
     """Raise ValueError for a member that `open_zip` refuses."""
     names = set[str]()
     for member in archive.infolist():
         name, mode = member.filename, member.external_attr >> 16
-        if plain_names and not is_plain_name(name):
+        is_allowed = is_plain_name(name.removeprefix(f"{folder}/") if folder else name)
+        if plain_names and not is_allowed:
             raise ValueError("it has a file outside its folder, or with a name that is not allowed")
         # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name

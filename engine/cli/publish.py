@@ -26,14 +26,22 @@ from engine.cli.arguments import (
 )
 from engine.cli.output import CONFIDENCE_HELP, Commands, Reply, add_command, number, whole_number
 from engine.errors import PlanError
+from engine.ledger import Ledger
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.published_tables import FITS
 from engine.postprocess.uncertainty import DRAWS
-from engine.publish import write_published, write_records, write_tables, write_workbook
+from engine.publish import (
+    write_package,
+    write_published,
+    write_records,
+    write_tables,
+    write_workbook,
+)
 from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
+PACKAGE = "package"  # format of a signed release package that contains the tables
 # Maps a field of `QualityRule` to the name of its value and the help text without the default.
 RULE_HELP = {
     "doubtful_cv": ("RATIO", "standard error over number, above which a number is doubtful"),
@@ -61,9 +69,12 @@ def add_publish_commands(commands: Commands) -> None:
     )
     command.add_argument(
         "--format",
-        choices=TABLE_FORMATS,
+        choices=(*TABLE_FORMATS, PACKAGE),
         metavar="FORMAT",
-        help=f"format of --out: {', '.join(TABLE_FORMATS)}; by default its ending",
+        help=(
+            f"format of --out: {', '.join(TABLE_FORMATS)}, or {PACKAGE} for the signed release package"
+            " with the tables in a folder; by default its ending"
+        ),
     )
     command.add_argument(
         "--fit",
@@ -143,7 +154,19 @@ def _publish(args: argparse.Namespace) -> Reply:
         "confidence": args.confidence,
         "overwrite": args.overwrite,
     }
-    if file_format in ("zip", "xlsx"):
+    if file_format == PACKAGE:
+        ledger = None if args.ledger is None else Ledger(args.ledger)
+        receipt = None if ledger is None else ledger.find(measurement.key)
+        write_package(
+            measurement,
+            args.out,
+            receipt=receipt,
+            ledger=ledger,
+            published=errors,
+            progress=args.progress,
+            **settings,
+        )
+    elif file_format in ("zip", "xlsx"):
         write = write_tables if file_format == "zip" else write_workbook
         write(errors, args.out, progress=args.progress, **settings)
     else:

@@ -13,6 +13,8 @@ signature.json                 the ledger's signature of certificate.json, if th
 report.html                    a readable report without external resources
 README.md                      description of the files and of the columns of answers
 check.py                       verifies the package with this project
+published/                     optional: a tables package (see `write_tables`) of this release, with
+                               the same plan and released integers
 
 Every block of measurements.json is a linear equation in counts,
 
@@ -42,6 +44,7 @@ import json
 import math
 import mmap
 import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -73,6 +76,7 @@ from engine.analysis.error_targets import claim_text
 from engine.errors import PlanError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
+from engine.postprocess import QualityRule
 from engine.privacy import ADD_REMOVE, REPLACE_ONE
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import new_file
@@ -88,6 +92,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from engine.figures import Picture
+    from engine.postprocess.uncertainty import Uncertainty
 
 
 MAX_FOOTER = 1_000_000  # largest parquet footer in bytes, without one byte per row
@@ -225,6 +230,8 @@ class _Reader:
         return value >> 1 ^ -(value & 1)
 
 
+MAX_RELEASE_FILES = 10  # files of a release package without published tables
+PUBLISHED = "published/"  # folder of the published tables in a release package
 MAX_PLAN = 150_000_000  # bytes
 MAX_CERTIFICATE = 4_000_000
 MAX_SMALL = 100_000  # signature, options of tables, or script
@@ -276,6 +283,15 @@ class PackageFiles:
         """Return the path of a file after `digest` has read it."""
         return self._folder / name
 
+    def inner(self, prefix: str) -> PackageFiles:
+        """Return the files whose names start with ``prefix``, under their names without it."""
+        return PackageFiles(
+            names=tuple(n.removeprefix(prefix) for n in self.names if n.startswith(prefix)),
+            _chunks=lambda name, max_bytes: self._chunks(f"{prefix}{name}", max_bytes),
+            _folder=self._folder / prefix,
+            _in_place=self._in_place,
+        )
+
 
 @contextmanager
 def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
@@ -289,7 +305,7 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
         files or duplicate names.
     """
     if place.is_dir():
-        names = sorted(entry.name for entry in os.scandir(place))
+        names = sorted(_names_in_folder(place))
         if len(names) > MAX_MEMBERS:
             raise PlanError(
                 f"The folder has {len(names):,} files, but a package has at most {MAX_MEMBERS:,}."
@@ -297,20 +313,40 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
             )
 
         def from_folder(name: str, max_bytes: int) -> Iterator[bytes]:
-            if not is_plain_name(name) or not is_regular_file(place / name):
+            in_folder = name.startswith(PUBLISHED)
+            # a link in place of the folder could lead to files outside the package
+            is_linked = in_folder and (place / PUBLISHED).is_symlink()
+            if (
+                is_linked
+                or not is_plain_name(name.removeprefix(PUBLISHED))
+                or not is_regular_file(place / name)
+            ):
                 raise ValueError(f"{name} is not a regular file")
             with open(place / name, "rb") as file:
                 yield from bounded_chunks(file, max_bytes, name)
 
         yield PackageFiles(names=tuple(names), _chunks=from_folder, _folder=place, _in_place=True)
         return
-    with open_zip(place, "The package", error=PlanError) as archive:
+    folder = PUBLISHED.rstrip("/")
+    with open_zip(place, "The package", error=PlanError, folder=folder) as archive:
 
         def from_zip(name: str, max_bytes: int) -> Iterator[bytes]:
             return member_chunks(archive, name, max_bytes)
 
         names = sorted(archive.namelist())
+        (scratch / PUBLISHED).mkdir(exist_ok=True)
         yield PackageFiles(names=tuple(names), _chunks=from_zip, _folder=scratch, _in_place=False)
+
+
+def _names_in_folder(place: Path) -> list[str]:
+    """Return the names of the files of a package in a folder, with those in `PUBLISHED`."""
+    names = []
+    for entry in os.scandir(place):
+        if entry.name == PUBLISHED.rstrip("/") and entry.is_dir(follow_symlinks=False):
+            names += [f"{PUBLISHED}{inner.name}" for inner in os.scandir(entry.path)]
+        else:
+            names.append(entry.name)
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -773,7 +809,8 @@ def check_digests(folder):
     certificate = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
     problems = []
     for name, digest in sorted(certificate["files"].items()):
-        file = folder / Path(name).name
+        place = folder / "published" if name.startswith("published/") else folder
+        file = place / Path(name).name
         if not file.is_file():
             problems.append(f"{name} is missing")
         elif hashlib.sha256(file.read_bytes()).hexdigest() != digest:
@@ -821,8 +858,8 @@ _README_COLUMNS = {
 }
 
 
-def readme(measurement: Measurement, confidence: float) -> str:
-    """Return the text of README.md in a release package."""
+def readme(measurement: Measurement, confidence: float, *, has_tables: bool = False) -> str:
+    """Return the text of README.md in a release package, with or without published tables."""
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else f"Release of {markdown(measurement.dataset)}"
@@ -830,6 +867,10 @@ def readme(measurement: Measurement, confidence: float) -> str:
     files = dict(_README_FILES)
     if plan.workload.queries > MAX_CSV_ANSWERS:
         del files["answers.csv"]
+    if has_tables:
+        files[PUBLISHED] = (
+            "tables without negative counts that agree with each other; see published/README.md"
+        )
     lines = [f"# {title}", "", markdown(plan.schema.promise(plan.budget)), ""]
     lines += [markdown(plan.meaning), "", "## Files", ""]
     lines += [f"- `{name}`: {text}" for name, text in files.items()]
@@ -848,6 +889,8 @@ def write_package(
     confidence: float = 0.95,
     overwrite: bool = False,
     progress: Progress | None = None,
+    published: Uncertainty | None = None,
+    rule: QualityRule | None = None,
 ) -> Path:
     """Write a release package: one zip with everything that readers need to use and verify answers.
 
@@ -861,12 +904,16 @@ def write_package(
     overwrite : whether to replace an earlier file of answers; other files are never replaced.
     progress : called with (fraction, text); if it returns False, writing is cancelled and partial
         files are removed.
+    published : errors of the published tables of the measurement, which are then in the folder
+        `PUBLISHED` of the package; by default the package has no published tables.
+    rule : rule that flags unreliable published numbers; by default `QualityRule()`.
 
     Guarantee: the package depends on the records only through the released answers.  The file is
     written atomically.
 
     Raises
     ------
+    LimitExceeded : there are more published tables than a package may have.
     PlanError : the confidence level is not between 0 and 1, or the path must not be written, see
         `check_target`.
     Cancelled : ``progress`` returned False.
@@ -885,8 +932,10 @@ def write_package(
         files[0].write_text(plan.to_json(), encoding="utf-8")
         files[1].write_text(CHECK, encoding="utf-8")
         files.append(folder / README)
-        files[-1].write_bytes(readme(measurement, confidence).encode())
-        files += write_measurements(measurement, folder)
+        has_tables = published is not None
+        files[-1].write_bytes(readme(measurement, confidence, has_tables=has_tables).encode())
+        measurement_files = write_measurements(measurement, folder)
+        files += measurement_files
         write_answers(
             measurement,
             files[2],
@@ -907,8 +956,13 @@ def write_package(
         files[-1].write_text(
             report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8"
         )
+        if published is not None:
+            report_progress(0.7, "Writing the published tables")
+            files += _write_published_tables(
+                published, folder, [files[0], *measurement_files], rule, confidence
+            )
         fields = certificate(measurement, receipt, confidence)
-        fields["files"] = {file.name: _digest(file) for file in files}
+        fields["files"] = {f.relative_to(folder).as_posix(): _digest(f) for f in files}
         text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
         files.append(folder / CERTIFICATE)
         files[-1].write_bytes(text)
@@ -925,9 +979,33 @@ def write_package(
         report_progress(0.8, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in files:
-                archive.write(file, file.name)
+                archive.write(file, file.relative_to(folder).as_posix())
     report_progress(1.0, "Packed")
     return Path(path)
+
+
+def _write_published_tables(
+    errors: Uncertainty,
+    folder: Path,
+    shared_files: Iterable[Path],
+    rule: QualityRule | None,
+    confidence: float,
+) -> list[Path]:
+    """Write the files of a tables package into the folder `PUBLISHED`; return their paths.
+
+    ``shared_files`` are the plan and the measurements of the release package, of which the tables
+    package has copies.
+    """
+    # the module imports this one
+    from engine.publish.tables_package import check_size, tables_files
+
+    check_size(errors.published.measurement.plan.workload, other_files=MAX_RELEASE_FILES)
+    place = folder / PUBLISHED
+    place.mkdir()
+    files = tables_files(errors, place, rule=rule or QualityRule(), confidence=confidence)
+    for file in shared_files:
+        shutil.copyfile(file, place / file.name)
+    return files
 
 
 def certificate(

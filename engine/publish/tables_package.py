@@ -86,7 +86,7 @@ from engine.publish.report import REHEARSAL_MARK, escape_texts
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
 from engine.residuals import Space, basis, center
-from engine.workload import Group, Schema
+from engine.workload import Group, Schema, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -551,21 +551,7 @@ def write_tables(
     PlanError : the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
-    measurement = uncertainty.published.measurement
-    workload = measurement.plan.workload
-    if workload.queries > MAX_TABLE_ROWS:
-        raise LimitExceeded(
-            f"The package would have {workload.queries:,} rows, but at most {MAX_TABLE_ROWS:,} are"
-            " allowed. Plan fewer queries, or use write_published, which writes any number of"
-            " queries to one file."
-        )
-    n_files = OTHER_FILES + sum(1 + _has_crosstab(group) for group in workload.groups)
-    if n_files > MAX_MEMBERS:
-        raise LimitExceeded(
-            f"The package would have {n_files:,} files, one or two per group, but at most"
-            f" {MAX_MEMBERS:,} can be verified. Plan fewer groups, or use write_published, which"
-            " writes any number of groups to one file."
-        )
+    check_size(uncertainty.published.measurement.plan.workload)
     report_progress = progress_reporter(
         progress, "Writing the tables was cancelled; no file was left behind."
     )
@@ -586,6 +572,27 @@ def write_tables(
                 archive.write(member, member.name)
     report_progress(1.0, "Packed")
     return Path(path)
+
+
+def check_size(workload: Workload, *, other_files: int = 0) -> None:
+    """Raise LimitExceeded if a package of tables would have too many rows or files.
+
+    ``other_files`` is the number of files that are in the same zip.
+    """
+    if workload.queries > MAX_TABLE_ROWS:
+        raise LimitExceeded(
+            f"The package would have {workload.queries:,} rows, but at most {MAX_TABLE_ROWS:,} are"
+            " allowed. Plan fewer queries, or use write_published, which writes any number of"
+            " queries to one file."
+        )
+    n_tables = sum(1 + _has_crosstab(group) for group in workload.groups)
+    n_files = OTHER_FILES + other_files + n_tables
+    if n_files > MAX_MEMBERS:
+        raise LimitExceeded(
+            f"The package would have {n_files:,} files, one or two per group, but at most"
+            f" {MAX_MEMBERS:,} can be verified. Plan fewer groups, or use write_published, which"
+            " writes any number of groups to one file."
+        )
 
 
 def tables_files(

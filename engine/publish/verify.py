@@ -35,6 +35,7 @@ from engine.publish.release_package import (
     MAX_PLAN,
     MAX_SMALL,
     NAMES,
+    PUBLISHED,
     README,
     SIGNATURE,
     PackageFiles,
@@ -307,6 +308,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems += [
         f"{name} is not a file of a release package"
         for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv", README})
+        if not name.startswith(PUBLISHED)
     ]
     listed = {*digests, CERTIFICATE, SIGNATURE}
     problems += [f"{name} is not in the certificate" for name in files.names if name not in listed]
@@ -321,7 +323,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems += [
         f"{name} was changed"
         for name in sorted(digests)
-        if files.digest(name, limits[name]) != digests[name]
+        if not name.startswith(PUBLISHED) and files.digest(name, limits[name]) != digests[name]
     ]
     if problems:
         return problems
@@ -370,15 +372,46 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         measurement, certificate_fields["confidence"], files, limits, "answers.csv" in digests
     )
     if README in digests:
-        expected_text = readme(measurement, certificate_fields["confidence"]).encode()
+        has_tables = any(name.startswith(PUBLISHED) for name in digests)
+        expected_text = readme(
+            measurement, certificate_fields["confidence"], has_tables=has_tables
+        ).encode()
         if files.path(README).read_bytes() != expected_text:
             problems.append(f"{README} differs from what plan and integers imply")
+    if not problems and any(name.startswith(PUBLISHED) for name in digests):
+        problems += _published_problems(files, digests, measurement)
     if ledger is not None:
         if receipt is None:
             problems.append("the certificate contains no spend that the ledger could confirm")
         else:
             problems += verify_ledger(ledger, receipts=[receipt], results=False)
     return problems
+
+
+def _published_problems(
+    files: PackageFiles, digests: Mapping[str, str], measurement: Measurement
+) -> list[str]:
+    """Return one message per problem of the published tables in a valid release package."""
+    shared = [name for name in (PLAN, *NAMES) if digests.get(f"{PUBLISHED}{name}") != digests[name]]
+    if shared:
+        return [f"{PUBLISHED}{name} differs from {name}" for name in shared]
+    tables = files.inner(PUBLISHED)
+    how = _options(tables.read(HOW, MAX_SMALL))
+    names = ("dataset", "key", "utc", "rehearsal")
+    problems = [
+        f"{name} in {PUBLISHED}{HOW} differs from the certificate"
+        for name in names
+        if how[name] != getattr(measurement, name)
+    ]
+    # the limits of `table_problems` bound the sizes of all files, which are then at their paths
+    problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
+    if problems:
+        return problems
+    return [
+        f"{PUBLISHED}{name} was changed"
+        for name in tables.names
+        if tables.digest(name, tables.path(name).stat().st_size) != digests[f"{PUBLISHED}{name}"]
+    ]
 
 
 def _certificate(text: bytes) -> dict[str, Any]:
@@ -390,7 +423,7 @@ def _certificate(text: bytes) -> dict[str, Any]:
     ):
         raise PlanError("The certificate lists no files. Give the package as it was published.")
     if not all(
-        is_plain_name(name) and len(digest) == 64
+        is_plain_name(name.removeprefix(PUBLISHED)) and len(digest) == 64
         for name, digest in certificate_fields["files"].items()
     ):
         raise PlanError(

@@ -125,3 +125,13 @@ def test_publish_with_invalid_options_writes_nothing(
     assert main(["publish", *FEW, *args]) == 1
     assert words in capsys.readouterr().err
     assert {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_publish_package_is_signed_and_verified(folder: Path, capsys: Capture) -> None:
+    release(folder, 1)
+    reply = run_json(capsys, "publish", *FEW, "--out", "release.zip", "--format", "package")
+    assert reply["format"] == "package"
+    assert main(["verify", "--ledger", "office", "--package", "release.zip"]) == 0
+    with zipfile.ZipFile("release.zip") as archive:
+        names = set(archive.namelist())
+    assert {"signature.json", "answers.parquet", "published/how.json"} <= names

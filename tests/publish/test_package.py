@@ -27,6 +27,7 @@ from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import Cancelled
 from engine.ledger import Ledger
 from engine.mechanisms import plan
+from engine.postprocess import QualityRule, publish, uncertainty
 from engine.privacy import Budget
 from engine.publish import release_package
 from engine.publish import release_package as package
@@ -432,3 +433,73 @@ def test_cancelled_package_leaves_no_file(small_plan, tmp_path) -> None:
             measurement, tmp_path / "r.zip", progress=lambda fraction, text: fraction < 0.7
         )
     assert not list(tmp_path.iterdir())
+
+
+# --- published tables in the package ---
+
+
+@pytest.fixture(scope="module")
+def with_tables(released, tmp_path_factory):
+    measurement, receipt, ledger = released
+    errors = uncertainty(publish(measurement), draws=4)
+    path = tmp_path_factory.mktemp("tables") / "release.zip"
+    rule = QualityRule(least_count=5)
+    write_package(measurement, path, receipt=receipt, ledger=ledger, published=errors, rule=rule)
+    return path, ledger
+
+
+def test_package_contains_published_tables_in_folder(with_tables, tmp_path) -> None:
+    path, ledger = with_tables
+    assert verify_package(path, ledger=ledger.path) == ()
+    folder = unpacked(path, tmp_path / "all")
+    assert verify_package(folder) == ()
+    assert verify_package(folder / "published") == ()
+    assert "published/README.md" in (folder / "README.md").read_text()
+    table = (folder / "published" / "table3_age.csv").read_text()
+    assert min(float(row["published"]) for row in csv.DictReader(io.StringIO(table))) >= 0
+    files = json.loads((folder / "certificate.json").read_text())["files"]
+    assert "published/table3_age.csv" in files
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("published/table3_age.csv", lambda text: text.replace("1", "2")),
+        ("published/README.md", lambda text: f"{text}more"),
+        ("published/how.json", lambda text: text.replace('"survey"', '"other"')),
+        ("published/plan.json", lambda text: f"{text} "),
+        ("published/further.csv", lambda text: "a\n1\n"),
+        ("published/codebook.md", None),
+    ],
+)
+@pytest.mark.parametrize("sealed", [False, True])
+def test_changed_published_tables_are_a_problem(
+    with_tables, tmp_path, name, change, sealed
+) -> None:
+    folder = unpacked(with_tables[0], tmp_path / "all")
+    file = folder / name
+    if change is None:
+        file.unlink()
+    else:
+        file.write_text(change(file.read_text() if file.exists() else ""))
+    if sealed:  # the certificate has the digest of the changed file
+        (folder / "signature.json").unlink()
+        certificate = json.loads((folder / "certificate.json").read_text())
+        digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+        certificate["files"] = {
+            n: d for n, d in (certificate["files"] | {name: digest}).items() if d is not None
+        }
+        (folder / "certificate.json").write_text(json.dumps(certificate))
+    assert verify_package(folder), (name, sealed)
+    packed = tmp_path / "changed.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for one in sorted(p for p in folder.rglob("*") if p.is_file()):
+            archive.write(one, one.relative_to(folder).as_posix())
+    assert verify_package(packed), (name, sealed)
+
+
+def test_linked_folder_of_published_tables_is_a_problem(with_tables, tmp_path) -> None:
+    folder = unpacked(with_tables[0], tmp_path / "all")
+    (folder / "published").rename(tmp_path / "elsewhere")
+    (folder / "published").symlink_to(tmp_path / "elsewhere")
+    assert verify_package(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import publication_weights
+from engine.postprocess.uncertainty import Uncertainty
 from engine.privacy import Budget
 from engine.publish import (
     write_level_sums,
+    write_package,
     write_published,
     write_records,
     write_tables,
@@ -84,7 +87,13 @@ def publish_tables(
     }
     out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
-    for kind, write, fraction in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
+    for kind, write, fraction in (
+        ("zip", write_tables, 0.8),
+        ("xlsx", write_workbook, 0.82),
+        ("package", partial(_write_package, ledger=source.get("ledger")), 0.84),
+    ):
+        if kind not in places:
+            continue
         try:
             write(
                 errors,
@@ -144,6 +153,19 @@ def weigh(
     before, after = rmse_by_order
     rows = [(int(order), float(before[order]), float(after[order])) for order in before.index]
     return weighted.to_json(), rows
+
+
+def _write_package(errors: Uncertainty, path: Path, *, ledger: str | None, **options: Any) -> Path:
+    """Write the release package with these published tables; signed if ``ledger`` is a path.
+
+    ``options`` are further arguments of `write_package`.
+    """
+    measurement = errors.published.measurement
+    book = None if ledger is None else Ledger(ledger)
+    receipt = None if book is None else book.find(measurement.key)
+    return write_package(
+        measurement, path, receipt=receipt, ledger=book, published=errors, **options
+    )
 
 
 def _measurement(source: Mapping[str, str]) -> Measurement:

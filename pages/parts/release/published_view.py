@@ -49,7 +49,14 @@ SMOOTHING = {
     "nonnegative": "only to remove negative counts",
 }
 # kinds of files that the worker writes, with their endings
-FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
+FILES = {
+    "package": ".zip",
+    "parquet": ".parquet",
+    "csv": ".csv",
+    "zip": ".zip",
+    "xlsx": ".xlsx",
+    "records": ".csv",
+}
 LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
@@ -279,6 +286,7 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
     mark, too_large = download_view.mark(measurement), result["too large"]
     # kind of file -> label, file name, and why the file does not exist (empty if it exists)
     files = {
+        "package": ("Package with tables (zip)", "release.zip", too_large.get("package", "")),
         "zip": ("Tables (zip)", "published_tables.zip", too_large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", too_large.get("xlsx", "")),
         "csv": ("Published (CSV)", "published.csv", ""),
@@ -309,7 +317,8 @@ def _script(arguments: tuple[Any, ...]) -> str:
     _, fit, integer, (simulate, records), rule = arguments
     lines = [
         "from engine.postprocess import QualityRule, acceptance",
-        "from engine.publish import write_published, write_records, write_tables, write_workbook",
+        "from engine.publish import write_package, write_published, write_records, write_tables",
+        "from engine.publish import write_workbook",
         "",
         f"published = measurement.publish({fit!r}, integer={integer})",
         "errors = published.uncertainty()",
@@ -317,6 +326,7 @@ def _script(arguments: tuple[Any, ...]) -> str:
         'write_published(errors, "published.csv", format="csv", rule=rule)',
         'write_tables(errors, "published_tables.zip", rule=rule)',
         'write_workbook(errors, "published_tables.xlsx", rule=rule)',
+        'write_package(measurement, "release.zip", published=errors, rule=rule)',
     ]
     if simulate:
         lines += [

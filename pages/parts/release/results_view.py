@@ -73,7 +73,10 @@ def views(
 def _download(measurement: Measurement, *, key: str, ledger: str) -> None:
     """Draw the downloads of the answers, and where tables without negative counts are."""
     download_view.downloads(measurement, key=key, ledger=ledger)
-    st.caption("Answers may be negative. Tables without negative counts are in Published tables.")
+    st.caption(
+        "Answers may be negative. Tables without negative counts, and a package that contains them,"
+        " are in Published tables."
+    )
 
 
 def browse(

@@ -59,6 +59,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "cost no budget" in session.text()
     files = {b.label for b in session.app.get("download_button") if not b.disabled}
     assert files >= {
+        "Package with tables (zip)",
         "Tables (zip)",
         "Workbook (xlsx)",
         "Published (CSV)",
