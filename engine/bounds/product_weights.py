@@ -56,7 +56,8 @@ from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals import Space, contract, group_axes
 from engine.residuals.basis import Role
-from engine.residuals.decomposition import has_identity_gram, part_rows
+from engine.residuals.decomposition import has_identity_gram, interval_gram, part_rows
+from engine.residuals.intervals import IntervalGram
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
@@ -215,6 +216,8 @@ class LinkedQueries:
     singles : mapping from roles to the keys of their parts on one attribute.
     joints : mapping from keys of parts on several attributes to the roles of these attributes, at
         one of the occurrences of the part.
+    intervals : mapping from keys of parts with interval queries on one attribute to their Gram as
+        weights of these queries.
     """
 
     links: list[Link]
@@ -225,6 +228,7 @@ class LinkedQueries:
     swaps: dict[Key, bool]
     singles: dict[Role, list[Key]] = field(default_factory=dict)
     joints: dict[Key, tuple[Role, ...]] = field(default_factory=dict)
+    intervals: dict[Key, IntervalGram] = field(default_factory=dict)
 
 
 def reduce_workload(workload: Workload) -> LinkedQueries:
@@ -237,6 +241,7 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     # marginals on wide attributes, whose rows would be an identity matrix, by number of cells
     identity_sizes: dict[Key, int] = {}
     parts_by_key: dict[Key, Part] = {}
+    intervals: dict[Key, IntervalGram] = {}
     keys: dict[Any, Key] = {}  # by content of the query rows
     groups: list[tuple[float, Pieces]] = []
     for group in workload.groups:
@@ -257,6 +262,9 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
             key = keys.setdefault((part.key, weight_bytes), len(keys))
             if key not in parts_by_key:
                 parts_by_key[key] = part
+                gram = interval_gram(part, query_weights) if part.cells > 1 else None
+                if gram is not None:
+                    intervals[key] = gram
                 if has_identity_gram(part, query_weights):
                     identity_sizes[key] = part.cells
                 else:
@@ -288,7 +296,15 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     roles = _roles(groups, free, swaps, workload)
     sizes = {role: workload.schema[name].size for name, role in roles.items()}
     links, sums = _sums(_links(groups, free, uniform), uniform)
-    out = LinkedQueries(links=links, sums=sums, roles=roles, sizes=sizes, rows=rows, swaps=swaps)
+    out = LinkedQueries(
+        links=links,
+        sums=sums,
+        roles=roles,
+        sizes=sizes,
+        rows=rows,
+        swaps=swaps,
+        intervals=intervals,
+    )
     for _, pieces in groups:
         for names, key in pieces:
             if (

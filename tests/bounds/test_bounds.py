@@ -17,6 +17,8 @@ from engine.bounds.lower_bounds import (
     functions,
     global_bound,
     largest_entry_bound,
+    single_intervals,
+    starting_roots,
 )
 from engine.bounds.product_weights import (
     Excitations,
@@ -454,6 +456,26 @@ def test_largest_entry_bound_single_query_equals_optimum():
 def test_best_bound_zero_queries_is_zero(cells):
     workload = Workload(cube(cells, 1)).add("x0", Custom([[0.0] * cells]))
     assert best_bound(workload)[0] == 0.0
+
+
+def test_starting_roots_of_intervals_match_search_with_matrices(monkeypatch):
+    workload = Workload(numeric(30, 4)).add("a", "prefix", weight=3.0)
+    workload = workload.add(("a", "b"), {"a": "range", "b": "marginal"})
+    reduced = reduce_workload(workload)
+    with_matrices = list(starting_roots(reduced))
+    monkeypatch.setattr("engine.bounds.lower_bounds.MIN_LINEAR_CELLS", 2)
+    for s, other in zip(starting_roots(reduced), with_matrices, strict=True):
+        norm = nuclear_norm(workload, reduced, s)
+        assert norm == pytest.approx(nuclear_norm(workload, reduced, other), rel=1e-3)
+
+
+def test_starting_roots_use_matrices_for_other_queries(monkeypatch):
+    monkeypatch.setattr("engine.bounds.lower_bounds.MIN_LINEAR_CELLS", 2)
+    intervals = Workload(numeric(5, 4)).add(("a", "b"), "prefix")
+    assert single_intervals(reduce_workload(intervals), 0) is not None
+    for other in ("affine", {"a": Custom(np.eye(5)[:3]), "b": "prefix"}):
+        workload = intervals.add(("a", "b"), other)
+        assert single_intervals(reduce_workload(workload), 0) is None
 
 
 def test_best_bound_wide_attribute_is_named_in_error():
