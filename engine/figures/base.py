@@ -242,6 +242,10 @@ DEFAULT_HEIGHT_PX = 450  # of plotly
 # longer than the construction.
 
 
+# Color scale of heat maps with texts.  Black has a contrast of at least 9:1 on all its colors.
+TEXT_SCALE = ((0.0, "#f7f7f7"), (1.0, ORANGE))
+
+
 # Numbers at axes and color bars are written as 10,000, not as 10k.
 NUMBERS = {"exponentformat": "none", "separatethousands": True}
 
@@ -420,6 +424,9 @@ def heat_map(
 ) -> go.Figure:
     """Return a heat map of a matrix.
 
+    With ``texttemplate`` among the properties the cells contain texts.  These are black, on a color
+    scale that is light enough for them; otherwise the scale is Cividis.
+
     Parameters
     ----------
     grid : values, shape (rows, columns).
@@ -442,6 +449,8 @@ def heat_map(
     }
     x_title = {"text": axis_labels([axes[1]])[0]}
     y_title = {"text": wrap_label(axis_labels([axes[0]])[0])}
+    if "texttemplate" in properties:
+        heat |= {"colorscale": TEXT_SCALE, "textfont": {"color": "#000000"}}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": x_title, "nticks": 10} | category_axis(),
@@ -456,7 +465,26 @@ MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", ".", "-", "+")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+# Plotly markers: one per mechanism, and one ending per variant of its options.
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+    "x",
+    "star",
+    "triangle-down",
+    "pentagon",
+    "triangle-right",
+    "triangle-left",
+    "hexagram",
+    "star-square",
+    "star-diamond",
+    "star-triangle-up",
+    "diamond-wide",
+)
+SYMBOL_ENDINGS = ("", "-open", "-dot", "-open-dot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,8 +509,8 @@ def mechanism_name(label: str) -> str:
 def mechanism_style(label: str) -> MechanismStyle:
     """Return the style of a mechanism, given its label in a comparison.
 
-    The color depends on the name of the mechanism only; dash, pattern and symbol also depend on its
-    options.
+    The color and the shape of the marker depend on the name of the mechanism only.  The options
+    change dash and pattern, and whether the marker is filled, open or has a dot.
 
     >>> mechanism_style("querysmasher").color == mechanism_style("querysmasher (centers=tuned)").color
     True
@@ -499,5 +527,5 @@ def mechanism_style(label: str) -> MechanismStyle:
         color=COLORS[position % len(COLORS)],
         dash=DASHES[style_number % len(DASHES)],
         pattern=PATTERNS[style_number % len(PATTERNS)],
-        symbol=SYMBOLS[(position + variant) % len(SYMBOLS)],
+        symbol=SYMBOLS[position % len(SYMBOLS)] + SYMBOL_ENDINGS[variant % len(SYMBOL_ENDINGS)],
     )

@@ -403,6 +403,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         "%{y}<br>%{x}<br>%{customdata:,.3~r} times the best",
         "",
         showscale=False,
+        texttemplate="%{text}",
     )
     figure.update_traces(
         x=columns,
@@ -411,7 +412,6 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))),
         customdata=shown,
         text=[[f"{ratio:.2f}" if ratio < 100.0 else "over 100" for ratio in row] for row in shown],
-        texttemplate="%{text}",
     )
     column_texts = ["<br>".join(wrap_label(title_of(one)) for one in tied) for tied in drawn]
     figure.update_xaxes(side="top", tickvals=columns, ticktext=column_texts)
@@ -436,7 +436,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         )
         + ".",
         note=(
-            "Error divided by that of the best mechanism for the table. Brighter = less accurate"
+            "Error divided by that of the best mechanism for the table. Darker = less accurate"
             f" (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.omitted_text()}"
         ).strip(),
     )

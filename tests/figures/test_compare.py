@@ -231,9 +231,13 @@ def test_expected_costs_include_refusals() -> None:
 def test_mechanism_styles_are_unique() -> None:
     looks = {label: mechanism_style(label) for label in variants()}
     assert len(set(looks.values())) == len(looks)
+    shapes: dict[str, str] = {}
     for label, seen in looks.items():
-        assert seen.color == mechanism_style(mechanism_name(label)).color
+        default = mechanism_style(mechanism_name(label))
+        assert (seen.color, seen.symbol.split("-open")[0]) == (default.color, default.symbol)
         assert seen.color in COLORS
+        shapes[mechanism_name(label)] = default.symbol
+    assert len(set(shapes.values())) == len(MECHANISMS)
     assert label_of("a", {"b": 1}) == "a (b=1)"
     assert mechanism_name("a (b=1)") == "a"
     assert {mechanism_name(label) for label in looks} == {m.name for m in MECHANISMS}
