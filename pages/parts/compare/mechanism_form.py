@@ -9,6 +9,7 @@ from functools import partial
 import streamlit as st
 
 from engine.mechanisms import mechanism_class
+from engine.mechanisms.residual_base import ResidualMechanism
 from engine.plans import Plan
 from pages.parts.compare import centers_view
 from pages.parts.shell import history
@@ -17,12 +18,20 @@ from pages.parts.shell.history import RequestState
 
 DEFAULT_FAMILY = "as in the workload"  # choice that stores no family
 LABELS = {
+    "objective": "Error to minimize",
     "centers": "Split of totals",
     "solver": "Strategy search",
     "branching": "Children per node",
 }
+# values of the option objective that the form offers
+OBJECTIVES = ("sum", "max")
+# option -> options that are valid for some of its values only, and are removed when it changes
+DEPENDENT = {"centers": ("keep",), "objective": ("keep", "targets", "power")}
 # screen texts of option values that need an explanation
 MEANINGS: dict[tuple[str, object], str] = {
+    ("objective", "sum"): "sum over all queries",
+    ("objective", "max"): "largest error of a query",
+    ("objective", "lp"): "compromise between sum and largest",
     ("centers", "uniform"): "standard (uniform), as in the paper",
     (
         "centers",
@@ -51,12 +60,8 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
             k: v for k, v in request_state.options.get(name, default).items() if k != entry
         }
         value = other_entries if value == DEFAULT_FAMILY else other_entries | {entry: value}
-    # `keep` limits the effect of tuned centers, so that a change of the centers removes it
-    others = {
-        k: v
-        for k, v in request_state.options.items()
-        if k != name and (name, k) != ("centers", "keep")
-    }
+    dependent_options = DEPENDENT.get(name, ())
+    others = {k: v for k, v in request_state.options.items() if k not in (name, *dependent_options)}
     with deferred_errors("mechanism"):
         mechanism_class(request_state.mechanism)(**others | {name: value})
         history.change(options=others if value == default else others | {name: value})
@@ -75,7 +80,10 @@ def draw(plan: Plan | None) -> None:
 
 def _options(request_state: RequestState, version: int) -> None:
     """Draw one widget per option; ``version`` is part of the widget keys (see `history.version`)."""
-    choices = mechanism_class(request_state.mechanism).choices
+    cls = mechanism_class(request_state.mechanism)
+    choices = dict(cls.choices)
+    if issubclass(cls, ResidualMechanism):  # the other mechanisms minimise the sum only
+        choices["objective"] = OBJECTIVES
     for name, default in _defaults(request_state).items():
         key, value = f"option_{name}_{version}", request_state.options.get(name, default)
         if name in choices and isinstance(default, Mapping):

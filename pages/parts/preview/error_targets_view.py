@@ -200,8 +200,12 @@ def one_query(plan: Plan) -> None:
 def distance(plan: Plan) -> None:
     """Draw how far the error is above two lower bounds.
 
-    One holds for all plans of the same kind, the other for all matrix mechanisms.
+    One holds for all plans of the same kind, the other for all matrix mechanisms. The second one is
+    known only for plans that minimise the sum of variances.
     """
+    if not _minimizes_sum(plan):
+        st.caption(escape_markdown(analysis.certificate_text(plan)))
+        return
     key = _bound_key(plan)
     # the headline of the page calls `best`, which starts this job
     job_state = job_queue.find(key)
@@ -221,8 +225,10 @@ def best(plan: Plan) -> str | None:
     """Return the gap to the lower bound for all matrix mechanisms as text, such as "0.4%".
 
     The text is empty while a worker searches for the bound; the first call starts this search.
-    None if the search ended without a bound.
+    None if the search ended without a bound, or if the plan does not minimise the sum of variances.
     """
+    if not _minimizes_sum(plan):
+        return None
     key = _bound_key(plan)
     if job_queue.find(key) is None:
         _search(plan)
@@ -232,8 +238,13 @@ def best(plan: Plan) -> str | None:
     return "" if job_state is not None and job_state.running else None
 
 
+def _minimizes_sum(plan: Plan) -> bool:
+    """Return whether a plan minimises the weighted sum of variances, as the bound for all does."""
+    return plan.options.get("objective", "sum") == "sum"
+
+
 def search(plan: Plan) -> None:
-    """Draw the progress of the search for the lower bound."""
+    """Draw the progress of the search for the lower bound, if there is a search."""
     job_widget.job(_bound_key(plan), label="Searching for the theoretical limit", quiet=True)
 
 

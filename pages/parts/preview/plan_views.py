@@ -46,7 +46,7 @@ def _numbers(plan: Plan) -> None:
         _number(
             "Gap to its bound",
             analysis.gap_text(plan).replace("less than", "<"),
-            "Weighted RMSE above the lower bound for plans of this kind.",
+            "Excess of the minimized error over its lower bound for plans of this kind.",
         )
     else:
         _number(

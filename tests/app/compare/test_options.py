@@ -11,7 +11,7 @@ from engine.workload import Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.app.compare.sessions import mechanism_choice, run_comparison
-from tests.app.session import UNIFORM, Session, demo_schema
+from tests.app.session import UNIFORM, Session, demo_schema, wait
 
 pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 WORKLOAD = Workload.all_ways(demo_schema("cps"), (1, 2))
@@ -91,3 +91,21 @@ def test_centers_field_stores_only_deviating_choice() -> None:
 def test_preview_has_no_choice_of_the_mechanism() -> None:
     session = open_options().go("preview")
     assert not [s for s in session.app.selectbox if "echanism" in s.label]
+
+
+def test_error_to_minimize_is_an_option() -> None:
+    session = open_options()
+    session.set(**{option_key(session, "objective"): "max"})
+    assert session.studio.options["objective"] == "max"
+    assert session.press("undo").studio.options == UNIFORM
+    session.set(**{mechanism_choice(session).key: "hdmm"})
+    assert not any("objective" in str(box.key) for box in session.app.selectbox)
+
+
+def test_plan_for_largest_error_is_compared_with_its_own_bound() -> None:
+    request = RequestState(workload=WORKLOAD, options=UNIFORM | {"objective": "max"})
+    session = wait(Session(plan=permalink.packed(request)).go("preview")).set(fold_limit=True)
+    largest = plan(WORKLOAD, request.budget, objective="max", **UNIFORM)
+    assert "Gap to its bound" in session.metrics()
+    assert "Gap to the best possible" not in session.metrics()
+    assert analysis.certificate_text(largest) in session.text().replace("\\", "")
