@@ -441,9 +441,9 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
     dual : the ``dual`` of an earlier solution; if given, it determines the strategy without a search.
     """
     problem = gram.problem
-    tree = problem.tree
+    tree, status = problem.tree, "optimal"
     if dual is None:
-        dual = problem.solve(
+        dual, status = problem.solve(
             gap=options.gap, evaluations=options.evaluations, deadline=options.deadline
         )
     levels, mass = problem.unpack(dual)
@@ -470,7 +470,7 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
         value=problem.total(estimates) * float(cell_costs(tree, levels, problem.center).max()),
         bound=problem.quotient.root_bound(mass_of_class) ** 2,
         dual=dual,
-        status="optimal",
+        status=status,
     )
 
 

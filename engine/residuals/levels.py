@@ -642,7 +642,7 @@ class LevelProblem:
 
     def solve(
         self, *, gap: float = 0.0, evaluations: int = 10_000, deadline: float = math.inf
-    ) -> Array:
+    ) -> tuple[Array, str]:
         """Search for the precisions of the areas and the weights mu that prove the lower bound.
 
         The search is on the `quotient`.  It ends when the weights prove a relative RMSE gap of
@@ -656,7 +656,8 @@ class LevelProblem:
 
         Returns
         -------
-        Precisions and weights in one vector, for `unpack`.
+        The best precisions and weights in one vector, for `unpack`; and the reason why the search
+        ended, "optimal" if it proved the gap.
         """
         import scipy.optimize
 
@@ -678,6 +679,7 @@ class LevelProblem:
             return value, gradient / scales
 
         best, solution = math.inf, problem.pack(np.exp(logs), mass)
+        status = "stopped where the search made no more progress"
         for sharpness in SHARPNESS:
             search = scipy.optimize.minimize(
                 smoothed,
@@ -696,10 +698,16 @@ class LevelProblem:
             proved = math.sqrt(error) / problem.root_bound(mass) - 1.0
             if proved < best:
                 best, solution = proved, packed
-            is_over = count >= evaluations or planning_time() > deadline
-            if is_over or proved <= max(SEARCH_GAP, gap):
+            if proved <= max(SEARCH_GAP, gap):
+                status = "optimal"
                 break
-        return solution
+            if planning_time() > deadline:
+                status = "stopped at the time limit"
+                break
+            if count >= evaluations:
+                status = "stopped at the limits of the search"
+                break
+        return solution, status
 
     def pack(self, precisions: Array, mass: Array) -> Array:
         """Return precisions and weights as one vector with sum 1.

@@ -1,6 +1,7 @@
 """Plans with areas of nested levels on a wide attribute, against the same plans with matrices."""
 
 import json
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -29,7 +30,7 @@ from engine.release.noisy_answers import _on_grid
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import decompose
 from engine.residuals.level_strategy import LevelStrategy, level_solution
-from engine.residuals.levels import LevelGram, LevelProblem, area_tree
+from engine.residuals.levels import SEARCH_GAP, LevelGram, LevelProblem, area_tree
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
 from tests.mechanisms.wide import OPTIONS, plan_of
@@ -134,6 +135,32 @@ def test_level_bound_and_strategy_enclose_the_optimum(weights):
     solution = level_solution(gram, Options())
     assert solution.bound <= optimum.value * (1.0 + 1e-9)
     assert optimum.bound * (1.0 - 1e-9) <= solution.value <= optimum.value * 1.003
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "reason"),
+    [
+        ((0.0, 0.0, 1.0), Options(), "optimal"),
+        ((1.0, 0.5, 0.2), Options(), "no more progress"),
+        ((1.0, 0.5, 0.2), Options(evaluations=1), "limits"),
+        ((1.0, 0.5, 0.2), Options(deadline=-math.inf), "time limit"),
+    ],
+)
+def test_level_search_above_its_gap_is_not_called_optimal(weights, options, reason):
+    solution = level_solution(level_gram(weights), options)
+    assert reason in solution.status
+    assert (solution.status == "optimal") == (solution.gap <= SEARCH_GAP * (1.0 + 1e-9))
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_plan_states_that_a_limit_ended_a_level_search(monkeypatch):
+    result = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform")
+    monkeypatch.setattr("engine.residuals.levels.SEARCH_GAP", 0.0)
+    monkeypatch.setattr("engine.residuals.levels.planning_time", lambda: math.inf)
+    stopped = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform")
+    assert "time limit" in stopped.certificate.statement
+    assert "time limit" not in result.certificate.statement
+    assert load_plan(stopped.to_json()).certificate.statement == stopped.certificate.statement
 
 
 @pytest.mark.parametrize("sizes", ["equal", "unequal"])
