@@ -400,47 +400,54 @@ def _fitted(
     """Fit the tables; return their contrasts by attribute set and write them to a checkpoint."""
     estimates = evidence(measurement)
     if fit == "none":
-        total = estimates.total
-    elif fit == "shrunk":
-        total = shrunk_total(*borrowed_total(estimates))
-    else:
-        total = shrunk_total(estimates.total, estimates.total_variance)
-    if total <= 0.0 and fit != "none":
-        contrasts = {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
-    elif fit == "none":
-        contrasts = _as_measured(estimates, measurement, total)
+        contrasts = _as_measured(estimates, measurement, estimates.total)
         if estimates.possible:
             contrasts = zero_impossible_cells(
                 contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact
             )
     else:
-        if fit == "shrunk":
-            contrasts = shrunk_contrasts(estimates, total, tell, checkpoints)
-        else:
-            contrasts = _as_measured(estimates, measurement, total)
-        tolerance = _tolerance(estimates, total)
-
-        def tell_rest(share: float, text: str) -> None:
-            tell(0.4 + 0.6 * share, text)
-
-        # drop the residuals, which need as much memory as the tables
-        estimates = replace(estimates, residuals={})
-        if fit == "shrunk" and not (estimates.possible or estimates.exact):
-            contrasts = make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
-        else:
-            contrasts = project_nonnegative(
-                contrasts,
-                estimates.tables,
-                estimates.sizes,
-                tolerance,
-                tell_rest,
-                estimates.possible,
-                estimates.uniform,
-                estimates.exact,
-                checkpoints=checkpoints,
-            )
+        contrasts = _nonnegative_contrasts(estimates, measurement, fit, tell, checkpoints)
     checkpoints.write_result("contrasts", arrays_by_name(contrasts))
     return contrasts
+
+
+def _nonnegative_contrasts(
+    estimates: Evidence,
+    measurement: Measurement,
+    fit: str,
+    tell: Callable[[float, str], None],
+    checkpoints: Checkpoints,
+) -> dict[Axes, Array]:
+    """Return the contrasts of consistent non-negative tables, for the fits that have such tables."""
+    is_shrunk = fit == "shrunk"
+    measured_total = estimates.total, estimates.total_variance
+    total = shrunk_total(*(borrowed_total(estimates) if is_shrunk else measured_total))
+    if total <= 0.0:
+        return {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
+    if is_shrunk:
+        contrasts = shrunk_contrasts(estimates, total, tell, checkpoints)
+    else:
+        contrasts = _as_measured(estimates, measurement, total)
+    tolerance = _tolerance(estimates, total)
+
+    def tell_rest(share: float, text: str) -> None:
+        tell(0.4 + 0.6 * share, text)
+
+    # drop the residuals, which need as much memory as the tables
+    estimates = replace(estimates, residuals={})
+    if is_shrunk and not (estimates.possible or estimates.exact):
+        return make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
+    return project_nonnegative(
+        contrasts,
+        estimates.tables,
+        estimates.sizes,
+        tolerance,
+        tell_rest,
+        estimates.possible,
+        estimates.uniform,
+        estimates.exact,
+        checkpoints=checkpoints,
+    )
 
 
 def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:

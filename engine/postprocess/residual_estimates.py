@@ -190,16 +190,14 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
+    # one pair (strategy or None, covariance of the residual coordinates at noise 1) per attribute
+    noises: list[tuple[Strategy | None, Array]]
     if block.union:
-        ((_, strategy),) = block.factors
         if len(space) != 1:
             return None
-        dimensions = [
-            math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
-        ]
-        first = sum(dimensions[: block.union.index(space)])
-        rows = slice(first, first + dimensions[block.union.index(space)])
-        noises: list[tuple[Strategy | None, Array]] = [(None, strategy.covariance[rows, rows])]
+        ((_, strategy),) = block.factors
+        rows = _coordinates_in_union(block, space)
+        noises = [(None, strategy.covariance[rows, rows])]
     elif all(len(axes) == 1 for axes, _ in block.factors):
         noises = [(s, s.covariance) for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
@@ -211,6 +209,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         return None
     factors, has_unequal_variances = list[Array | PrecisionMatrix](), False
     for noise_strategy, covariance in noises:
+        # strategies on wide attributes have their precision as an operator
         precision = None if noise_strategy is None else noise_strategy.precision
         if noise_strategy is not None and precision is not None:
             has_unequal_variances |= not noise_strategy.has_equal_variances
@@ -224,6 +223,17 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     if not has_unequal_variances:
         return None
     return Metric(factors=tuple(factors), scale=1.0 / block.noise**2)
+
+
+def _coordinates_in_union(block: Block, space: Space) -> slice:
+    """Return the positions of the coordinates of one residual space among those of a union."""
+    ((_, strategy),) = block.factors
+    dimensions = [
+        math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
+    ]
+    number = block.union.index(space)
+    first = sum(dimensions[:number])
+    return slice(first, first + dimensions[number])
 
 
 def _is_scalar(covariance: Array) -> bool:
@@ -498,16 +508,14 @@ def _estimate(
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
         ((_, strategy),) = block.factors
-        dimensions = [
-            math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
-        ]
-        first = sum(dimensions[: block.union.index(space)])
-        rows = slice(first, first + coordinates.size)
+        rows = _coordinates_in_union(block, space)
         if not strategy.complete and strategy.leaves_span(np.eye(strategy.dimension)[rows]).any():
             return None
         # trace of the covariance of the coordinates at noise 1
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
+        # the covariance is a Kronecker product, so its trace is the product of the traces, unless
+        # the answers have weights
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
             trace = math.prod(s.coordinate_trace for _, s in block.factors)

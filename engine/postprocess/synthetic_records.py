@@ -386,9 +386,11 @@ def _tree_of_people(
                     )
     records = np.zeros((people, len(sizes)), np.int64)
     tree = mutual_information_tree(pairs)
+    # roots first, then the order of the tree, so that parents are drawn before their children
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
         _, parent = tree.get(child, (0, -1))
-        # (positions of records with equal parent value, counts of the child's values among them)
+        # groups of records with the same value of the parent: pairs (positions of the records,
+        # published counts of the child's values among them)
         if parent < 0:
             groups = [(np.arange(people), singles[child])]
         else:
@@ -513,6 +515,7 @@ def _move_records(
     counts, target : present and intended counts of the records, shape (n_1, ..., n_k).
     """
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
+    # records sorted by cell, in random order within each cell; ``ends`` are the ends of the cells
     order = generator.permutation(len(cells))
     ranked = order[np.argsort(cells[order], kind="stable")]
     ends = np.cumsum(counts.ravel())
@@ -545,6 +548,7 @@ def _meet_margins(
             f" {cells.size:,} cells. Synthetic records can have several such totals only up to"
             f" {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
         )
+    # one matrix per margin that sums the possible cells to the margin, and the missing counts
     index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
     for summed_axes, margin in margins:
         margin_index = [index[a] for a in range(possible.ndim) if a not in summed_axes]

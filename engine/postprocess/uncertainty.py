@@ -122,18 +122,18 @@ def residual_posteriors(
     reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are those of the
     published tables.
     """
-    # (reference, excess of the squared distance, upper bound of the squared distance)
-    bounds: dict[Axes, tuple[Array, float, float]] = {}
+    references, excesses_of, bounds = dict[Axes, Array](), dict[Axes, float](), dict[Axes, float]()
     for axes, reference, excess, margins in _excess_dispersions(estimates, contrasts):
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
         if bound > 0.0:
-            bounds[axes] = reference, excess, bound
+            references[axes], excesses_of[axes], bounds[axes] = reference, excess, bound
     out = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
-        # squared distances for every value of s, and the variance of their noisy estimates
-        squares = np.array([bounds[axes][2] for axes in members])[:, None] * SHARES
-        excesses = np.array([bounds[axes][1] for axes in members])[:, None]
+        # possible squared distances, one per table and value of s; given one of them, the excess of
+        # the table is approximately normal with this mean and the variance ``spread``
+        squares = np.array([bounds[axes] for axes in members])[:, None] * SHARES
+        excesses = np.array([excesses_of[axes] for axes in members])[:, None]
         variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
         ranks = np.array([estimates.residuals[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
@@ -146,12 +146,11 @@ def residual_posteriors(
             # a pseudo-table without information keeps all prior probabilities positive
             prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
-            reference, _, bound = bounds[axes]
             out[axes] = ResidualPosterior(
-                reference=reference,
+                reference=references[axes],
                 variance=estimates.residuals[axes].variance,
                 rank=estimates.residuals[axes].rank,
-                bound=bound,
+                bound=bounds[axes],
                 probabilities=probabilities,
             )
     return out
