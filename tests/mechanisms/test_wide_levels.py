@@ -157,7 +157,7 @@ def test_plan_states_that_a_limit_ended_a_level_search(monkeypatch):
     result = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform")
     monkeypatch.setattr("engine.residuals.levels.SEARCH_GAP", 0.0)
     monkeypatch.setattr("engine.residuals.levels.planning_time", lambda: math.inf)
-    stopped = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform")
+    stopped = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform", time_limit=60.0)
     assert "time limit" in stopped.certificate.statement
     assert "time limit" not in result.certificate.statement
     assert load_plan(stopped.to_json()).certificate.statement == stopped.certificate.statement
