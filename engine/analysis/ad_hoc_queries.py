@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
 from engine.records import count_marginals
 from engine.release import Measurement, apply_group, quantile
-from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload import Attribute, Custom, Group, Schema, Workload
 from engine.workload.predicates import named_in
 
 if TYPE_CHECKING:
@@ -56,6 +57,23 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
     return pd.DataFrame(
         rows, columns=["group", "attributes", "family", "queries", "cells", "weight"]
     )
+
+
+def table_names(groups: Sequence[Group]) -> list[str]:
+    """Return one name per group: its attributes, and its family if other groups have the same.
+
+    >>> from engine import Attribute
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]))
+    >>> table_names(workload.add("age").add("age", "range").add("sex").groups)
+    ['age (marginal)', 'age (range)', 'sex']
+    """
+    n_groups = Counter(group.attributes for group in groups)
+    return [
+        set_name(group.attributes)
+        if n_groups[group.attributes] == 1
+        else f"{set_name(group.attributes)} ({group.family_text})"
+        for group in groups
+    ]
 
 
 def workload_errors(

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine._format import cost, format_number, pluralize, set_name, shortest_text
+from engine.analysis.ad_hoc_queries import table_names
 from engine.analysis.error_distribution import (
     chosen_queries,
     is_exact,
@@ -226,7 +227,7 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     text = f"{max(gain, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return text + "no table is less accurate."
-    worst_name = set_name(tuned_plan.workload.groups[worst].attributes)
+    worst_name = table_names(tuned_plan.workload.groups)[worst]
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
         f"{text}{number:,} of {pluralize(len(rises), 'table')} {'is' if number == 1 else 'are'} less"

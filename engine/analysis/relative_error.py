@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine._format import number, pluralize, set_name
+from engine._format import number, pluralize
 from engine._validation import check_positive
+from engine.analysis.ad_hoc_queries import table_names
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import chosen_queries, variances_of
 from engine.analysis.error_targets import smallest_budget
@@ -148,7 +149,7 @@ def publishable_by_group(
     """
     import pandas as pd
 
-    names = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
+    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups))]
     table = pd.DataFrame({"attributes": names})
     counts = [
         scale.records * _even_shares(group, chosen_queries(workload, g))

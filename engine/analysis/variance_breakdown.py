@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine._values import cached_on_value
-from engine.analysis.ad_hoc_queries import find_groups
+from engine.analysis.ad_hoc_queries import find_groups, table_names
 from engine.errors import NotAnswerable, PlanError
 from engine.plans import Plan
 from engine.plans.variance import GroupVariance
@@ -187,15 +187,21 @@ def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.D
 def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
     """Return a table of the ``count`` groups with the largest RMSE, the largest first.
 
-    Columns: attributes (as text) and typical error (the RMSE, in counts).
+    Columns: attributes (the name of the group, as from `table_names`) and typical error (the RMSE,
+    in counts).
     """
+    import pandas as pd
+
     errors = errors_by_group(plan)["rmse"].to_numpy()
     # A workload can have 100,000 groups, so only the largest errors are sorted.
     last = min(count, len(errors))
     candidates = np.argpartition(-errors, last - 1)[:last]
     numbers = candidates[np.argsort(-errors[candidates], kind="stable")]
-    table = group_table(plan).iloc[numbers]
-    return table[["attributes", "RMSE"]].rename(columns={"RMSE": "typical error"})
+    names = table_names(plan.workload.groups)
+    return pd.DataFrame(
+        {"attributes": [names[i] for i in numbers], "typical error": errors[numbers]},
+        index=numbers,
+    )
 
 
 def even_error(plan: Plan, group: int) -> float | None:

@@ -22,8 +22,8 @@ from engine._format import (
     number,
     percent_rounded_up,
     pluralize,
-    set_name,
 )
+from engine.analysis.ad_hoc_queries import table_names
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import ErrorDistribution
 from engine.analysis.plan_comparison import check_same_queries, ratios
@@ -391,7 +391,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     shown = loss_ratios[[labels.index(tied[0]) for tied in drawn]]
     worst = np.minimum(np.nan_to_num(shown, nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
     shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
-    names = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
+    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups))]
     titles = [title_of(label) for label in labels]
     shown = shown[:, shown_groups].T
     columns = axis_labels([tied_titles(tied) for tied in drawn], 200)

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._format import format_number, percent_rounded_up, pluralize, set_name
-from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
+from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group, table_names
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
 from engine.analysis.variance_breakdown import breakdown_text
@@ -74,9 +74,8 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
-    labels = axis_labels(
-        [f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)]
-    )
+    names = table_names(plan.workload.groups)
+    labels = axis_labels([f"{g}: {names[g]}" for g in shown["group"]])
     styles = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
     figure = go.Figure(
         [

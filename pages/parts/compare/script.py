@@ -55,7 +55,7 @@ def compare(request_state: RequestState, comparison: Compared | None) -> str:
     return _comparison(
         request_state,
         comparison,
-        ["print(results.frame)", "print(results.bound, results.statement)"],
+        ["print(results.frame.to_string())", "print(results.bound, results.statement)"],
     )
 
 
@@ -74,7 +74,7 @@ def against(request_state: RequestState, comparison: Compared, one: str, other: 
         f"a, b = (load_plan(results.plans[label]) for label in {(one, other)!r})",
         "difference = losses(a, b)",
         "print(difference.worse, difference.worst, difference.query)",
-        "print(difference.groups)",
+        "print(difference.groups.to_string())",
     ]
     return _comparison(
         request_state, comparison, lines, engine="load_plan", engine__analysis="losses"
@@ -125,7 +125,7 @@ def difference(
         else:
             lines.append(f"{name} = load_plan(results.plans[{source!r}])")
     lines.append("difference = plan_diff(first, second)")
-    lines += ["print(difference.words)", "print(difference.groups)"]
+    lines += ["print(difference.words)", "print(difference.groups.to_string())"]
     if compared and comparison is not None:
         imports.add(("engine.analysis", "comparison"))
         choices = [

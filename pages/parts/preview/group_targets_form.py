@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import analysis
-from engine._format import format_number, pluralize, set_name
+from engine._format import format_number, pluralize
 from engine.mechanisms import load_plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -80,7 +80,7 @@ def _rows(plan: Plan) -> Rows:
     if len(groups) <= MAX_GROUP_TARGETS:
         shared_by = st.radio("Targets for", [SIZES, EACH], horizontal=True, key="targets_for")
     if shared_by == EACH:
-        return {f"{i}: {set_name(group.attributes)}": [i] for i, group in enumerate(groups)}
+        return {f"{i}: {name}": [i] for i, name in enumerate(analysis.table_names(groups))}
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         sizes.setdefault(len(group.attributes), []).append(i)
