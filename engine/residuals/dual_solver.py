@@ -47,7 +47,7 @@ import scipy
 from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import map_in_threads
-from engine.residuals.basis import Lift, basis
+from engine.residuals.basis import Lift, basis, contract
 from engine.residuals.decomposition import Factor
 from engine.residuals.strategy import Strategy, canonical_rotation
 
@@ -710,6 +710,10 @@ class FixedBasisProblem(DualProblem):
         )
 
 
+# from this number of residual coordinates on, Fourier transforms are computed by FFT
+FFT_FROM = 300
+
+
 class FourierProblem(DualProblem):
     """Strategies in closed form for queries that are invariant under rotation.
 
@@ -743,12 +747,7 @@ class FourierProblem(DualProblem):
     def solution(self, mass: Array, status: str) -> Solution:
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
-        # columns: the Fourier basis in residual coordinates
-        E = np.ones((1, 1), dtype=complex)
-        for n in self.sizes:
-            # column 0 is the constant frequency, which is outside the residual space
-            E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
-        coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
+        coefficients, matrix_of = self._fourier()
         nonzero = coefficients > NULL_SHARE * coefficients.max()
         eigenvalues = np.where(nonzero, np.sqrt(coefficients), 0.0)
         # X is invariant under rotation, so every cell has the same privacy cost, the sum of the
@@ -756,7 +755,7 @@ class FourierProblem(DualProblem):
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
         inverse_half = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
-        rows = self.lift.rows(((E * half) @ E.conj().T).real)
+        rows = self.lift.rows(matrix_of(half))
         value = float(
             np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
         )
@@ -765,7 +764,7 @@ class FourierProblem(DualProblem):
         strategy = Strategy(
             sizes=self.sizes,
             rows=rows / math.sqrt(max_cost),
-            pinv=((E * inverse_half) @ E.conj().T).real * math.sqrt(max_cost),
+            pinv=matrix_of(inverse_half) * math.sqrt(max_cost),
             complete=bool(nonzero.all()),
         )
         value *= max_cost
@@ -776,6 +775,54 @@ class FourierProblem(DualProblem):
             dual=mass,
             status=f"Fourier basis, {status}",
         )
+
+    def _fourier(self) -> tuple[Array, Callable[[Array], Array]]:
+        """Return the Gram in the Fourier basis, and the map from this basis to matrices.
+
+        Returns
+        -------
+        coefficients : diagonal of the Gram in the Fourier basis without the constant frequencies of
+            any attribute, shape (dimension,).
+        matrix_of : function of such a diagonal that returns the matrix in residual coordinates,
+            shape (dimension, dimension).
+        """
+        dimension = math.prod(n - 1 for n in self.sizes)
+        if dimension < FFT_FROM:
+            # columns: the Fourier basis in residual coordinates
+            E = np.ones((1, 1), dtype=complex)
+            for n in self.sizes:
+                # column 0 is the constant frequency, which is outside the residual space
+                E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
+            coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
+            return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real
+        bases = [basis(n) for n in self.sizes]
+        inner = (slice(1, None),) * len(self.sizes)
+        axes = tuple(range(1, 1 + len(self.sizes)))
+        power = np.zeros(dimension)
+        for root in self.roots:
+            coordinates = root.reshape(len(root), *(n - 1 for n in self.sizes))
+            tables = contract(coordinates, [N.T for N in bases], 1)
+            spectrum = np.fft.fftn(tables, axes=axes)[(slice(None), *inner)]
+            power += np.sum(np.abs(spectrum) ** 2, axis=0).ravel() / self.lift.cells
+
+        def matrix_of(values: Array) -> Array:
+            """Return the circulant matrix with these eigenvalues, in residual coordinates."""
+            spectrum = np.zeros(self.sizes)
+            spectrum[inner] = values.reshape([n - 1 for n in self.sizes])
+            kernel = np.fft.fftn(spectrum).real / self.lift.cells
+            # entry (c, d) of the matrix on cells is the kernel at c - d
+            differences = [np.subtract.outer(np.arange(n), np.arange(n)) % n for n in self.sizes]
+            k = len(self.sizes)
+            index = tuple(
+                D.reshape([n if a in (i, k + i) else 1 for a, n in enumerate(2 * self.sizes)])
+                for i, D in enumerate(differences)
+            )
+            on_cells = kernel[index].reshape(-1, *self.sizes)
+            half = contract(on_cells, bases, 1).reshape(*self.sizes, dimension)
+            out = contract(half, [*bases, None], 0)
+            return np.asarray(out.reshape(dimension, dimension))
+
+        return power, matrix_of
 
 
 def _has_circle_center(L: Array) -> bool:

@@ -364,6 +364,19 @@ def full_rank_cost(
     )
 
 
+def fourier_cost(sizes: tuple[int, ...], rank: int | None = None) -> Cost:
+    """Return the expected cost of a strategy in the Fourier basis, which has a closed form.
+
+    ``rank`` is the number of rows of a Gram of low rank; None for a Gram of full rank.
+    """
+    cells, dimension = math.prod(sizes), math.prod(n - 1 for n in sizes)
+    rank = dimension if rank is None else min(rank, dimension)
+    seconds = 2e-4 + 1.5e-7 * dimension**2 + 2.0 * eigen_seconds(rank)
+    strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
+    peak = dense_bytes(rank, dimension, cells) + 8.0 * float(cells) ** 2
+    return Cost(seconds=seconds, peak=peak, saved=strategy_bytes)
+
+
 def alternating_cost(
     sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]
 ) -> Cost:

@@ -68,6 +68,7 @@ from engine.residuals.strategy_search import (
     Search,
     alternating_cost,
     dense_bytes,
+    fourier_cost,
     full_rank_cost,
     low_rank_cost,
 )
@@ -525,6 +526,11 @@ class SubworkloadSolver:
             if len(axes) == 1 and has_structured_sum:
                 wide = [structured_cost(gram) for gram in grams if gram is not None]
                 costs.append(max(wide, key=lambda cost: (cost.peak, cost.seconds)))
+                continue
+            if self.method == "fourier":
+                is_low_rank = all(self.factors[k].low_rank for k in numbers)
+                rank = sum(self.factors[k].rank for k in numbers) if is_low_rank else None
+                costs.append(fourier_cost(sizes, rank))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):

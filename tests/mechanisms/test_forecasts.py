@@ -1,17 +1,19 @@
-"""Forecasts of wide workloads: computed without the queries, as right as with them."""
+"""Forecasts of wide workloads, which are computed without their queries, and fast transforms."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.mechanisms import forecast
 from engine.mechanisms.minimax import is_symmetric_part
-from engine.residuals import decomposition
+from engine.residuals import Factor, Options, decomposition, dual_solver
 from engine.residuals.basis import Lift
 from engine.residuals.decomposition import PredictedFactor, decompose
-from engine.residuals.dual_solver import count_symmetries
+from engine.residuals.dual_solver import FourierProblem, count_symmetries
 from engine.workload import Part, Workload
 from engine.workload.families import (
     Abs,
@@ -81,3 +83,18 @@ def test_forecast_forms_no_gram_matrix_on_wide_attribute(
     for family in ("marginal", "prefix", "range"):
         workload = Workload(shapes.numeric(1_000, 1_200)).add(("a", "b"), family)
         assert forecast(workload, **options).seconds > 0.0
+
+
+@pytest.mark.parametrize("sizes", [(21,), (6, 5), (4, 5, 3)])
+def test_fourier_transforms_by_fft_equal_basis(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    rows = np.random.default_rng(5).standard_normal((4, math.prod(n - 1 for n in sizes)))
+    factor = Factor(sizes=sizes, matrix=rows.T @ rows)
+    problem = FourierProblem(lift=Lift(sizes), factor=factor)
+    by_basis = problem.solution(*problem.maximise(Options()))
+    monkeypatch.setattr(dual_solver, "FFT_FROM", 0)
+    by_fft = problem.solution(*problem.maximise(Options()))
+    assert by_fft.value == pytest.approx(by_basis.value, rel=1e-12)
+    assert by_fft.strategy.rows == pytest.approx(by_basis.strategy.rows, abs=1e-12)
+    assert by_fft.strategy.pinv == pytest.approx(by_basis.strategy.pinv, abs=1e-10)
