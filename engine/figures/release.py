@@ -139,9 +139,16 @@ def spending_picture(
     return Picture(title="What this spends", figure=figure, table=table, alt=alt)
 
 
+# published answers of which a smaller share was measured have open markers
+MIN_MEASURED_SHARE = 0.5
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Series:
-    """Answers to draw and their intervals (low to high), in counts, each of shape (queries,)."""
+    """Answers to draw and their intervals (low to high), in counts, each of shape (queries,).
+
+    ``is_open`` marks the answers whose markers are drawn as outlines; None for no answer.
+    """
 
     name: str
     values: pd.Series[float]
@@ -149,6 +156,7 @@ class _Series:
     high: pd.Series[float]
     color: str
     symbol: str
+    is_open: pd.Series[bool] | None = None
 
 
 def _unbiased(answers: pd.DataFrame, name: str) -> _Series:
@@ -227,6 +235,9 @@ def _answer_traces(
         "thickness": 2.5 if len(labels) <= FEW_ANSWERS else 1.2,
         "width": 3 if len(labels) <= FEW_ANSWERS else 0,
     }
+    symbols: str | list[str] = series.symbol
+    if series.is_open is not None:
+        symbols = [series.symbol + "-open" * bool(o) for o in series.is_open.iloc[rows]]
     return {
         "type": "scatter",
         "x": list(labels),
@@ -237,7 +248,7 @@ def _answer_traces(
         "showlegend": showlegend,
         "marker": {
             "color": series.color,
-            "symbol": series.symbol,
+            "symbol": symbols,
             "size": 6 if len(labels) <= FEW_ANSWERS else 4,
         },
         "error_y": bars,
@@ -434,7 +445,8 @@ def published_picture(
 ) -> Picture:
     """Return a figure of unbiased and published answers with confidence intervals, in counts.
 
-    Suppressed published answers are not drawn.
+    Suppressed published answers are not drawn.  A published answer has an open marker if less than
+    half of it was measured (column measured); smaller tables predict the rest.
 
     Parameters
     ----------
@@ -445,6 +457,8 @@ def published_picture(
     """
     shown = answers.head(MAX_SIDE)
     drawn = []
+    is_predicted = (shown["measured"] < MIN_MEASURED_SHARE) & shown["published"].notna()
+    n_predicted = int(is_predicted.sum()) if published else 0
     if unbiased:
         drawn.append(_unbiased(shown, "unbiased, exact interval"))
     if published:
@@ -455,6 +469,7 @@ def published_picture(
             high=shown["published_high"],
             color=ORANGE,
             symbol="diamond",
+            is_open=is_predicted if n_predicted else None,
         )
         drawn.append(series)
     figure = _answers_figure(shown["query"].tolist(), drawn)
@@ -473,13 +488,19 @@ def published_picture(
         if n_suppressed
         else ""
     )
+    predicted_text = (
+        f" {pluralize(n_predicted, 'published answer')} with open markers: less than half was"
+        " measured, the rest follows from smaller tables."
+        if n_predicted
+        else ""
+    )
     return Picture(
         title="Unbiased and published",
         figure=figure,
         table=answers,
         alt=(
             f"{kind}{pluralize(len(shown), 'query', 'queries')}{';' if negative_text else '.'}"
-            f"{negative_text}{suppressed_text} {_interval_text(drawn)}"
+            f"{negative_text}{suppressed_text}{predicted_text} {_interval_text(drawn)}"
         ).strip(),
         note=_omitted_text(answers),
     )
