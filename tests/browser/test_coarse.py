@@ -8,12 +8,15 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+import demo_data
 from demo_data.make_synthetic import synthetic
 from engine.ledger import Ledger
+from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.browser.conftest import Visit
+from tests.browser.test_walk import COUNT_CLICKS, clicks
 
 SCHEMA = Schema(
     [
@@ -44,6 +47,64 @@ def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
         visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name="Compare").click()
     visit.expect_text("nothing to compare yet")
     visit.check_accessibility("compare_empty")
+
+
+def test_levels_are_decided_in_few_clicks_with_reloads(visit: Visit, tmp_path: Path) -> None:
+    """Clicks of a decision maker, from the analyses to the paragraph, with two reloads."""
+    page, records = visit.page, tmp_path / "people.csv"
+    states = Schema.from_json(demo_data.schemas()["states"].read_bytes())
+    synthetic(states, 3000, seed=2).to_csv(records, index=False)
+    request = RequestState(
+        workload=Workload(states).add(("state", "sex")), budget=Budget.approx(1.0, 1e-6)
+    )
+    page.add_init_script(COUNT_CLICKS)
+    visit.open(f"coarse?{permalink.NAME}={permalink.packed(request)}")
+    visit.expect_text("Choice 1: region, or look closer?")
+    visit.press("Next: Rule")
+    visit.number("Signal-to-noise ratio", "6")
+    total = reload_and_count(visit)
+    visit.expect_text("at least 6 standard errors")
+    visit.press("Next: Rehearse")
+    visit.press("Rehearse the look", exact=True)
+    visit.expect_text("REHEARSAL on simulated records")
+    visit.press("Next: File")
+    visit.upload(records)
+    visit.press("Next: Who pays")
+    visit.fill("Ledger file", str(tmp_path / "office.ledger"))
+    visit.fill("Dataset name", "office")
+    visit.press("Create ledger and dataset")
+    visit.press("Next: Look")
+    visit.expect_text("must reach 6 standard errors")  # the rule is beside the spend
+    visit.fill("to confirm", "office")
+    visit.press("Look: spend ε")
+    visit.expect_text("Looked at office")
+    visit.press("Record this decision")
+    total += reload_and_count(visit)
+    visit.expect_text("was chosen by the rule")
+    visit.choose("File on the server")
+    visit.fill("Records file", str(records))
+    visit.fill("to confirm", "office")
+    visit.press("Measure the remainder: ε")
+    visit.expect_text("Look 2")
+    visit.press("Record this decision")
+    visit.fill("to confirm", "office")
+    visit.press("Measure the remainder: ε")
+    visit.expect_text("For office, the decision on")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download this paragraph").click()
+    assert "as much as this analysis alone" in waiting.value.path().read_text(encoding="utf-8")
+    assert total + clicks(page) <= 15
+    page.reload()
+    visit.settle()
+    visit.expect_text("For office, the decision on")
+
+
+def reload_and_count(visit: Visit) -> int:
+    """Reload the page; return the number of clicks before."""
+    number = clicks(visit.page)
+    visit.page.reload()
+    visit.settle()
+    return number
 
 
 def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -> None:
@@ -107,7 +168,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.settle()
     visit.expect_text("was chosen by A. Reader")
     visit.fill("to confirm", "office 2026")
-    page.get_by_role("button", name="Measure the remainder: spend").dblclick()
+    page.get_by_role("button", name="Measure the remainder: ε").dblclick()
     visit.expect_text("was '1-way', after a first look")
     visit.expect_text("as much as this analysis alone")
     visit.check_accessibility("30_coarse_finished")

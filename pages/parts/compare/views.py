@@ -20,6 +20,11 @@ from pages.parts.workload import group_choice, record_count_form
 
 POINT = "budget_dot"  # selected point: (request key, mechanism label, pcost)
 FIRST_SHOWN = 4  # number of mechanisms that the view "By query" draws at first
+RESIDUAL_PLANNER = "residualplanner"
+MARGINALS_NOTE = (
+    "ResidualPlanner is optimal for marginal tables only. This workload has other counts, such as"
+    " cumulative ones; ResidualPlanner+ chooses its strategy for them."
+)
 MAX_DRAWN_PARTS = 2  # number of attribute axes of one chart
 
 
@@ -62,6 +67,8 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
         ):
             with place:
                 export_menu.chart(picture, key=key, note=notes[key])
+    if RESIDUAL_PLANNER in comparison.best and not _has_only_marginals(workload):
+        st.caption(MARGINALS_NOTE)
     export_menu.data(pictures, key="ranking")
     if (scale := record_count_form.entered_scale()) is not None:
         st.caption(escape_markdown(analysis.publishable_text(results, scale)))
@@ -79,6 +86,11 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
                 )
     _show_failures(comparison)
     return script.compare(request_state, comparison)
+
+
+def _has_only_marginals(workload: Workload) -> bool:
+    """Return whether all queries of a workload count single cells."""
+    return all(part.family.name == "marginal" for g in workload.groups for part in g.parts)
 
 
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
@@ -117,8 +129,9 @@ def _show_failures(comparison: Compared | None) -> None:
     if comparison is None or not len(failures := figures.refusals(comparison.results)):
         return
     with st.expander(f"{texts.pluralize(len(failures), 'mechanism')} without a result"):
-        reasons = failures.assign(reason=failures["reason"].map(in_labels))
-        st.dataframe(reasons, hide_index=True, alt="Mechanisms without a result, and why")
+        # a table would cut long reasons
+        for name, reason in zip(failures["mechanism"], failures["reason"], strict=True):
+            st.markdown(f"**{escape_markdown(name)}:** {escape_markdown(in_labels(reason))}")
 
 
 def differences(request_state: RequestState, comparison: Compared | None) -> str:

@@ -20,7 +20,6 @@ from tests.app.compare.sessions import (
     MECHANISMS,
     SCHEMA,
     WORKLOAD,
-    data_frames,
     mechanism_choice,
     open_small_workload,
     run_code,
@@ -58,6 +57,16 @@ def test_ranking_view_shows_all_figures(small: Session) -> None:
     assert "Most accurate, of 3 tables" in small.text()
 
 
+def test_residual_planner_on_other_counts_has_note() -> None:
+    chosen = ["querysmasher", "residualplanner"]
+    session = run_comparison(open_small_workload(), chosen)
+    assert any(part.family.name != "marginal" for g in WORKLOAD.groups for part in g.parts)
+    assert views.MARGINALS_NOTE in session.text()
+    plain = RequestState(workload=Workload.all_ways(SCHEMA, (1, 2), "marginal"), options=UNIFORM)
+    session = run_comparison(Session(plan=permalink.packed(plain)).go("preview"), chosen)
+    assert views.MARGINALS_NOTE not in session.text()
+
+
 def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     small.set(compare_view="Ranking")
     offered = next(m for m in small.app.multiselect if m.key == "compare_chosen")
@@ -68,9 +77,10 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
         f"{title_of(best['mechanism'])} is the most accurate of 3 mechanisms with"
         f" {format_number(best['rmse'])} counts" in small.text()
     )
-    reasons = next(f for f in data_frames(small) if "reason" in f)
-    assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
-    assert "Laplace noise" in reasons["reason"][0]
+    (reason,) = (
+        m.value for m in small.app.markdown if m.value.startswith("**Laplace mechanism:**")
+    )
+    assert "Laplace noise" in reason
     assert sorted(run_code(small)["results"].plans) == sorted(result.plans)
 
 
