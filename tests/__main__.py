@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"The environment sets CI, so nothing may be missing.  {notice}", flush=True)
         return 1
     chosen = {} if options.only_tests or options.changed is not None else CHECKS
-    # without its program a check is left out, and with --checks it fails
+    # A check whose program is missing is left out; with --checks it fails.
     if not options.checks:
         chosen = {name: command for name, command in chosen.items() if Path(command[0]).exists()}
     with ThreadPoolExecutor() as pool:

@@ -35,7 +35,7 @@ SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
 
 
 def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
-    """Return the standard errors of all queries, each divided by the number of its group."""
+    """Return the sorted standard errors of all queries, each divided by the target of its group."""
     targets = targets or [1.0] * len(plan.workload.groups)
     return np.sort(np.concatenate([np.sqrt(plan.variances(i)) / t for i, t in enumerate(targets)]))
 

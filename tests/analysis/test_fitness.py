@@ -171,7 +171,7 @@ def test_budget_fit_shape_is_smaller_than_scale() -> None:
     result = plan(workload, shaped, objective="max", targets=several)
     assert share_within(result, several) == 1.0
     assert result.achieved == pytest.approx(1.0, rel=1e-6)
-    # no other strategies or budget shares of the class reduce the error by more than 1%
+    # no plan of this class has a largest error that is more than 1% smaller
     assert result.certificate.lower_bound > 0.99
 
 

@@ -100,7 +100,9 @@ def test_error_distribution_of_millions_is_exact() -> None:
     assert len(error_distribution(result).errors) < 300_000 < 5_000_000 < workload.queries
     tolerance = tolerance_for(result, 0.95)
     within = int(np.sum(result.variances(0) <= tolerance**2 * (1 + 1e-11)))
-    assert within / workload.queries == pytest.approx(0.95, abs=1e-4)  # there are ties
+    assert within / workload.queries == pytest.approx(
+        0.95, abs=1e-4
+    )  # some queries have equal standard errors
     assert share_within(result, tolerance * (1 + 1e-11)) == within / workload.queries
 
 

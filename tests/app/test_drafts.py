@@ -21,7 +21,7 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
     session = upload(
         Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n"
     )
-    assert session.studio.schema is None  # not confirmed yet
+    assert session.studio.schema is None  # the draft has not been confirmed yet
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
     session.set(draft_hold="codes", draft_0=True)
     session.press("use_draft")
@@ -138,7 +138,9 @@ def write_workbook(rows: list[list[object]]) -> bytes:
 def test_workbooks_are_read_as_schema_and_totals() -> None:
     first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
     session = upload(Session(), "Schema.XLSX", write_workbook([*first, ["code", "", 4, ""]]))
-    assert session.studio.schema is None  # the kind is missing
+    assert (
+        session.studio.schema is None
+    )  # refused, because the kind of the third attribute is missing
     assert "line 3" in session.errors()
     upload(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
     schema = Schema(

@@ -238,6 +238,6 @@ def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> Non
     picture = check_picture(figures.spending_picture(1.0, 0.5, pcost))
     assert words in picture.alt
     assert picture.figure.data[1].name.startswith(f"this release: {pcost:g}")
-    fits = pcost <= 0.5  # a release over the budget is refused
+    fits = pcost <= 0.5  # the spent half leaves 0.5; a release that needs more is refused
     assert picture.figure.data[2].name == ("left after it: 0.25" if fits else "left: 0.5")
     assert picture.figure.data[1].x == ((pcost if fits else 0.0),)

@@ -40,7 +40,9 @@ from tests.app.session import Session, demo_schema, open_demo_schema, wait
 NAMES = [lesson.name for lesson in LESSONS]
 
 
-FEW_CELLS = {"centers_cells": 4}  # the default of ten cells takes as long as all other lessons
+FEW_CELLS = {
+    "centers_cells": 4
+}  # with the default of ten cells this lesson takes as long as all others together
 
 
 def open_lesson(lesson: Lesson | None = None) -> Session:
@@ -144,7 +146,7 @@ def test_progress_counts_questions_and_survives_other_pages() -> None:
 
 
 def test_address_opens_lesson_with_its_choices() -> None:
-    # number 3 of an older address
+    # addresses of earlier versions have the number of the lesson
     session = Session(lesson="3", cells="32", right="Wavelet", step="2").go("learn")
     assert session.app.query_params["lesson"] == "strategies"
     assert session.app.header[0].value == find_lesson("strategies").title
@@ -153,7 +155,7 @@ def test_address_opens_lesson_with_its_choices() -> None:
     assert names["result"].cells == 32
     assert "**Step 2.**" in session.text()
     assert session.app.query_params["cells"] == "32"
-    session.set(strategies_cells=16)  # the default value
+    session.set(strategies_cells=16)  # the default value is not in the address
     assert "cells" not in session.app.query_params
     session.press("after_strategies")
     assert dict(session.app.query_params) == {"lesson": "bounds"}
@@ -309,7 +311,9 @@ def test_lesson_choices_survive_switch_of_lesson() -> None:
 def test_residual_spaces_do_not_overlap() -> None:
     session = open_lesson(find_lesson("overlap"))
     session.set(twin_overlaps=True)
-    assert data_frames(session)[0].iloc[0, 2] == pytest.approx(0.5**0.5)  # total and reply yes
+    assert data_frames(session)[0].iloc[0, 2] == pytest.approx(
+        0.5**0.5
+    )  # cosine between the total and the reply yes
     session.set(overlap_step=1, overlap_rows=3)
     assert data_frames(session)[0].iloc[0, 2] == 0
     session.set(overlap_step=3, twin_shares=True)
@@ -349,11 +353,13 @@ def test_lesson_noise_offers_budget_of_studio() -> None:
         present=replace(session.studio, budget=Budget(pcost=0.37))
     )
     session.go("learn").set(lesson=find_lesson("noise").name)
-    assert "pcost=0.02" in session.app.code[-1].value  # at which the noise is visible
+    assert "pcost=0.02" in session.app.code[-1].value  # the default, at which the noise is visible
     assert "pcost" not in session.app.query_params
     session.set(noise_pcost=0.37)
     assert "pcost=0.37" in session.app.code[-1].value
-    assert session.app.query_params["pcost"] == "0.37"  # the recipient may have another plan
+    assert (
+        session.app.query_params["pcost"] == "0.37"
+    )  # in the address, because its reader may have another plan
 
 
 def test_better_weights_give_larger_bounds() -> None:
@@ -364,7 +370,7 @@ def test_better_weights_give_larger_bounds() -> None:
     assert "above the bound" in session.text()
     session.set(bounds_share=100)
     second = data_frames(session)[0]["RMSE"].tolist()
-    assert second[:-1] == first  # strategies and singular value bound
+    assert second[:-1] == first  # errors of the strategies, and the singular value bound
     assert second[-1] > first[-1]
     assert "Strategy and bound are equal" in session.text()
 
@@ -424,7 +430,7 @@ def test_paths_select_lessons_by_time() -> None:
     assert not [b for b in session.app.button if b.key == "after_noise"]
     shared = Session(**session.app.query_params).go("learn")
     assert shared.app.header[0].value == find_lesson("noise").title
-    # a lesson outside the path is left when the path changes
+    # if the new path does not contain the open lesson, another lesson opens
     session.set(learn_minutes=90).set(lesson="centers").set(learn_minutes=45)
     assert session.app.header[0].value == LESSONS[0].title
 

@@ -1,4 +1,4 @@
-"""Texts on screen: no habits of an older private dialect in pages, figures, guides and demos."""
+"""Texts on screen do not contain phrases that were replaced in earlier versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = [
 GUIDES = sorted((ROOT / "pages" / "guides").glob("*.md"))
 FENCED = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 UNITS = "person|people|rows?|records?|tables?|lines?|cells?|query|queries|year|day|group|attribute"
-# habit -> pattern; texts are matched without regard to case
+# Maps a name to the pattern of replaced phrases; matching ignores case.
 HABITS = {
     "exact in place of accurate": r"\b(least|most|more|less|as|how|so) exact\b|\bexactness\b",
     "dear in place of expensive": r"\bdear(er|est|ly)?\b",

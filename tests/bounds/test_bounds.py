@@ -46,7 +46,7 @@ from tests import oracles
 from tests.shapes import SHAPES, numeric
 
 SMALL = [name for name in SHAPES if name != "wide"]
-RANDOM = 20  # of 500 random workloads; full runs test all
+RANDOM = 20  # a normal run tests 20 of 500 random workloads, a full run tests all
 
 
 def cube(n, d):
@@ -233,7 +233,7 @@ def test_shares_norm_asymmetric_workload_is_zero():
     missing_group = pairs_in_both_orders()
     missing_group = Workload(missing_group.schema, missing_group.groups[1:])
     with_triple = single_and_pair_groups("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
-    # too large for the dense matrices
+    # the dense matrices of this workload would be too large
     large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")
     workloads = (missing_group, with_triple, large, Workload.all_ways(cube(4, 5), (1,), "prefix"))
     for workload in workloads:
@@ -277,7 +277,7 @@ def test_symmetric_products_match_excitations(name):
 
 @pytest.mark.parametrize(("n", "d"), [(2, 2), (2, 4), (3, 2)])
 def test_model_products_and_sums_match_nuclear_norm(n, d):
-    """With product functions only, the bound for two attributes of two cells is 28% too low."""
+    """Sums are necessary: with products only, a bound for two attributes would be 28% too low."""
     workload = products((1, "prefix"), (2, "affine"), *([(3, "prefix")] if d > 2 else []), d=d, n=n)
     reduced = reduce_workload(workload)
     s, basis = random_point(reduced, 10)
@@ -311,7 +311,7 @@ def test_product_orders_asymmetric_products_is_none():
 
 
 def test_global_bound_many_triples_is_close_to_plan():
-    """Without the function that couples to the constant, the bound is 7% below this plan."""
+    """Without the function that couples to the constant, the bound would be 7% below the plan."""
     workload = products((1, "range"), (3, "prefix"), d=24, n=5)
     result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
     bound = math.sqrt(global_bound(workload) / workload.queries)
@@ -357,7 +357,7 @@ def test_model_gradient_matches_finite_differences(workload):
 def test_root_trace_and_nuclear_do_not_round_up():
     rng = np.random.default_rng(6)
     for rank, order in ((1, 50), (3, 200), (40, 120)):
-        # integers: the Gram and its null directions are exact
+        # The entries are integers, so the Gram matrix and its null space are exact.
         rows = rng.integers(-3, 4, size=(rank, order)).astype(float)
         truth = float(scipy.linalg.svdvals(rows).sum())
         trace, _ = root_trace(rows.T @ rows)
@@ -435,7 +435,7 @@ def test_global_bound_time_limit_returns_best_value(monkeypatch):
         Model, "value", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs)
     )
     assert global_bound(workload, seconds=0.0) > 0.0
-    assert len(calls) == 2  # one start, one step
+    assert len(calls) == 2  # one evaluation at the start and one after the first step
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
     reduced = reduce_workload(workload)
     s, _ = random_point(reduced, 8)

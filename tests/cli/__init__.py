@@ -1,1 +1,1 @@
-"""Tests of the room `engine.cli`."""
+"""Tests of engine.cli."""

@@ -101,7 +101,7 @@ def test_invalid_number_is_refused_with_example(
 
 
 def completions(line: str) -> set[str]:
-    """Return what the shell would offer at the end of a line, as argcomplete asks for it."""
+    """Return the completions that argcomplete gives a shell for the end of a command line."""
     request = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line.encode()))}
     code = (
         "import os, sys\n"

@@ -406,7 +406,7 @@ def test_check_reports_invalid_rows_only_to_curator(
     files = create_files(tmp_path, "--pcost", "1")
     with open(files["records.csv"], "a", encoding="utf-8") as file:
         file.write("77,1\n")
-    # discard the public key of the ledger, which may contain the digits below
+    # The output so far contains the public key of the ledger, in which these digits can occur.
     capsys.readouterr()
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"]]) == 0
     output = capsys.readouterr()
@@ -467,7 +467,7 @@ def test_two_stage_release_with_persons_completes(
     assert "over the cap 120 (60 of 60 persons" in output.err
     key = output.out.split("key")[-1].strip()
     decide = ["decide", "--ledger", ledger, "--look", key, "--share", "0.1", "--snr", "0.001"]
-    # an explicit option, so that the outcome does not depend on the noise
+    # The option is given, because the decision of the rule depends on the noise.
     decide += ["--option", "ways2", "--by", "A. Reader"]
     assert main(decide) == 0
     assert "'ways2', recorded" in capsys.readouterr().out

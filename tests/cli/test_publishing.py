@@ -98,7 +98,7 @@ def test_interrupted_publish_resumes_to_same_file(
     assert main(again) == 130
     assert not Path("cut.csv").exists()
     assert main(again) == 0
-    # two of the four rehearsals were saved by the first run
+    # The first run has saved two of the four rehearsals.
     assert len(calls) == 3 + 2
     assert Path("cut.csv").read_bytes() == Path("complete.csv").read_bytes()
 

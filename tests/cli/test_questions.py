@@ -111,7 +111,7 @@ def test_further_answers_match_single_query_answers(mechanism: str) -> None:
     )
     for row, tensor in zip(rows.drop(columns="query").to_numpy(), tensors, strict=True):
         expected = measurement.answer(SCHEMA.names, tensor)
-        # a group uses one source for all queries, a single query its most precise source
+        # All queries of a group use the same source; a single query uses its most precise source.
         if mechanism == "gaussian":
             assert row[1] >= expected.std * (1 - 1e-6)
         else:

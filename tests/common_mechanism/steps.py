@@ -21,7 +21,7 @@ def ways(k, pcost=0.4):
 
 
 COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
-# searched together: a search later in the process may start from another cached solution
+# These plans are searched here, because a later search may start from another cached solution.
 CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
 RECORDS = synthetic(SCHEMA, 4000, seed=3)
 FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")

@@ -70,7 +70,7 @@ def test_example_3_12_marginals_share_their_total():
         assert both.residuals[i].equivalent(printed)
         for_total, for_differences = recreation(both.mechanisms[i], total, printed).maps
         assert_close(for_differences, np.array([[1, -2], [1, 1], [-2, 1]]) / 3)
-        # the paper prints (1/3, 1/3, -2/3), which does not recreate the total
+        # The paper prints (1/3, 1/3, -2/3), but these weights do not give the total.
         assert_close(for_total, np.full((3, 1), 1 / 3))
 
 
@@ -100,7 +100,7 @@ def test_common_part_and_residual_recreate_every_mechanism(seed, count, cells, m
     assert_identities(both)
     for i, M in enumerate(both.mechanisms):
         assert M.answers(both.common)
-        # M_i is recreated: equal mean for every table, equal covariance
+        # The recreated mechanism has the mean and the covariance of M_i for every table.
         (A, A_residual), extra = both.recreation(i).maps, both.recreation(i).extra
         assert_close(A @ both.common.B + A_residual @ both.residuals[i].B, M.B, share=1e-7)
         assert_close(A @ A.T + A_residual @ A_residual.T + extra, M.Sigma, share=1e-8)
@@ -114,7 +114,7 @@ def test_common_mechanism_is_maximal(count, seed):
     both = CommonMechanism(*(random_mechanism(rng, 5) for _ in range(count)))
     assert_maximal(both.common.B, both.mechanisms)
     assert not all(M.answers(mechanism(both.common.B, 1 - 1e-6)) for M in both.mechanisms)
-    with pytest.raises(AssertionError):  # 1% less of one direction is not maximal
+    with pytest.raises(AssertionError):  # with 1% less of one direction it is not maximal
         assert_maximal(both.common.B * np.array([[1, 1, 1, 1, 0.99]]).T, both.mechanisms)
 
 

@@ -148,7 +148,7 @@ def test_general_rule_compares_spread_with_noise():
     assert small.choice is None
     assert small.sentence.startswith("Stop")
     assert large == spread([300.0, 200.0, 100.0]) != spread([300.0, 200.0, 100.0], seed=2)
-    # answers that the look measured vary little
+    # The look has measured the 1-way answers, so these vary little.
     measured = spread([30.0, 20.0, 10.0, 35.0, 25.0], look=mechanism(marginals((3, 2), 1), 2.0))
     assert measured.shares["analysis 1"] < 4 < measured.shares["analysis 2"]
 
@@ -158,7 +158,7 @@ def test_general_rule_variance_is_over_extreme_tables():
     decision = spread_rule(look=total, analyses=(total, cells), answers=[100.0], draws=20, seed=5)
     corners, random = np.array([[98, 0], [102, 0], [0, 98], [0, 102]]), np.random.default_rng(5)
     goals = [random.standard_normal(len(M.B)) @ M.B for M in (total, cells) for _ in range(20)]
-    # the total is equal at both corners of one side, so only its values are compared
+    # Two corners have the same total, so totals are compared and not the corners.
     sums = [(corners @ goal).argmin() for goal in goals]
     expected = np.var(corners[sums].sum(axis=1), ddof=1)
     assert decision.shares["analysis 1"] == pytest.approx(expected, rel=1e-6)

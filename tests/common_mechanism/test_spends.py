@@ -54,7 +54,7 @@ def test_exact_split_sums_as_decimals(pcosts):
 
 @pytest.fixture
 def multiply_joint_cost(monkeypatch):
-    """Return a function after which the joint cost of ``parts`` parts or more has a factor."""
+    """Return a function that multiplies the joint cost of ``parts`` or more parts by a factor."""
 
     def patch(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost

@@ -76,8 +76,8 @@ def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after:
     assert process.exitcode == -signal.SIGKILL
 
 
-# moment -> owner and name of a function, whether the kill follows its call, whether budget is spent
-# then, whether a journal is on the disk then
+# Maps a moment to: owner and name of a function; whether the process is killed after (or before)
+# its call; whether budget is spent at this moment; whether a journal is on the disk.
 MOMENTS = {
     "before the journal": (os, "link", False, False, False),
     "journal written, nothing spent": (Ledger, "spend", False, False, True),

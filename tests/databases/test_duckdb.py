@@ -57,7 +57,7 @@ def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
         ), name
 
 
-# a normal run covers every column and every kind of attribute, a full run all pairs
+# A normal run tests every column and every kind of attribute once, a full run tests all pairs.
 DIAGONAL = [(name, list(ATTRIBUTES)[i % len(ATTRIBUTES)]) for i, name in enumerate(VALUES)]
 
 
@@ -89,7 +89,7 @@ def test_counts_of_table_equal_local_counts(
     monkeypatch.setattr(database_module, "MAX_TABLES_PER_QUERY", together)
     frame, traffic = survey(), Traffic(monkeypatch)
     remote = create_duckdb_table(frame)
-    if not has_snapshot:  # as in a database without temporary tables
+    if not has_snapshot:  # like a database that has no temporary tables
         monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     fractions: list[float] = []
     counts = count_marginals(

@@ -267,7 +267,7 @@ def test_change_total_to_inadmissible_total_is_refused(ledger):
 
 
 def test_change_total_does_not_hide_overspend(ledger):
-    # rows that another program could have written
+    # Another program could have written these rows.
     opened, declared = ledger.rows()
     total = {
         "kind": "total",
@@ -280,8 +280,8 @@ def test_change_total_does_not_hide_overspend(ledger):
     rows = [
         opened,
         declared,
-        Row(seq=3, key="a", pcost="1.5", **spend),  # more than the total at that time
-        Row(seq=4, pcost="3.0", **total),  # a later total does not correct it
+        Row(seq=3, key="a", pcost="1.5", **spend),  # exceeds the total that was valid at this row
+        Row(seq=4, pcost="3.0", **total),  # a later, larger total does not make the spend valid
         Row(seq=5, pcost="1.25", **total),
         Row(seq=6, pcost="epsilon 9.0", **total),
         Row(seq=7, pcost="9.0", **(total | {"plan_hash": ""})),

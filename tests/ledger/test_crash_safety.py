@@ -38,7 +38,10 @@ def test_transaction_commit_syncs_to_disk(ledger):
             for name in ("synchronous", "journal_mode")
         }
         fullfsync = connection.execute("PRAGMA fullfsync").fetchone()[0]
-    assert (pragmas, fullfsync) == ({"synchronous": 3, "journal_mode": "delete"}, 1)  # 3 is EXTRA
+    assert (pragmas, fullfsync) == (
+        {"synchronous": 3, "journal_mode": "delete"},
+        1,
+    )  # 3 is the level EXTRA of SQLite
 
 
 def test_create_ledger_syncs_folder(tmp_path, monkeypatch):
@@ -49,7 +52,7 @@ def test_create_ledger_syncs_folder(tmp_path, monkeypatch):
 
 def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     receipt, order = spend(ledger), record_syncs(monkeypatch)
-    # allocation syncs the empty file, which this test does not observe
+    # The allocation of disk space also syncs the file, which would be recorded here.
     monkeypatch.setattr(engine.ledger.result_store, "_allocate", lambda file, size: None)
     real = engine.ledger.ledger.append
 

@@ -60,13 +60,13 @@ def test_reconstruction_from_determined_exact_answers_is_complete() -> None:
 
 
 def test_reconstruction_from_noisy_answers_fails() -> None:
-    # fixed noise of twice the standard error of the budget
+    # a fixed error of two standard errors at this budget, with varying sign
     exact = published_answers(16)
     off = 2 * spread_of_answers(16, Budget(pcost=1.0)) * np.where(np.arange(16) % 3, 1.0, -1.0)
     assert reconstruct_replies(exact + off).right < 16
     assert reconstruct_replies(exact + 1e-4 * off).right == 16
     noise = published_answers(16, Budget(pcost=1e-6)) - exact
-    # the standard error of the sixteen answers is 4,000
+    # the standard error of each of the sixteen answers is 4,000
     assert np.abs(noise).max() > 10
     assert published_answers(3, Budget(pcost=1.0)).shape == (3,)
 
@@ -153,7 +153,7 @@ def test_tuned_centers_error_lies_above_bound() -> None:
         )
         assert "Plan and bound are equal" in gap_text(pairs)
     large = centered_pairs("prefix", 10)
-    # the small remaining gap that the lesson discusses
+    # this example has the remaining gap that the text of the lesson is about
     assert 1e-4 < large.gap < 0.02
     assert percent_rounded_up(large.gap, 2) in gap_text(large)
     assert all(center.sum() == pytest.approx(1.0) for center in large.centers().values())

@@ -29,7 +29,7 @@ SIXTH, THIRD, HALF = 1 / 6, 1 / 3, 1 / 2
 
 
 def test_decompose_query_matches_paper() -> None:
-    # the figure that shows the decomposition of the example query in section 6
+    # coefficients in the figure of the paper that decomposes its example query (section 6)
     printed = {
         (): HALF,
         ("A1",): [SIXTH, -SIXTH],

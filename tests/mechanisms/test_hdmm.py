@@ -202,7 +202,7 @@ def test_lattice_precision_equals_eigenvalues_of_strategy():
         for name, n in sizes.items():
             marginal_gram = np.kron(marginal_gram, np.eye(n) if name in s else np.ones((n, n)))
         M += share * marginal_gram
-    closed = Lattice(sizes | {"d": 5}, sets)  # not all subsets of four: the sparse form
+    closed = Lattice(sizes | {"d": 5}, sets)  # not all subsets, so in sparse form
     for lattice in (Lattice(sizes, sets), closed):
         for s, f in zip(lattice.sets, lattice.precision(v), strict=True):
             P = oracles.residual_projector(list(sizes.values()), [names.index(a) for a in s])
@@ -318,7 +318,7 @@ def test_planned_problems_match_solved_problems(monkeypatch, sizes):
 
     monkeypatch.setattr(KroneckerSolver, "solve", solve)
     best_of(workload, operators=("OPT_kron", "OPT_plus"))
-    # problems are counted by the cells of their units and by whether the units are disjoint
+    # Problems are compared by the sizes of their units, and by whether the units are disjoint.
     planned, solved = (
         Counter(
             (
@@ -329,7 +329,7 @@ def test_planned_problems_match_solved_problems(monkeypatch, sizes):
         )
         for problems in (planned_problems(workload), solved_problems.values())
     )
-    # the forecast only includes the problems of the first merges of clusters
+    # The forecast includes only the problems for the first merges of clusters.
     assert (planned & solved).total() >= 0.7 * max(planned.total(), solved.total())
     assert planned == solved or len(sizes) > 2
 
@@ -387,5 +387,5 @@ def test_best_of_exception_in_callback_stops_search():
 def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "planned_problems", lambda *_: pytest.fail("problems listed"))
     workload = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(70)]), (2,))
-    # measured: 1.3 s
+    # The search takes about 1.3 s; the forecast may differ by a factor of two.
     assert 0.65 <= forecast(workload, "hdmm").seconds <= 2.6

@@ -60,8 +60,8 @@ def areas_by_sex(weights=None):
 
 
 CASES = [case for case in OPTIONS if case not in ("datacube", "hdmm marginals")]
-# how much better than a plan with matrices: Fourier bases are not optimal for areas, and centers
-# are tuned on matrices only
+# By these shares a plan without matrices may be better than the same plan with matrices.  The share
+# is largest for wff, because its Fourier bases are not optimal for areas.
 GAPS = {"wff": 0.07, "querysmasher": 2e-3, "querysmasher tuned": 2e-3, "querysmasher largest": 3e-3}
 
 
@@ -73,9 +73,8 @@ def test_wide_plan_equals_plan_with_matrices(case, weights, neighbours, request)
     expected = plan_of(workload, case, neighbours=neighbours)
     request.getfixturevalue("wide_from_ten")
     result = plan_of(workload, case, neighbours=neighbours)
-    # Precisions per area are up to 1% above the optimum on few areas.  The search for the smallest
-    # largest error counts the cost of added records: for replaced records, results of the same
-    # quality differ more.
+    # With one precision per area the error is up to 1% above the optimum.  Plans for the largest
+    # error are optimized for added records, so they differ more for replaced records.
     allowance = 0.03 if (case, neighbours) == ("querysmasher largest", "replace_one") else 0.01
     assert result.achieved <= expected.achieved * (1.0 + allowance)
     assert result.achieved >= expected.achieved * (1.0 - GAPS.get(case, 5e-4))

@@ -150,7 +150,7 @@ def test_by_group_unmeasured_groups_are_infinite() -> None:
 
 
 def test_engine_caches_do_not_use_object_ids() -> None:
-    # a deleted temporary object may pass its id on to the next one
+    # After an object is deleted, a new object may have the same id.
     calls = [
         f"{file.name}:{node.lineno}"
         for package in (
@@ -164,7 +164,7 @@ def test_engine_caches_do_not_use_object_ids() -> None:
             "bounds",
         )
         for file in (Path(__file__).parents[2] / "engine" / package).rglob("*.py")
-        # skip parsing of files without the name
+        # only files with the text id( are parsed, to save time
         if re.search(r"\bid\s*\(", text := file.read_text(encoding="utf-8"))
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"

@@ -207,12 +207,15 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
     )
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
-    assert set(result.split.unions) <= {("a", "d"), ("b", "d")}  # rounding decides the second union
+    # rounding errors decide whether there is a second union
+    assert set(result.split.unions) <= {("a", "d"), ("b", "d")}
     assert np.isfinite(result.max_variance)
     assert max(counts) <= max(
         math.prod(workload.schema.sizes(names)) for names in result.split.unions
     )
-    assert sum(counts) < 200 * len(result.split.unions)  # one listing per class of equal groups
+    assert sum(counts) < 200 * len(
+        result.split.unions
+    )  # the queries of equal groups are listed once
     assert all(
         union_seconds(workload, names, spaces) < 1e-3
         for names, spaces in result.split.unions.items()

@@ -61,7 +61,7 @@ def test_better_pairs_without_three_way_interaction_are_exact():
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
         projection = MeasuredProjection(centers=tuple(centers[a] for a in axes))
-        # the variance is so large that the pairs carry no information
+        # The variance is so large that the measured pairs contain no information.
         if len(axes) == 2:
             seen[axes] = ResidualEstimate(
                 cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, projection=projection

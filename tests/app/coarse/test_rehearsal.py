@@ -119,7 +119,7 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     np.testing.assert_allclose(
         table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6
     )
-    # a new look draws new noise and removes the rest of the previous look
+    # a new first measurement draws new noise and removes the previous second measurement
     wait(session.press("coarse_rehearse"))
     assert "Choose 2-way: at least" in session.text()
     assert "Rehearsed answers of 2-way" not in session.text()

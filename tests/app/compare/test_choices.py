@@ -91,7 +91,7 @@ def test_hdmm_with_long_forecast_starts_only_on_request() -> None:
 
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
     session, store = open_small_workload(), LruCache[Plan](plan_cache.CACHE_BYTES)
-    monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # no cached plans
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # an empty plan cache
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
         monkeypatch.setattr(module, name, None)
@@ -115,7 +115,7 @@ def test_cancelled_comparison_ends_all_processes() -> None:
 
 def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
-    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow to tune
+    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow tuning
     session = Session(plan=permalink.packed(RequestState(workload=coupled)))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")

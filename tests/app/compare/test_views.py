@@ -91,7 +91,7 @@ def test_cached_comparison_is_shown_at_once(small: Session) -> None:
     assert "previous selection" in again.set(compare_chosen=MECHANISMS[:2]).text()
     assert "is the most accurate of 3 mechanisms" in again.text()
     fresh = open_small_workload(page="compare").set(compare_chosen=MECHANISMS[:2])
-    assert "is the most accurate of 3" not in fresh.text()  # choice of the other session
+    assert "is the most accurate of 3" not in fresh.text()  # that was compared in the other session
 
 
 def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:

@@ -1,4 +1,4 @@
-"""Rule notes of looks on the ledger."""
+"""Selection rules of two-stage releases, as notes in the ledger."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.Monkey
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
-    session.set(budget_unit="pure epsilon")  # other noise needs another plan
+    session.set(budget_unit="pure epsilon")  # Laplace noise needs a new search
     assert any(b.key == "plan_now" for b in session.app.button)
 
 

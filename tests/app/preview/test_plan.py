@@ -135,10 +135,10 @@ def test_distance_to_bound_is_computed_and_shown() -> None:
         Workload(demo_schema("survey")).add("vote").add("education").add(("vote", "education"))
     )
     session = open_preview(workload)
-    assert "Gap to its bound" not in session.metrics()  # hidden during the search for the bound
+    assert "Gap to its bound" not in session.metrics()  # not shown during the search for the bound
     session.until(lambda: session.metrics()["Gap to the best possible"] != "searching…")
     result, bound = plan(workload, Budget(pcost=1.0)), fitness.mechanism_bound(workload)
     assert session.metrics()["Gap to the best possible"] == f"≤ {fitness.above_best(result, bound)}"
-    assert "Gap to its bound" not in session.metrics()  # only the stronger claim is shown
+    assert "Gap to its bound" not in session.metrics()  # the bound for all mechanisms replaces it
     assert fitness.bound_text(result, bound) in session.set(fold_limit=True).text()
     assert not session.errors()

@@ -76,7 +76,7 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
     assert (box.value, box.min) == (0.5, 0.375)
     session.run(box.set_value(1.25))
-    assert "name" in session.press("change_total").errors()  # the name is missing
+    assert "name" in session.press("change_total").errors()  # no name of the person was entered
     session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
     assert not session.errors()
     assert book.status("people").left == 1.75

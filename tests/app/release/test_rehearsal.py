@@ -34,7 +34,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.text()
     assert "95% interval:" in session.text()
-    # longer values of metrics would be cut off on narrow pages
+    # narrow pages would cut off longer values of metrics
     assert max(map(len, session.metrics().values())) <= 12
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
     assert ") minus (" in session.text()

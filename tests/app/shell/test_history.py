@@ -205,7 +205,7 @@ def test_links_restore_default_centers_of_their_version() -> None:
     assert (small.options_without_defaults, small.centers_are_open) == ({"centers": "tuned"}, True)
     assert restore_from_link(small).request_json == small.request_json
     assert restore_from_link(small).centers_are_open
-    # format before tuned centers were the default
+    # the file format of versions in which tuned centers were not the default
     old = small.request_json.replace('"centers": "tuned"', "")
     opened = RequestState.from_json(
         f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}'

@@ -26,7 +26,7 @@ def test_large_workload_can_be_edited() -> None:
     session.set(find="x3 x25")
     numbers = ask.find_groups(workload, "x3 x25")
     assert set(session.app.dataframe[0].value["group"]) == set(numbers)
-    assert len(numbers) == 25  # one pair and 24 triples
+    assert len(numbers) == 25  # the groups on one pair and on 24 triples
     assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in numbers)
     session.set(new_weight=7.0).press("weigh")
     assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == numbers
@@ -99,7 +99,7 @@ def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Workload, "all_ways", listing)
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
     session.set(ways_ask="Cumulative tables").set(special=[])
-    assert listed == [(1,), (1,)]  # once per query type
+    assert listed == [(1,), (1,)]  # the combinations are listed once per query type
     assert next(b for b in session.app.button if b.key == "add_ways").disabled
     assert "Already in the workload" in session.text()
     assert "Choose at least two table sizes" in session.go("coarse").text()

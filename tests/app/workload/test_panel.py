@@ -74,7 +74,7 @@ def test_slow_plan_is_started_without_a_button(monkeypatch: pytest.MonkeyPatch) 
     session.set(add_how="One table").press("add_total")
     second = session.app.session_state[plans.LIVE_PLAN]
     assert second != first
-    assert job_queue.find(first) is None  # released with the edit
+    assert job_queue.find(first) is None  # the edit releases the job of the previous plan
     assert job_queue.find(second) is not None
 
 
