@@ -118,7 +118,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
         text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
         return f"{dataset_form.balance(status)}. {text}"
 
-    dataset_form.choose(common.look.schema, common.options[0].budget, describe)
+    dataset_form.choose(common.look.schema, common.options[0].budget, describe, (STEP, LOOK))
     status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), common.look.schema)
     dataset_form.remember(status)
     reason = "" if status is not None else "choose or create the dataset to charge."

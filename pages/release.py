@@ -123,7 +123,7 @@ def choose_file(plan: Plan) -> str:
 def choose_payer(plan: Plan) -> str:
     """Draw step 3: the choice of ledger and dataset; return the code of the release."""
     describe = lambda status: dataset_form.payment(status, plan.budget)  # noqa: E731
-    dataset_form.choose(plan.schema, plan.budget, describe)
+    dataset_form.choose(plan.schema, plan.budget, describe, (STEP, CONFIRM))
     status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), plan.schema)
     dataset_form.remember(status)
     reason = "" if status is not None else "choose or create the dataset to charge."

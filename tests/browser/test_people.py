@@ -44,6 +44,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.number("Total budget (rho)", "2")
     visit.take_picture("people_2_declare")
     visit.press("Create ledger and dataset")
+    visit.choose("3. Who pays")
     visit.expect_text("a person of at most 3 rows")
     visit.press("Next: Confirm")
     visit.fill("to confirm", "panel")

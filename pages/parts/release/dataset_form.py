@@ -72,20 +72,28 @@ def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None
     return next((s for s in book.datasets() if s.dataset == form.get("dataset")), None)
 
 
-def register(path: str, schema: Schema | None) -> None:
-    """Register the dataset of the form in the ledger; create the ledger if the file is missing."""
+def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None = None) -> None:
+    """Register the dataset of the form in the ledger; create the ledger if the file is missing.
+
+    ``next_step`` is the session key of the open step and the title of the step to open afterwards;
+    None keeps the open step.
+    """
     form = st.session_state
     with deferred_errors("dataset"):
         unit = form.dataset_unit
         total = _form_total(unit)
         place = file_access.allowed_path(path)
         book = Ledger(place) if place.exists() else Ledger.create(place)
+        session_restore.remember_ledger(str(place))
         note, kind = form.dataset_note.strip(), kind_of_total(unit)
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""
         # without this key, `_total_fields` proposes the cost of the plan as the next total
         form.pop("dataset_start", None)
+        if next_step is not None:
+            step_key, title = next_step
+            form[step_key] = title
 
 
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:
@@ -105,7 +113,12 @@ def change(book: Ledger, status: DatasetStatus, key: str) -> None:
         form.total_by = form.total_reason = ""
 
 
-def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], str]) -> None:
+def choose(
+    schema: Schema,
+    budget: Budget,
+    describe: Callable[[DatasetStatus], str],
+    next_step: tuple[str, str],
+) -> None:
     """Draw the choice of the ledger and of the dataset that pays, and the form to create them.
 
     Parameters
@@ -113,6 +126,8 @@ def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], s
     schema : schema of the plan; a dataset that was chosen for another schema is not preselected.
     budget : budget of the plan, the default of a new total.
     describe : function that returns as text what a dataset can pay for.
+    next_step : session key of the open step, and title of the step that opens once a ledger with its
+        first dataset was created.
     """
     place = ledger_path()
     if place is None:
@@ -122,7 +137,7 @@ def choose(schema: Schema, budget: Budget, describe: Callable[[DatasetStatus], s
             "There is no ledger here. Create one only for the first release of these records: a"
             " new ledger does not contain earlier spending."
         )
-        _new_dataset(None, str(place), schema, budget)
+        _new_dataset(None, str(place), schema, budget, next_step)
         return
     book = open_ledger(place)
     if book is None:
@@ -310,7 +325,13 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
     )
 
 
-def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: Budget) -> None:
+def _new_dataset(
+    book: Ledger | None,
+    path: str,
+    schema: Schema | None,
+    budget: Budget,
+    next_step: tuple[str, str] | None = None,
+) -> None:
     """Draw the form that registers a dataset with its total.
 
     If ``book`` is None, the button creates the ledger at ``path`` as well.
@@ -348,6 +369,7 @@ def _new_dataset(book: Ledger | None, path: str, schema: Schema | None, budget: 
         register,
         path,
         schema,
+        next_step,
         key="declare",
         type="primary" if book is None else "secondary",
     )

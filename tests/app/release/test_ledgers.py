@@ -34,6 +34,8 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     session.set(dataset_total=0.5).press("declare")
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
+    assert "Release now?" in session.text()  # the next step opens
+    session.set(step=PAYER)
     spent = "ε 0 of ε 3.308 spent"
     assert spent in next(p.text for p in session.app.get("progress"))
     assert spent in session.text()
