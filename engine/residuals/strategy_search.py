@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.residuals.basis import Axes, Complement, Lift, SplitLift, digest
 from engine.residuals.decomposition import Factor
@@ -44,6 +45,9 @@ ALTERNATING_SWEEPS = 10
 MAX_COUPLED_DIRECTIONS = 600
 # a search is repeated from uniform weights if its gap is more than this factor times the required gap
 MAX_GAP_RATIO = 100.0
+# measured time to compute a strategy from its dual weights, relative to the time to set up its dual
+# problem
+STRATEGY_TIME_RATIO = 2.5
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
     "eigenbasis": FixedBasisProblem,
@@ -153,8 +157,15 @@ class Search:
             is None.
         watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
         """
+        began = planning_time()
         with threads_for(self.factor.rank):
             problem = self.problem()
+        # The strategy is computed after the search, so the search ends before the time limit, but
+        # gets at least half of the time that is left.
+        now = planning_time()
+        reserve = STRATEGY_TIME_RATIO * (now - began)
+        reserve = max(min(reserve, 0.5 * (self.options.deadline - now)), 0.0)
+        options = replace(self.options, deadline=self.options.deadline - reserve)
         # with symmetries, the blocks of an evaluation are much smaller than the rank
         with threads_for(problem.largest_block):
             if (
@@ -164,7 +175,7 @@ class Search:
             ):
                 return problem.solution(warm_start, "optimal")
             first = start(problem, near if warm_start is None else warm_start)
-            mass, status = problem.maximise(self.options, first, watch=watch)
+            mass, status = problem.maximise(options, first, watch=watch)
             best = problem.solution(mass, status)
             # bad initial weights may be the cause of a large gap, so the search is repeated without
             # them
@@ -173,7 +184,7 @@ class Search:
                 and status.startswith("stopped where")
                 and best.gap > MAX_GAP_RATIO * self.options.gap
             ):
-                second = problem.solution(*problem.maximise(self.options, watch=watch))
+                second = problem.solution(*problem.maximise(options, watch=watch))
                 best = min(best, second, key=lambda s: s.gap)
             return best
 

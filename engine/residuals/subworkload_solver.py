@@ -403,6 +403,8 @@ class SubworkloadSolver:
     ----------
     dense_limit : largest memory of a dense search, in bytes.  A subworkload that needs more is
         solved by an alternating search if its Gram allows one.
+    coupled_limit : the same for subworkloads in which factors couple all axes; these lose more
+        accuracy by an alternating search, so that only a time limit lowers it.
     watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
     recorded : dual weights and status of the searches of a stored plan, in their original order;
         strategies are rebuilt from them without a search.  None to search.
@@ -420,7 +422,7 @@ class SubworkloadSolver:
         cache: SolveCache | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
-        self.dense_limit = memory_limit
+        self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
         # a snapshot, so that results do not depend on the order of solving
         self.hints: Hints = cache.hints() if cache is not None else {}
@@ -451,10 +453,10 @@ class SubworkloadSolver:
         return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until dense searches are expected to take at most ``seconds``.
+        """Lower the limits of dense searches until these are expected to take at most ``seconds``.
 
-        If a center is tuned, they may take at most ``MAX_TUNED_SEARCH_S`` as well: without the
-        symmetries of uniform centers, a search can take a hundred times as long.
+        If a center is tuned, ``dense_limit`` also keeps them below ``MAX_TUNED_SEARCH_S``: without
+        the symmetries of uniform centers, a search can take a hundred times as long.
 
         Parameters
         ----------
@@ -462,8 +464,17 @@ class SubworkloadSolver:
         costs : their forecasts.
         seconds : time limit of all dense searches together.
         """
+        self.coupled_limit = min(self.coupled_limit, self._limit_in_time(subs, costs, seconds))
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, MAX_TUNED_SEARCH_S)
+        self.dense_limit = min(self.dense_limit, self._limit_in_time(subs, costs, seconds))
+
+    @staticmethod
+    def _limit_in_time(subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> float:
+        """Return the largest memory of a dense search such that all take at most ``seconds``.
+
+        Infinite if no limit is needed.  Parameters are those of `in_time`.
+        """
         # memory of a dense search and index of every subworkload that allows an alternating search
         dense_searches = [
             (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
@@ -473,8 +484,8 @@ class SubworkloadSolver:
         for needed, k in sorted(dense_searches):
             seconds -= costs[k].seconds
             if seconds < 0.0:
-                self.dense_limit = min(self.dense_limit, needed - 1)
-                return
+                return needed - 1
+        return math.inf
 
     def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
         """Return the expected cost of a subworkload without the Grams in ``counted``.
@@ -642,7 +653,7 @@ class SubworkloadSolver:
             MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S
         )
         if len(uncoupled) == 1:
-            if has_few_rows and (is_slow or needed > self.memory_limit):
+            if has_few_rows and (is_slow or needed > self.coupled_limit):
                 return single_axes, COUPLED_PREFIX
             return [], ""
         if needed <= self.dense_limit and not is_slow:
@@ -806,19 +817,19 @@ class SubworkloadSolver:
         report : called with the share of searches that ended, 0 to 1; may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
-        if (
-            math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S
-            and workers is None
-            and not is_configured()
-        ):
+        # the longest search determines the time in parallel, so only the time of all other searches
+        # can be saved; this is tested first, because `_worker_searches` may form large Grams
+        seconds = [c.seconds for c in costs]
+        saved_seconds = math.fsum(seconds) - max(seconds, default=0.0)
+        if saved_seconds <= MIN_PARALLEL_S and workers is None and not is_configured():
             return
         outstanding = [i for i in order if self._worker_searches(subs[i])]
-        seconds = sum(costs[i].seconds for i in outstanding)
+        saved_seconds = sum(costs[i].seconds for i in outstanding)
         peak_bytes = max((costs[i].peak for i in outstanding), default=0.0)
-        # the longest search determines the time in parallel, so only the time of all other searches
-        # can be saved
-        seconds -= max((costs[i].seconds for i in outstanding), default=0.0)
-        number = workers_for(seconds, len(outstanding), peak_bytes, self.memory_limit, workers)
+        saved_seconds -= max((costs[i].seconds for i in outstanding), default=0.0)
+        number = workers_for(
+            saved_seconds, len(outstanding), peak_bytes, self.memory_limit, workers
+        )
         if number == 0:
             return
         searches, seen = dict[str, Search](), set[str]()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -215,3 +217,22 @@ def test_alternating_wide_attribute_equals_matrices(
     assert -1e-9 < result.certificate.gap < 1.1 * expected.certificate.gap + 1e-5
     assert forecast(workload).seconds < 1.0
     assert load_plan(result.to_json()).to_json() == result.to_json()
+
+
+def test_only_a_time_limit_lets_coupled_attributes_alternate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = Schema([Attribute.of_size("a", 12), Attribute.of_size("b", 12)])
+    workload = Workload(schema).add(("a", "b"), "abs").add(("a", "b"), "prefix")
+    first_cell = np.eye(12)[0]
+    parts = decompose(workload, Split(centers={"a": first_cell, "b": first_cell}))
+    (pair,) = (sub for sub in parts.subworkloads if len(sub.sizes) == 2)
+    solver = SubworkloadSolver(
+        factors=parts.factors, method="optimal", options=Options(), memory_limit=1e9
+    )
+    costs = solver.forecast(parts.subworkloads)
+    monkeypatch.setattr(subworkload_solver, "MAX_TUNED_SEARCH_S", 0.0)
+    solver.in_time(parts.subworkloads, costs, math.inf)
+    assert solver._sets(pair) == ([], "")
+    solver.in_time(parts.subworkloads, costs, 0.5 * max(cost.seconds for cost in costs))
+    assert solver._sets(pair) == ([(0,), (1,)], subworkload_solver.COUPLED_PREFIX)
