@@ -99,7 +99,10 @@ def spending_picture(
         after = f"{format_amount(spent + requested)}{'' if fits else ' (too much)'}"
         texts = [f"spent before: {format_amount(spent)}", f"spent after: {after}"]
         texts.append(f"total: {format_amount(total)}")
-        segments = [(text, *rest) for text, (_, *rest) in zip(texts, segments, strict=True)]
+        segments = [
+            (text, size, color, shape)
+            for text, (_, size, color, shape) in zip(texts, segments, strict=True)
+        ]
         unit_text, alt = "", f"{'; '.join(texts)}."
         table["running total"] = [format_amount(x) for x in (spent, spent + requested, total)]
     bars = [
@@ -114,9 +117,11 @@ def spending_picture(
         }
         for text, size, color, shape in segments
     ]
-    axis = {"title": {"text": f"privacy cost ({unit})"}, "range": [0, total]}
-    if format_amount is not None:
-        axis = {"showticklabels": False, "range": [0, total]}
+    axis: dict[str, Any] = {"range": [0, total]}
+    if format_amount is None:
+        axis["title"] = {"text": f"privacy cost ({unit})"}
+    else:
+        axis["showticklabels"] = False
     layout = {
         "barmode": "stack",
         "height": 170 if format_amount is None else 110,

@@ -240,7 +240,7 @@ def best(plan: Plan) -> str | None:
 
 def _minimizes_sum(plan: Plan) -> bool:
     """Return whether a plan minimises the weighted sum of variances, as the bound for all does."""
-    return plan.options.get("objective", "sum") == "sum"
+    return bool(plan.options.get("objective", "sum") == "sum")
 
 
 def search(plan: Plan) -> None:
