@@ -297,7 +297,8 @@ def _roles(group: Group) -> list[Hashable]:
     Exchanging attributes with equal roles does not change the queries of the group.
     """
     out: list[Hashable] = list(range(len(group.attributes)))
-    # If the queries have individual weights, an exchange changes them, so all roles are different.
+    # If queries have individual weights, exchanging attributes moves a weight to another query, so
+    # every attribute has a role of its own.
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):

@@ -111,19 +111,21 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     P, the norm is also the root of |q|^2 - |q P|^2, but the rounding error of this difference
     exceeds the tolerance `MAX_UNMEASURED_SHARE`.
     """
-    labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
+    # ``marginal_cell`` has the number of the marginal cell that contains each cell of the table.
+    marginal_cell, n_marginal_cells = np.zeros(strategy.sizes, dtype=np.int64), 1
     for axis in axes:
         shape = [1] * len(strategy.sizes)
         shape[axis] = -1
-        labels = labels * strategy.sizes[axis] + np.arange(strategy.sizes[axis]).reshape(shape)
-        cells *= strategy.sizes[axis]
+        coordinate = np.arange(strategy.sizes[axis]).reshape(shape)
+        marginal_cell = marginal_cell * strategy.sizes[axis] + coordinate
+        n_marginal_cells *= strategy.sizes[axis]
     dropped = tuple(a for a in range(len(strategy.sizes)) if a not in axes)
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(axes)
-    span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(cells, -1)
+    span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(n_marginal_cells, -1)
     # The projector Q Q^T, with Q the basis ``strategy.span``, would have shape (cells, cells).
     out = -span @ strategy.span.T
-    out[labels.ravel(), np.arange(strategy.cells)] += 1.0
+    out[marginal_cell.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
 
 

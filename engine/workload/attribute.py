@@ -54,14 +54,14 @@ from engine.workload.schema_io import (
 from engine.workload.similar_texts import difference_text
 
 MAX_CELLS = 10_000_000
-# largest edge of an attribute with integer values
+# Largest edge of an attribute with integer values.
 MAX_INTEGER = 2**53
 _MAX_MISSING_VALUES = 1_000
 KINDS = ("categorical", "numeric")
 DECIMALS = (".", ",")
 THOUSANDS = (".", ",", " ", "'")
 _GIVE_CODE_LIST = "a CodeList, such as CodeList.from_csv(text)"
-# alternatives to " " as a thousands separator
+# Values of ``thousands`` that mean the same as " ".
 _BLANK_NAMES = ("space", "\u00a0", "\u2009", "\u202f")
 
 

@@ -21,10 +21,10 @@ from engine._format import quote_public
 from engine.errors import SchemaError
 
 UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
-# the day after the last cell must be a valid date
+# Cells end one year before the last year of Python's calendar, so that the day after a cell is a date.
 MAX_YEAR = 9998
 _MAX_FORMAT_LENGTH = 40
-# directive -> maximum number of digits
+# Directive of a date format -> largest number of digits.
 _MAX_DIGITS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 _REQUIRED_DIRECTIVES = {"year": "Y", "quarter": "Ym", "month": "Ym", "day": "Ymd"}
 

@@ -31,7 +31,7 @@ from engine.workload.predicates import evaluate, named_in
 from engine.workload.schema_io import MAX_LABEL, check_text
 
 MOST_RULES = 100
-# cells of the joint table of combined constraints
+# Limit for the cells of the table on all attributes of combined constraints.
 MOST_CELLS = 2**20
 
 
@@ -119,7 +119,7 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
             f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
             " attributes in these rules"
         )
-    cells = np.zeros(shape, dtype=bool)
+    impossible = np.zeros(shape, dtype=bool)
     for rule in rules:
         try:
             excluded = evaluate(rule, attributes).reshape(shape) > 0.0
@@ -130,12 +130,12 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
                 f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct or"
                 " remove it"
             )
-        cells |= excluded
-    if cells.all():
+        impossible |= excluded
+    if impossible.all():
         raise SchemaError(
             f"the rules of impossible cells exclude every cell of {set_name(names)}; correct a rule"
         )
-    return JointConstraint(names=names, share=~cells / np.count_nonzero(~cells))
+    return JointConstraint(names=names, share=~impossible / np.count_nonzero(~impossible))
 
 
 _MAX_INVARIANTS, _MAX_TOTAL = 100, 2**50
@@ -285,7 +285,7 @@ def joint_facts(
     """
     if not invariants:
         return tuple(zeros)
-    # attributes, rules and invariants of each connected component
+    # A component has the attributes, rules and invariants that are connected by common attributes.
     components: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = []
     singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [
         (set(rule.names), [rule], []) for rule in zeros
@@ -422,7 +422,7 @@ def _maximal_support_table(
     sums, targets = list[Any](), list[Any]()
     for summed_axes, margin in margins:
         axes = [a for a in range(possible.ndim) if a not in summed_axes]
-        # entry of the margin to which each possible cell contributes
+        # ``rows`` has the entry of the margin to which each possible cell contributes.
         rows = (
             np.ravel_multi_index([coordinates[a] for a in axes], margin.shape)
             if axes

@@ -755,7 +755,7 @@ class Abs(Affine):
 
 
 def _cell_number(attribute: Attribute) -> str:
-    # with labels, bins or dates the queries use cell numbers instead of values
+    # If an attribute has labels, bins or dates, the queries are about the numbers of its cells.
     return attribute.name if attribute.is_coded else f"cell number of {attribute.name}"
 
 

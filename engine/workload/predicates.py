@@ -426,7 +426,8 @@ class _Evaluator:
             below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
         # Only the last bin includes its upper edge.
         largest = np.where(np.arange(a.size) == a.size - 1, high, below_high)
-        # The value inside is the constant where possible, because == is true for no other value.
+        # ``middle`` is a value inside each bin: the constant if it is inside the bin, because == is
+        # true for no other value.
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:
             middle = np.minimum(np.floor(middle), largest)

@@ -112,7 +112,7 @@ class Columns:
                 )
         near = (
             near_matches(name, self.schema.names)
-            or f"; there are {', '.join(map(quote_public, self.schema.names[:8]))}"
+            or f"; the attributes are {', '.join(map(quote_public, self.schema.names[:8]))}"
         )
         raise WorkloadError(
             f"There is no attribute {quote_public(name)}{near}. Write names with characters other"
