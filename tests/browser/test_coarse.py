@@ -15,8 +15,8 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
+from tests.browser.clicks import COUNT_CLICKS, clicks
 from tests.browser.conftest import Visit
-from tests.browser.test_walk import COUNT_CLICKS, clicks
 
 SCHEMA = Schema(
     [

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 import demo_data
 from engine.ledger import Ledger
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
+from tests.browser.clicks import COUNT_CLICKS, clicks
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
@@ -233,14 +234,3 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     visit.expect_text("All tables sum to")
     visit.choose("Download")
     assert clicks(page) <= 12
-
-
-COUNT_CLICKS = (
-    "window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)"
-)
-
-
-def clicks(page: Page) -> int:
-    """Return the number of clicks since the page was loaded."""
-    number: int = page.evaluate("clicks")
-    return number

@@ -32,7 +32,7 @@ def set_default(key: str, schema: Schema, max_records: int) -> int:
     return limit
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
+@st.cache_resource(max_entries=64, show_spinner=False)
 def demo_records(schema: str) -> int:
     """Return the number of records of the demo whose schema this is; 0 for other schemas."""
     for name, table in demo_data.tables().items():
