@@ -9,9 +9,7 @@ from playwright.sync_api import expect
 
 import demo_data
 from engine.ledger import Ledger
-from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import permalink
-from pages.parts.shell.history import RequestState
+from engine.publish import verify_package
 from tests.browser.clicks import COUNT_CLICKS, clicks
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
@@ -191,27 +189,35 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
 
 
 def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
-    """Clicks from a schema to a package, and from a reload to the published tables."""
+    """Clicks from a file of records to a package with answers and published tables."""
     page, records = visit.page, tmp_path / "people.csv"
     rows = [f"{sex},{region}" for sex in ("f", "m") for region in ("north", "south")] * 250
     records.write_text("\n".join(["sex,region", *rows]) + "\n", encoding="utf-8")
-    schema = Schema(
-        [
-            Attribute.categorical("sex", ["f", "m"]),
-            Attribute.categorical("region", ["north", "south"]),
-        ]
-    )
-    request = RequestState(workload=Workload(schema))
     page.add_init_script(COUNT_CLICKS)
-    visit.open(f"workload?{permalink.NAME}={permalink.packed(request)}")
+    visit.open("")
+    visit.upload(records)
+    visit.expect_text("only the 2 column names were read")
+    grid = page.get_by_test_id("stDataFrame").first
+    grid.click(position={"x": 400, "y": 54})  # the possible values of the first column
+    for values in ("f | m", "north | south"):  # the key Enter selects the cell below
+        page.keyboard.press("Enter")
+        editor = page.locator("#portal textarea, #portal input").first
+        editor.fill(values)
+        with visit.run():
+            editor.press("Enter")
+    visit.expect_text("2 attributes, 4 cells")
+    visit.press("Next: Workload")
     visit.press("Add ")
     visit.press("Next: Preview")
     visit.expect_text("Typical error")
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
+    visit.press("Rehearse", exact=True)
+    visit.expect_text("REHEARSAL on simulated records")
     visit.press("Next: File")
-    visit.choose("File on the server")
-    visit.fill("Records file", str(records))
+    visit.upload(records)
+    visit.press("Check the file")
+    visit.expect_text("counted 1,000")
     visit.press("Next: Who pays")
     visit.fill("Ledger file", str(tmp_path / "people.ledger"))
     visit.fill("Dataset name", "people")
@@ -219,18 +225,19 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     visit.fill("to confirm", "people")
     visit.press("Release: spend")
     visit.expect_text("Released for people")
-    visit.choose("Download")
+    visit.choose("Published tables")
+    visit.press("Create published tables")
+    visit.expect_text("All tables sum to")
     with page.expect_download() as waiting:
-        page.get_by_role("button", name="Package (zip)").click()
-    assert waiting.value.path().stat().st_size > 1_000
-    # 4 fields are filled by the keyboard
-    assert clicks(page) + 4 <= 18
+        page.get_by_role("button", name="Package with tables (zip)").click()
+    package = tmp_path / "release.zip"
+    waiting.value.save_as(package)
+    assert verify_package(package, ledger=tmp_path / "people.ledger") == ()
+    # 5 fields and 2 file choosers are counted as clicks, too
+    assert clicks(page) + 7 <= 25
 
     page.reload()
     visit.settle()
     visit.expect_text("Released for people")
-    visit.choose("Published tables")
-    visit.press("Create published tables")
-    visit.expect_text("All tables sum to")
     visit.choose("Download")
-    assert clicks(page) <= 12
+    assert clicks(page) <= 2
