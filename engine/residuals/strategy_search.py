@@ -14,7 +14,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.residuals.basis import Axes, Complement, Lift, SplitLift, digest
-from engine.residuals.decomposition import Factor
+from engine.residuals.decomposition import DeferredFactor, Factor
 from engine.residuals.dual_solver import (
     SYMMETRY_FROM,
     DualProblem,
@@ -25,9 +25,11 @@ from engine.residuals.dual_solver import (
     Watch,
     count_symmetries,
 )
+from engine.residuals.intervals import IntervalSpace
+from engine.residuals.intervals import solve as solve_intervals
 
 # part of every cache key; raise the number if a code change may change the weights of a search
-FORMAT = "search/2"
+FORMAT = "search/3"
 # assumed floating-point operations per second on one core, for matrix products and for eigenvalue
 # problems
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
@@ -45,6 +47,12 @@ ALTERNATING_SWEEPS = 10
 MAX_COUPLED_DIRECTIONS = 600
 # a search is repeated from uniform weights if its gap is more than this factor times the required gap
 MAX_GAP_RATIO = 100.0
+# dual weights of interval queries on at least this number of cells are computed without matrices: this
+# and one evaluation with matrices take less time than a search with matrices
+MIN_LINEAR_CELLS = 200
+# the search without matrices proves this share of the required gap, so that its weights also prove the
+# required gap in the evaluation with matrices, despite rounding errors
+LINEAR_GAP_SHARE = 0.9
 # measured time to compute a strategy from its dual weights, relative to the time to set up its dual
 # problem
 STRATEGY_TIME_RATIO = 2.5
@@ -168,6 +176,8 @@ class Search:
         options = replace(self.options, deadline=self.options.deadline - reserve)
         # with symmetries, the blocks of an evaluation are much smaller than the rank
         with threads_for(problem.largest_block):
+            if warm_start is None and (weights := self._interval_weights(options)) is not None:
+                warm_start = np.bincount(problem.orbit, weights, problem.variables).astype(float)
             if (
                 warm_start is not None
                 and is_usable(problem, warm_start)
@@ -187,6 +197,23 @@ class Search:
                 second = problem.solution(*problem.maximise(options, watch=watch))
                 best = min(best, second, key=lambda s: s.gap)
             return best
+
+    def _interval_weights(self, options: Options) -> Array | None:
+        """Return dual weights of the cells from a search in linear time, shape (cells,), sum 1.
+
+        None if the Gram is not that of interval queries of one kind on at least `MIN_LINEAR_CELLS`
+        cells, or if the search is for an approximate construction.
+        """
+        gram = self.factor.interval_gram if isinstance(self.factor, DeferredFactor) else None
+        if gram is None or gram.cells < MIN_LINEAR_CELLS or self.method != "optimal":
+            return None
+        solution = solve_intervals(
+            IntervalSpace(gram=gram, center=self.centers[0]),
+            gap=LINEAR_GAP_SHARE * options.gap,
+            evaluations=options.evaluations,
+            deadline=options.deadline,
+        )
+        return solution.dual
 
     def _proves(self, problem: DualProblem, mass: Array) -> bool:
         """Return whether dual weights prove the required gap, up to rounding errors.

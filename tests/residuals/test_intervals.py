@@ -8,6 +8,7 @@ import pytest
 from engine._clock import planning_time
 from engine.errors import LimitExceeded
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
+from engine.residuals.decomposition import DeferredFactor
 from engine.residuals.intervals import (
     MAX_STRATEGY_CELLS,
     IntervalGram,
@@ -16,8 +17,10 @@ from engine.residuals.intervals import (
     inverse_root_quadrature,
     solve,
 )
-from engine.workload import Marginal, Range
+from engine.residuals.strategy_search import Search
+from engine.workload import Marginal, Range, Workload
 from engine.workload.families import Prefix
+from tests.shapes import numeric
 
 MIXES = {
     "prefix": {"prefix": 1.0},
@@ -308,3 +311,21 @@ def test_total_covariances_equal_dense_covariance(mix):
 def test_total_covariances_on_residual_space_are_refused():
     with pytest.raises(ValueError, match="total"):
         solve(space_of(5, "prefix")).total_covariances()
+
+
+@pytest.mark.parametrize("center", [None, "first cell"])
+@pytest.mark.parametrize("family", ["prefix", "range"])
+def test_narrow_intervals_start_from_weights_without_matrices(monkeypatch, family, center):
+    part = Workload(numeric(40)).add("a", family).groups[0].parts[0]
+    pi = None if center is None else np.eye(40)[0] * 0.5 + 0.5 / 40
+    search = Search(factor=DeferredFactor(part, None), centers=(pi,), options=Options(gap=1e-6))
+    gaps = []
+    expected = search.run(watch=gaps.append)
+    assert len(gaps) > 1
+    monkeypatch.setattr("engine.residuals.strategy_search.MIN_LINEAR_CELLS", 2)
+    gaps.clear()
+    result = search.run(watch=gaps.append)
+    assert not gaps  # the weights prove the gap, so there is no search with matrices
+    assert (result.status, len(result.dual)) == ("optimal", len(expected.dual))
+    assert result.value == pytest.approx(expected.value, rel=4e-6)
+    assert result.gap <= 1e-6
