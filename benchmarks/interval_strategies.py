@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 QUARTERS, LONG_BLOCKS = 4, {"range": (4, 8), "prefix": (4, 8), "width32": ()}
 WINDOW = 32
 # largest number of iterations on a quarter of the cells and on all cells
-FIRST_ITERATIONS, ITERATIONS = 2_000, 1_000
+FIRST_ITERATIONS, ITERATIONS = 1_000, 400
 START_VALUE, START_NOISE = 0.5, 0.02
 
 
@@ -52,7 +52,8 @@ class IntervalQueries:
             return (cell + 1.0) * (n - cell)
         if self.name == "prefix":
             return n - cell
-        return np.minimum.reduce([cell + 1.0, n - cell, np.full(n, min(WINDOW, self.count))])
+        largest = min(WINDOW, self.count)
+        return np.asarray(np.minimum(np.minimum(cell + 1.0, n - cell), largest), dtype=float)
 
     def times_gram(self, rows: Array) -> Array:
         """Return rows @ G, shape (rows, cells)."""
@@ -107,11 +108,12 @@ def p_identity_search(queries: IntervalQueries) -> float:
 
 def _blocks(cells: int, counts: Sequence[int]) -> Array:
     """Return one row per block of the partitions of the cells into ``counts`` equal blocks."""
-    rows = [np.zeros((0, cells))]
+    rows: list[Array] = [np.zeros((0, cells))]
     for count in counts:
         edges = np.linspace(0, cells, count + 1).round().astype(int)
         cell = np.arange(cells)
-        rows.append(START_VALUE * ((edges[:-1, None] <= cell) & (cell < edges[1:, None])))
+        inside = (edges[:-1, None] <= cell) & (cell < edges[1:, None])
+        rows.append(np.where(inside, START_VALUE, 0.0))
     return np.concatenate(rows)
 
 
@@ -123,14 +125,19 @@ def _minimize(start: Array, queries: IntervalQueries, iterations: int) -> Array:
         error, gradient = p_identity_error(x.reshape(start.shape), queries)
         return error / scale, gradient.ravel() / scale
 
-    limits = {"maxiter": iterations, "maxfun": 2 * iterations}
     result = scipy.optimize.minimize(
         evaluate,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",
         bounds=[(0.0, 1e3)] * start.size,
-        options=limits | {"maxcor": 20, "ftol": 1e-9, "gtol": 0.0},
+        options={
+            "maxiter": iterations,
+            "maxfun": 2 * iterations,
+            "maxcor": 10,
+            "ftol": 1e-9,
+            "gtol": 0.0,
+        },
     )
     return np.asarray(result.x).reshape(start.shape)
 

@@ -188,7 +188,7 @@ def _column_gram(block: Block) -> Array:
     matrices = [s.column_gram() if block.weights is None else s.rows for _, s in block.factors]
     product: Array = np.ones((1, 1))
     for matrix in matrices:
-        product = np.kron(product, matrix)
+        product = np.asarray(np.kron(product, matrix), dtype=float)
     if block.weights is not None:
         rows = block.weights.reshape(-1, 1) * product
         product = rows.T @ rows

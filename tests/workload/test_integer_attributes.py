@@ -34,7 +34,7 @@ def test_schema_files_omit_undeclared_integer() -> None:
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
 def test_schema_files_keep_integer_declaration(attribute: Attribute) -> None:
     schema = Schema(
-        [attribute, Attribute.of_size("code", 3), ANY.__class__.numeric("rate", [0, 0.5, 1])]
+        [attribute, Attribute.of_size("code", 3), Attribute.numeric("rate", [0, 0.5, 1])]
     )
     assert Schema.from_json(schema.to_json()) == schema
     assert Schema.from_csv(schema.to_csv()) == schema
