@@ -561,10 +561,16 @@ class PublishForecast:
 
     @property
     def text(self) -> str:
-        """One-line summary."""
+        """One-line summary.
+
+        >>> PublishForecast(cells=187, bytes_needed=1_496).text
+        '187 cells in all tables: about 0.8 s and under 1 MB of memory.'
+        """
+        megabytes = self.bytes_needed / 1e6
+        memory = f"{megabytes:,.0f} MB" if megabytes >= 1.0 else "under 1 MB"
         return (
-            f"{self.cells:,} cells in all tables: about {duration_text(self.seconds)} and"
-            f" {self.bytes_needed / 1e6:,.1f} MB of memory."
+            f"{self.cells:,} cells in all tables: about {duration_text(self.seconds)} and {memory} of"
+            " memory."
         )
 
 
