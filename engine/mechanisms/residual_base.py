@@ -234,6 +234,10 @@ class ResidualMechanism(Mechanism):
         """
         return {}
 
+    def note(self, workload: Workload) -> str:
+        """Return a sentence on the limits of the mechanism for a workload, for the certificate."""
+        return ""
+
     def overhead(self, workload: Workload) -> float:
         """Return the expected planning time in seconds, without the strategy searches."""
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
@@ -657,7 +661,7 @@ class ResidualMechanism(Mechanism):
         strategies = {s: factors[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         covers_all = len(strategies) == 1 and not workload.schema.invariants
-        statement = self._statement(solved.split, covers_all, stopped)
+        statement = self._statement(solved.split, covers_all, stopped) + self.note(workload)
         if joint:
             statement += JOINT_TEXT
         if tradeoff is not None and tradeoff.limits is not None:

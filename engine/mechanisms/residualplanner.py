@@ -309,7 +309,23 @@ class ResidualPlanner(ResidualMechanism):
 
     name: ClassVar[str] = "residualplanner"
     title: ClassVar[str] = "ResidualPlanner"
-    meaning: ClassVar[str] = "Equal noise within every group of attributes: optimal for marginals."
+    meaning: ClassVar[str] = (
+        "Equal noise within every group of attributes: designed for marginals, where it is optimal."
+    )
+
+    def note(self, workload: Workload) -> str:
+        families = {
+            part.family.name
+            for group in workload.groups
+            if group.weight > 0
+            for part in group.parts
+        }
+        if families <= {"marginal", "total"}:
+            return ""
+        return (
+            " ResidualPlanner was designed for marginals, so its noise is not adapted to the other"
+            " queries of this workload."
+        )
 
     @property
     def has_wide_intervals(self) -> bool:

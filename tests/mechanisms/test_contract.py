@@ -201,3 +201,15 @@ def test_shapes_cover_families_and_couplings():
     # the Gram matrix of some residual space is not a Kronecker product, but a sum of two
     assert max(len(merge_terms(s, coupled.factors)) for s in coupled.subworkloads) == 2
     assert any(not g.attributes for g in workload_of("empty_set").groups)
+
+
+def test_residualplanner_statement_notes_queries_other_than_marginals():
+    schema = shapes.numeric(6, 4)
+    marginals = Workload.all_ways(schema, (1, 2), "marginal")
+    note = "designed for marginals"
+    statements = [
+        plan(w, Budget(pcost=1.0), "residualplanner", cache=False).certificate.statement
+        for w in (marginals, marginals.add("a", "prefix"))
+    ]
+    assert note not in statements[0]
+    assert note in statements[1]
