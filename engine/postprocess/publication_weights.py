@@ -19,7 +19,7 @@ error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
 **Optimum.**  Let the residual on B have the privacy cost c_B / sigma_B^2, where sigma_B^2 is the
 variance of its noise, and let u_B be the derivative of the mean error of all tables with respect to
-sigma_B^2, multiplied by `POOLING_GAIN` if B has two or more attributes.  At the optimum, sigma_B^2
+sigma_B^2, increased for sets B of two or more attributes (`POOLING_GAIN`).  At the optimum, sigma_B^2
 is proportional to sqrt(c_B / u_B).  Damped steps reach the fixed point of this rule.  The resulting
 group weights are those for which the weighted sum of variances, which a plan minimises, has the
 derivatives u_B.
@@ -49,10 +49,11 @@ from engine.workload import Schema, Workload, subsets
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
-# The prediction treats every residual separately, but publishing also uses residuals on two or more
-# attributes to improve other tables (`partial_pooling`, `mediators`).  Their derivatives are
-# therefore multiplied by this factor, which was chosen on five real tables.
-POOLING_GAIN = 2.0
+# The prediction treats every residual separately, but publishing also uses the signal in residuals
+# on two or more attributes to improve other tables (`partial_pooling`, `mediators`).  The derivative
+# of the error of a cell is therefore multiplied by 1 + POOLING_GAIN * (share of signal in its noisy
+# value).  The gain was chosen on five real tables.
+POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
 # lower bound on the deviation of a reference table; published references may have less deviation
@@ -186,18 +187,20 @@ def _set_weights(
     set_weights = np.array(list(importance.values())) / sum(importance.values())
     variances = np.full(len(spaces), costs.sum() / pcost)
     factors = MEAN_ABSOLUTE * cells / records
-    gains = np.array([POOLING_GAIN if len(space) > 1 else 1.0 for space in spaces])
+    gains = np.array([POOLING_GAIN if len(space) > 1 else 0.0 for space in spaces])[:, None, None]
     for _ in range(MAX_STEPS):
         noise = (costs * variances)[:, None, None]
         remaining = 1.0 / (1.0 + noise / dispersions)
         errors = factors[:, None] * np.sqrt(noise * remaining).mean(axis=2)
-        slopes = (factors * costs)[:, None] * (0.5 * remaining**1.5 / np.sqrt(noise)).mean(axis=2)
+        pooling = 1.0 + gains * remaining
+        slopes = (factors * costs)[:, None] * (
+            pooling * 0.5 * remaining**1.5 / np.sqrt(noise)
+        ).mean(axis=2)
         squares, square_slopes = (errors**2).mean(axis=1), (2.0 * errors * slopes).mean(axis=1)
         table_errors = np.sqrt(np.bincount(set_index, squares[space_index]))
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        derivatives *= gains
         # positive, so that residuals with much more noise than signal get a share of the budget that
         # is negligible but not 0
         derivatives = np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
