@@ -391,10 +391,12 @@ class _UniformFactors:
 def _links(
     groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
 ) -> dict[Pieces, dict[Pieces, float]]:
-    """Return for every set of eliminated parts the weights of products on free attributes.
+    """Split all groups on their eliminated attributes, and return the weights of what remains.
 
-    The deviations of the parts in the set are taken.  Of all other eliminated parts the sum over
-    the cells is taken, and the weights include their factors ``total``.
+    On an eliminated attribute a query is split into its sum over the cells (factor ``total``) and its
+    deviation from the sum (factor ``rest``).  A key of the result is a set of eliminated parts whose
+    deviations are taken.  Its value maps products of parts on free attributes to weights, which
+    include the factors ``total`` of all other eliminated parts.
     """
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:

@@ -688,6 +688,7 @@ class FixedBasisProblem(DualProblem):
         return out
 
     def solution(self, mass: Array, status: str) -> Solution:
+        """Return the strategy with the Gram's eigenvectors that dual weights determine."""
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):
@@ -745,6 +746,7 @@ class FourierProblem(DualProblem):
         return mass, "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
+        """Return the strategy in closed form; ``mass`` proves its lower bound."""
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
         coefficients, matrix_of = self._fourier()

@@ -133,7 +133,7 @@ def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Intermediate values and derivatives of one evaluation of S at some centers.
+    """Intermediate values and derivatives of one evaluation of the objective S at some centers.
 
     All attributes but the first two are filled during the evaluation.  Keys of the mappings are
     indices of pieces in ``problem.pieces``, except for ``by_role``.
@@ -325,7 +325,7 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivative of S by N^T pi for each role, shape (n - 1,).
+        """Return the derivative of the objective S by N^T pi for each role, shape (n - 1,).
 
         Call it after `space` for all classes: it adds the derivatives through scalars and through
         residual Grams, which are collected until then.
@@ -349,7 +349,7 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``by_role`` the derivatives of S through the residual Gram of a piece.
+        """Add to ``by_role`` the derivatives of the objective S through the residual Gram of a piece.
 
         The Gram of a part on several attributes depends on the centers of its attributes outside the
         space.  ``by_gram`` is the derivative of S by the Gram.
@@ -797,7 +797,7 @@ class CenterProblem:
         return float(np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S, and for each role its derivative by N^T pi, shape (n - 1,).
+        """Return the objective S, and for each role its derivative by N^T pi, shape (n - 1,).
 
         ``centers`` maps roles to centers, shape (n,); roles without an entry have uniform centers.
 

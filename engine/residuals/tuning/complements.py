@@ -568,7 +568,10 @@ class ComplementProblem:
     def _pair_term(
         self, p: int, kind: PairKind, values: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
-        """Return the summand of a class of pairs in S; add its derivatives to ``gradient``."""
+        """Return what a class of attribute pairs adds to the objective S: count times RMSE.
+
+        The derivatives of this summand by all parameters are added to ``gradient``.
+        """
         if ("pair", p) not in self.initial_strategies:
             return 0.0
         N = [basis(n) for n in kind.sizes]
@@ -592,7 +595,10 @@ class ComplementProblem:
         on_attribute: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
-        """Return the summand of a class of attributes in S; add its derivatives to ``gradient``."""
+        """Return what a class of attributes adds to the objective S: count times RMSE.
+
+        The derivatives of this summand by all parameters are added to ``gradient``.
+        """
         if ("single", s) not in self.initial_strategies:
             return 0.0
         lift = basis(kind.n).T - values["zeta", s][:, None]
@@ -618,7 +624,7 @@ class ComplementProblem:
         on_attribute: Mapping[Any, Array],
         gradient: dict[Any, Array],
     ) -> float:
-        """Return the summand of the total in S; add its derivatives to ``gradient``.
+        """Return what the total adds to the objective S; add its derivatives to ``gradient``.
 
         It is the root of the sum of the squared coefficients of all queries on the total.
         ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to the
@@ -681,7 +687,10 @@ def tuned_complements(
 
 
 class _Search:
-    """Minimisation of S by L-BFGS with increasing powers; ``x`` holds the best parameters so far."""
+    """Minimisation of the objective S by L-BFGS; ``x`` holds the best parameters so far.
+
+    The powers p of the norm over cells increase from one descent to the next.
+    """
 
     def __init__(self, problem: ComplementProblem) -> None:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
@@ -716,7 +725,7 @@ class _Search:
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return log S and its gradient; store the parameters if S is the smallest so far."""
+            """Return the log of the objective S and its gradient; store ``x`` if S is the smallest."""
             nonlocal lowest
             self.done += 1
             self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")

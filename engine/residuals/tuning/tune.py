@@ -110,7 +110,7 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S at some centers, and for every role the parameter c of its next center.
+        """Return the objective S at some centers, and for every role the parameter c of its next one.
 
         The next center of a role is `CenterProblem.optimal_center` for c; it minimises S while the
         centers of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
@@ -273,7 +273,7 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivatives by the centers; store centers with the smallest S so far."""
+        """Return the objective S and its derivatives; store the centers if S is the smallest so far."""
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
@@ -341,7 +341,7 @@ class _Search:
         cuts = np.cumsum([n - 1 for n in sizes])[:-1]
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return log S and its gradient by the residual coordinates of all centers."""
+            """Return the log of the objective S and its gradient by N^T pi of all tuned centers."""
             blocks = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
             S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
             self.done += 1
