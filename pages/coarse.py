@@ -126,7 +126,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
-    """Draw step 6: the typed confirmation of the look; return its Python code."""
+    """Draw step 6: the typed confirmation of the look (first measurement); return its code."""
     return two_stage_view.take_look(common, settings, PAYER)
 
 

@@ -24,24 +24,27 @@ WAITING = ("waits for a decision", "waits for the remainder")
 
 
 def look_job(book: Ledger, key: str) -> str:
-    """Return the key of the job that takes a look; it is the same in every session."""
+    """Return the key of the job of a look (first measurement), the same in every session."""
     return f"look|{book.path}|{key}"
 
 
 def finish_job(book: Ledger, key: str, attempt: int) -> str:
-    """Return the key of the job that measures the remainder after a look."""
+    """Return the key of the job of a remainder (second measurement), the same in every session."""
     return f"finish|{book.path}|{key}|{attempt}"
 
 
 def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
-    """Return the ledger keys of the looks with these analyses at the dataset, oldest first."""
+    """Return the ledger keys of the first measurements for these analyses, oldest first.
+
+    Only those that are charged to the dataset are returned.
+    """
     return dataset_form.charged_keys(
         book, lambda attempt: stepwise.look_key(common, dataset=dataset, attempt=attempt)
     )
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """Return the state of a two-stage release: its look, decisions and remainder.
+    """Return the state of a two-stage release: both measurements, and the decisions between them.
 
     The state is cached in the session until the ledger has new rows. If a paid step has no stored
     result, the state is read again in every run, because another process may be running this step.
@@ -59,7 +62,10 @@ def read(book: Ledger, key: str) -> Steps:
 
 
 def stored_steps(book: Ledger, key: str) -> Steps | None:
-    """Return the result of `read`; None, with an error on the page, if the look is not stored."""
+    """Return the result of `read`.
+
+    None if the first measurement is not stored; the error is then on the page.
+    """
     try:
         return read(book, key)
     except EngineError as error:
@@ -68,7 +74,7 @@ def stored_steps(book: Ledger, key: str) -> Steps | None:
 
 
 def state_text(book: Ledger, key: str) -> str:
-    """Return the time, the analyses and the state of a look, as one line of a list."""
+    """Return one line on a two-stage release: its time, its analyses and its state."""
     time = dataset_form.time_text(dataset_form.spent(book, key).utc)
     try:
         steps = read(book, key)
@@ -86,7 +92,7 @@ def state_text(book: Ledger, key: str) -> str:
 
 
 def waiting(book: Ledger, dataset: str) -> dict[str, str]:
-    """Return a mapping from keys to state texts: the looks that need a decision or the remainder."""
+    """Return the two-stage releases of a dataset that are not finished, as key -> state text."""
     states = {key: state_text(book, key) for key in stepwise.looks(book, dataset)}
     return {key: text for key, text in states.items() if text.endswith(WAITING)}
 
@@ -123,7 +129,10 @@ def draw_choices(steps: Steps) -> None:
 
 
 def draw_look_receipt(book: Ledger, key: str) -> None:
-    """Draw the receipt of a look. The session that took it also sees the report on the rows."""
+    """Draw the receipt of a look (first measurement).
+
+    The session that started the look also sees the report on the rows.
+    """
     spend = dataset_form.spent(book, key)
     job_widget.receipt(
         look_job(book, key),
@@ -169,7 +178,7 @@ def paid_keys(stages: Sequence[tuple[str, Steps]]) -> list[str]:
 
 
 def _lost_looks(book: Ledger, key: str, common: CommonPlan, dataset: str) -> list[str]:
-    """Return the keys of the paid looks before this attempt whose result is not stored."""
+    """Return the keys of earlier first measurements that were paid but have no stored result."""
     earlier_keys = attempts(book, common, dataset)
     lost_keys = []
     for earlier_key in earlier_keys[: earlier_keys.index(key) if key in earlier_keys else 0]:

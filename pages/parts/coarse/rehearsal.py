@@ -20,7 +20,7 @@ from pages.parts.shell.python_script import Script
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
-    """Start the look at simulated records in a worker, and discard the previous rehearsal."""
+    """Start the first measurement of simulated records, and discard the previous rehearsal."""
     for old in st.session_state.pop("coarse_rehearsed", []):
         job_widget.release_job(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
@@ -109,7 +109,9 @@ def _step(
     seed: int,
     depth: int,
 ) -> None:
-    """Draw a rehearsed look, the choice of an analysis, and the rehearsal of its remainder.
+    """Draw a rehearsed first measurement (look), and the rehearsal of the second one.
+
+    The second one measures the remainder of the analysis that the user chooses.
 
     In a chain of choices, the remainder of the finer analysis is the look of the next choice, which
     is drawn below.

@@ -13,7 +13,7 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 
 
 def draw() -> None:
-    """Draw the choice of a ledger and a dataset, and its past releases and unfinished looks."""
+    """Draw the choice of a ledger and a dataset, its releases, and unfinished two-stage releases."""
     place = dataset_form.browse()
     if place is None:
         return
@@ -25,7 +25,7 @@ def draw() -> None:
 
 
 def _looks(book: Ledger, dataset: str) -> None:
-    """Draw unfinished looks, each with a button that opens it."""
+    """Draw the unfinished two-stage releases of a dataset, each with a button that opens it."""
     keys = stepwise.looks(book, dataset)
     unfinished_looks = [
         (i, text)

@@ -111,7 +111,7 @@ def rehearsal(*, rows: int, seed: int) -> Script:
 
 
 def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]) -> Script:
-    """Return code that looks at `records`, decides by the rule and measures the remainder."""
+    """Return code of a two-stage release of `records`: first measurement, decision, remainder."""
     column_args = columns_text(columns)
     look_args = (f", attempt={attempt}" if attempt > 1 else "") + column_args
     return script(

@@ -1,4 +1,4 @@
-"""Forms that confirm and start the two paid steps: the look, and the remainder after it."""
+"""Forms that confirm and start the two measurements of a two-stage release: look, remainder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pages.parts.shell.error_text import deferred_errors, error_text, escape_mar
 def start_look(
     book: Ledger, common: CommonPlan, dataset: str, source: Source, attempt: int, settings: Settings
 ) -> None:
-    """Start the look in a worker; repeated calls start one job only."""
+    """Start the look (first measurement) in a worker; repeated calls start one job only."""
     key = stepwise.look_key(common, dataset=dataset, attempt=attempt)
     job = ledger_state.look_job(book, key)
     wizard.note_start("coarse", key)

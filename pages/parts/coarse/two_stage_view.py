@@ -1,4 +1,4 @@
-"""Two-stage release of private records: look, decision and remainder, read from the ledger."""
+"""Two-stage release of private records: look (first measurement), decision and remainder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = "coarse"  # name of this wizard in `wizard`
 
 
 def open_look(key: str) -> None:
-    """Open the result page of a look; for use as a callback."""
+    """Open the result page of a two-stage release; for use as a callback."""
     wizard.open_result(NAME, key)
 
 
@@ -44,7 +44,7 @@ def records(common: CommonPlan) -> Source:
 
 
 def draw_waiting(past: str) -> None:
-    """Draw a note about unfinished looks at the chosen dataset, with a button that opens them.
+    """Draw a note on unfinished two-stage releases of the dataset, and a button that opens them.
 
     ``past`` is the title of the step with the list of looks.
     """
@@ -66,7 +66,7 @@ def draw_waiting(past: str) -> None:
 
 
 def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script | None:
-    """Draw the confirmation or the progress of the look; return its Python code.
+    """Draw the confirmation or the progress of the first measurement (look); return its code.
 
     ``payer_step`` is the title of the step in which the dataset is chosen.
     """
@@ -97,7 +97,7 @@ def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script
 
 
 def _offer_look(book: Ledger, key: str, source: Source) -> None:
-    """Show that the look was taken: its progress, or access to its result.
+    """Show that the first measurement was started: its progress, or access to its result.
 
     If this session took the look, its result opens at once. Otherwise a button opens it; if it was
     measured on other records than the chosen ones, an error replaces the button.
@@ -122,9 +122,9 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
 
 
 def past_looks() -> None:
-    """Draw the list of all looks at a dataset, and a button that opens the selected one.
+    """Draw the list of two-stage releases of a dataset, and a button that opens the selected one.
 
-    The looks of other sessions are listed as well.
+    Those of other sessions are listed as well.
     """
     book_and_dataset = dataset_form.browse()
     if book_and_dataset is None:
@@ -148,7 +148,7 @@ def past_looks() -> None:
 
 
 def draw_look(key: str, leave: Mapping[str, str]) -> None:
-    """Draw the result page of a look: its result, decision, remainder and answers, step by step.
+    """Draw the page of a two-stage release: first measurement, decision, remainder, answers.
 
     ``leave`` maps labels of buttons to the titles of the steps of the wizard that they open.
     """
@@ -168,9 +168,10 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 
 
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
-    """Return pairs of key and state: the look with this key, and later looks of its chain.
+    """Return pairs of key and state of the look with this key, and of later looks of its chain.
 
-    The list ends before a look without a stored result; an error is then drawn.
+    A look is a first measurement; in a chain of choices, a later look follows each choice of a finer
+    analysis. The list ends before a look without a stored result; an error is then drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored_steps(book, key)) is not None:

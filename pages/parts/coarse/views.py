@@ -1,4 +1,4 @@
-"""Views of a look and of the final answers, for rehearsals and releases."""
+"""Views of a look (first measurement) and of the final answers, for rehearsals and releases."""
 
 from __future__ import annotations
 
