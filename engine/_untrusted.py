@@ -68,7 +68,7 @@ def parse_json(
     values = sum(
         text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks
     )
-    # the text, plus its decoded copy: 1 byte per character if all are ASCII, otherwise up to 4
+    # the text and its decoded copy, which has 1 byte per character if all are ASCII, else up to 4
     memory = len(text) * (2 if text.isascii() else 5) + BYTES_PER_VALUE * values
     if memory > max_memory:
         raise ValueError(
@@ -95,8 +95,7 @@ def parse_json(
     if not level and SURROGATE.search(
         text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
     ):
-        # a single half of a surrogate pair cannot be encoded, so it could be neither saved nor
-        # hashed
+        # half of a surrogate pair cannot be encoded as UTF-8, so it could not be saved or hashed
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -176,8 +175,8 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     Only the record at the end of the file is read, which states the length of the directory.
     """
     size = file.seek(0, os.SEEK_END)
-    # the record has 22 bytes and a comment of at most 65,535; before it, a file with the extension
-    # ZIP64 has a locator of 20 bytes, which states the position of a record of 56 bytes
+    # The record has 22 bytes, followed by a comment of at most 65,535 bytes.  In a file of the format
+    # ZIP64, a locator of 20 bytes precedes it and states the position of a second record of 56 bytes.
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
     at = tail.rfind(END_OF_DIRECTORY)
@@ -188,16 +187,18 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
         stated_position = int.from_bytes(tail[at - 12 : at - 4], "little")
         position_before_locator = size - len(tail) + at - 20 - 56
-        # some readers use one position, others the other
+        # readers differ in which of the two positions they use, so both are checked
         for position in (stated_position, position_before_locator):
             file.seek(max(0, min(size, position)))
             record = file.read(56)
             if record.startswith(END_OF_DIRECTORY_64):
-                # numbers with all bits set mean that only the record of ZIP64 has the true ones
+                # a number with all bits set means that only the ZIP64 record has the true number
                 members = max(members % 0xFFFF, int.from_bytes(record[32:40], "little"))
                 length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
     if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):
-        raise ValueError(f"it says that it has {members:,} files, listed in {length:,} bytes")
+        raise ValueError(
+            f"its directory lists {members:,} files in {length:,} bytes, more than are read"
+        )
     file.seek(0)
 
 
@@ -294,9 +295,9 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
         shape, by_columns, kind = readers[np.lib.format.read_magic(file)](file)
     # the header is a Python literal, and its readers raise errors of many types
     except Exception:
-        raise ValueError("it is no array that can be read") from None
+        raise ValueError("it is not a NumPy array of format 1.0 or 2.0") from None
     if kind.hasobject or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError("it is no array of numbers")
+        raise ValueError("its array contains Python objects or has a negative length")
     return shape, bool(by_columns), kind
 
 

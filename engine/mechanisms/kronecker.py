@@ -435,6 +435,7 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     >>> p_identity_error(np.zeros((1, 3)), np.eye(3))[0]
     3.0
     """
+    # s and Y are those of the module docstring
     s = 1.0 + theta.sum(axis=0)
     # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, an inverse of
     # order p instead of n
@@ -656,32 +657,33 @@ class KroneckerSolver:
         Unless the deadline passes, the result depends only on the problem and the seed, not on
         earlier calls.
         """
+        # problems that differ in a common factor of the weights share an entry of the cache, which
+        # has the error for the largest weight 1
+        largest_weight = problem.weights.max()
         if problem.key not in self._cache:
-            rng = np.random.default_rng(self.seed)
-            # If every unit has a single Gram, the strategies of units do not depend on each other.
-            # For Gaussian noise each is then a convex problem, and one start suffices.
-            independent = all(len(unit) == 1 for unit in problem.grams)
-            starts = 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
-            strategies: list[KroneckerStrategy] = []
-            for attempt in range(starts):
-                if attempt == 0 or planning_time() < self.deadline:
-                    strategies.append(
-                        self._descend(
-                            problem,
-                            self._initial_errors(problem, attempt, rng),
-                            rng,
-                            small_start=attempt > 0,
-                        )
-                    )
-            best = min(strategies, key=lambda k: k.squared_error)
+            best = self._best_of_starts(problem)
             self._cache[problem.key] = KroneckerStrategy(
-                factors=best.factors, squared_error=best.squared_error / problem.weights.max()
+                factors=best.factors, squared_error=best.squared_error / largest_weight
             )
         strategy = self._cache[problem.key]
         return KroneckerStrategy(
-            factors=strategy.factors,
-            squared_error=strategy.squared_error * float(problem.weights.max()),
+            factors=strategy.factors, squared_error=strategy.squared_error * float(largest_weight)
         )
+
+    def _best_of_starts(self, problem: ProductGrams) -> KroneckerStrategy:
+        """Return the best strategy of several starts, of which only the first ignores the deadline."""
+        rng = np.random.default_rng(self.seed)
+        # If every unit has a single Gram, the strategies of units do not depend on each other.  For
+        # Gaussian noise each is then a convex problem, and one start suffices.
+        independent = all(len(unit) == 1 for unit in problem.grams)
+        starts = 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
+        strategies: list[KroneckerStrategy] = []
+        for attempt in range(starts):
+            if attempt > 0 and planning_time() >= self.deadline:
+                break
+            errors = self._initial_errors(problem, attempt, rng)
+            strategies.append(self._descend(problem, errors, rng, small_start=attempt > 0))
+        return min(strategies, key=lambda strategy: strategy.squared_error)
 
     @staticmethod
     def _initial_errors(
@@ -689,8 +691,8 @@ class KroneckerSolver:
     ) -> list[Array]:
         """Return the squared errors of the initial strategies of start number ``attempt``.
 
-        The strategy of a unit is [a I; (1 - a) 1^T].  The weight a is `INITIAL_IDENTITY_SHARE` in
-        start 0, 1 in start 1, and random in later starts.
+        The strategy of a unit has the rows a I and (1 - a) 1^T.  The weight a is
+        `INITIAL_IDENTITY_SHARE` in start 0, 1 in start 1, and random in later starts.
 
         Returns
         -------

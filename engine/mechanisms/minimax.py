@@ -887,20 +887,17 @@ class _SearchState:
         the product of such entries, one per part, times noise and factor of the space.
         """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
-        self.tables = [
-            [
-                np.stack(
-                    [
-                        part_outside if indices[p] < 0 else variances[indices[p]][window]
-                        for indices in group_class.lines
-                    ]
-                )
-                for p, (part_outside, window) in enumerate(
-                    zip(outside, group_class.windows, strict=True)
-                )
-            ]
-            for group_class, outside in zip(self.group_classes, self.outside, strict=True)
-        ]
+        self.tables: list[list[Array]] = []
+        for group_class, outside in zip(self.group_classes, self.outside, strict=True):
+            tables_of_class = []
+            for p, window in enumerate(group_class.windows):
+                # one row per residual space; the index of a line is -1 in a space without the part
+                rows = [
+                    outside[p] if lines_of_space[p] < 0 else variances[lines_of_space[p]][window]
+                    for lines_of_space in group_class.lines
+                ]
+                tables_of_class.append(np.stack(rows))
+            self.tables.append(tables_of_class)
 
     def best_noises(self) -> Array:
         """Return the optimal squared noises at privacy cost 1, one per class of spaces.

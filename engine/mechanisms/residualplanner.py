@@ -242,26 +242,30 @@ class AxisSolver:
 
         Raises LimitExceeded if it needs more memory than the limit.
         """
-        if (label, n) not in self._strategies and is_wide(n) and self.is_equal_noise(label):
-            self._strategies[label, n] = marginal_strategy(n)
         if (label, n) not in self._strategies:
-            if (needed := dense_bytes(n, n, n)) > self.memory_limit:
-                raise LimitExceeded(
-                    f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB,"
-                    f" more than the limit of {self.memory_limit / 1e9:.1f} GB. Choose the base"
-                    " family 'marginal', merge cells, or raise memory_limit."
-                )
-            with threads_for(n):
-                X = self.axis(label, n)
-                root = scipy.linalg.cholesky(X)
-                rows = root @ basis(n).T
-                norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
-                # solving with the triangular root is more accurate than inverting X
-                pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
-                self._strategies[label, n] = Strategy(
-                    sizes=(n,), rows=rows / norm, pinv=pinv, complete=True
-                )
+            # equal noise on a wide attribute needs no matrix
+            has_closed_form = is_wide(n) and self.is_equal_noise(label)
+            self._strategies[label, n] = (
+                marginal_strategy(n) if has_closed_form else self._dense_strategy(label, n)
+            )
         return self._strategies[label, n]
+
+    def _dense_strategy(self, label: Hashable, n: int) -> Strategy:
+        """Return a strategy with its matrix; see `_strategy`."""
+        if (needed := dense_bytes(n, n, n)) > self.memory_limit:
+            raise LimitExceeded(
+                f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB,"
+                f" more than the limit of {self.memory_limit / 1e9:.1f} GB. Choose the base"
+                " family 'marginal', merge cells, or raise memory_limit."
+            )
+        with threads_for(n):
+            precision = self.axis(label, n)
+            root = scipy.linalg.cholesky(precision)
+            rows = root @ basis(n).T
+            norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
+            # solving with the triangular root is more accurate than inverting the precision
+            pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
+        return Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
 
     def _svd_bound(self, number: int) -> float:
         """Return the singular value bound of a factor: (sum of singular values)^2 / cells."""

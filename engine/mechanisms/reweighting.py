@@ -414,18 +414,20 @@ class PointWeights:
 
         ``noises`` has the squared noise of every class of residual spaces, shape (space classes,).
         """
+        # variances relative to their targets
         variances = []
         for queries in class_queries:
             tables = queries.footprint.tables
             axes = AXES[: len(tables)]
+            # s is the index of the residual space, over which the products of tables are summed
             terms = ",".join(["s", *("s" + a for a in axes)])
-            s = noises[list(queries.spaces)] / queries.target
-            variances.append(np.einsum(f"{terms}->{axes}", s, *tables, optimize=True))
+            relative_noises = noises[list(queries.spaces)] / queries.target
+            variances.append(np.einsum(f"{terms}->{axes}", relative_noises, *tables, optimize=True))
         total = math.fsum(float(w.sum()) for w in self.weights)
-        mean = (
-            math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
-            / total
+        weighted_sum = math.fsum(
+            float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True)
         )
+        mean = weighted_sum / total
         updated = [
             w * (v / mean) ** UPDATE_EXPONENT for w, v in zip(self.weights, variances, strict=True)
         ]
