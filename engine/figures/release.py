@@ -495,7 +495,7 @@ def published_picture(
     )
     predicted_text = (
         f" {pluralize(n_predicted, 'published answer')} with open markers: less than half was"
-        " measured, the rest follows from smaller tables."
+        " measured, and smaller tables predict the remainder."
         if n_predicted
         else ""
     )
