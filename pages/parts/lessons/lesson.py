@@ -58,7 +58,7 @@ class LessonPicture:
     Attributes
     ----------
     request_state : request of the plan that the lesson is about.
-    script : code that prints the numbers of the figures; it may use the variable `workload_plan`.
+    script : code that prints the numbers of the figures; it can use the variable workload_plan.
     pictures : the figures.
     """
 
