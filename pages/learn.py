@@ -41,13 +41,19 @@ minutes = path.selectbox(
     format_func="{} minutes".format,
     key=url_state.MINUTES_KEY,
     persist_state="session",
-    help="Fewer minutes: fewer lessons.",
+    label_visibility="collapsed" if is_course else "visible",
+    help=None if is_course else "Fewer minutes: fewer lessons.",
 )
 names = PATHS[minutes]
 if st.session_state.get(url_state.TAB) not in names:
     st.session_state[url_state.TAB] = names[0]
 name = chosen.selectbox(
-    "Lesson", names, format_func=lesson_label, key=url_state.TAB, persist_state="session"
+    "Lesson",
+    names,
+    format_func=lesson_label,
+    key=url_state.TAB,
+    persist_state="session",
+    label_visibility="collapsed" if is_course else "visible",
 )
 course.toggle(
     "Course mode",
@@ -62,9 +68,7 @@ if not is_course:
     left, middle, right = st.columns([3, 1, 1.4], vertical_alignment="center")
     with left:
         quiz.progress([BY_NAME[one] for one in names])
-    middle.button(
-        "Delete answers", on_click=quiz.forget, key="forget_answers", disabled=not quiz.answers()
-    )
+    quiz.delete_button(middle)
     instructing = right.toggle(
         "Instructor view",
         key=quiz.INSTRUCTOR,

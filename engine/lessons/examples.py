@@ -720,22 +720,34 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     return Overlaps(labels=tuple(labels), tables=tuple(tables), cosines=unit_rows @ unit_rows.T)
 
 
-def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
+def draw_releases(
+    counts: Sequence[int], budget: Budget, draws: int, *, seed: int | None = None
+) -> Array:
     """Draw several possible releases of a histogram, shape (draws, cells), in counts.
 
-    Every release is at the budget.  The noise is an exact discrete Gaussian on a grid of 1/1024
-    count, drawn with random bits of the operating system.  This function is for invented counts;
-    `engine.release.measure` releases real records.
+    Every release is at the budget.  The noise is a discrete Gaussian on a grid of 1/1024 count.
+    This function is for invented counts; `engine.release.measure` releases real records.
+
+    Parameters
+    ----------
+    seed : seed of the noise, so that all readers of a lesson see the same numbers.  By default the
+        random bits are those of the operating system.
 
     >>> draw_releases([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
     """
     # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
-    noise = discrete_gaussian(variance=variance, size=draws * len(counts)).reshape(
-        draws, len(counts)
+    noise = discrete_gaussian(
+        variance=variance, size=draws * len(counts), entropy=_seeded_bytes(seed)
     )
-    return np.asarray(counts, dtype=float) + noise / NOISE_GRID_STEPS
+    table = noise.reshape(draws, len(counts))
+    return np.asarray(counts, dtype=float) + table / NOISE_GRID_STEPS
+
+
+def _seeded_bytes(seed: int | None) -> Callable[[int], bytes] | None:
+    """Return a function that returns the next pseudorandom bytes; None without a seed."""
+    return None if seed is None else np.random.default_rng(seed).bytes
 
 
 def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbours:
@@ -934,14 +946,17 @@ def spread_of_answers(count: int, budget: Budget) -> float:
     return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
-def published_answers(count: int, budget: Budget | None = None) -> Array:
+def published_answers(
+    count: int, budget: Budget | None = None, *, seed: int | None = None
+) -> Array:
     """Return the answers to the first ``count`` questions, shape (count,), in counts.
 
     Parameters
     ----------
-    budget : budget of all answers together.  The noise is an exact discrete Gaussian on a grid of
-        1/1024 count, drawn with random bits of the operating system.  Without a budget the answers
-        are exact.
+    budget : budget of all answers together.  The noise is a discrete Gaussian on a grid of 1/1024
+        count.  Without a budget the answers are exact.
+    seed : seed of the noise, so that all readers of a lesson see the same numbers.  By default the
+        random bits are those of the operating system.
     """
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
@@ -951,7 +966,8 @@ def published_answers(count: int, budget: Budget | None = None) -> Array:
         * _max_questions_per_person(count)
         / Fraction(budget.row_pcost)
     )
-    return np.asarray(truth + discrete_gaussian(variance=variance, size=count) / NOISE_GRID_STEPS)
+    noise = discrete_gaussian(variance=variance, size=count, entropy=_seeded_bytes(seed))
+    return np.asarray(truth + noise / NOISE_GRID_STEPS)
 
 
 def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:

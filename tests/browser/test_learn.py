@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from pages.parts.lessons import LESSONS
@@ -22,6 +23,35 @@ def check_last_step(visit: Visit, number: int) -> None:
     with visit.run():
         visit.page.get_by_role("slider", name="Step").press("End")
     visit.check_accessibility(f"learn_{number}")
+
+
+def delete_answers(visit: Visit) -> None:
+    """Delete the saved answers and confirm it."""
+    visit.page.get_by_role("button", name="Delete answers").click()
+    visit.press("Delete now")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1280, 720)], ids=["1440x900", "1280x720"])
+def test_course_mode_shows_newest_picture_whole(visit: Visit, size: tuple[int, int]) -> None:
+    page, (width, height) = visit.page, size
+    page.set_viewport_size({"width": width, "height": height})
+    for lesson, step in (("attack", 2), ("noise", 1), ("pieces", 4), ("strategies", 2)):
+        visit.open(f"learn?lesson={lesson}&step={step}&course=1")
+        picture = page.locator(".js-plotly-plot").first
+        expect(picture).to_be_visible()
+        box = picture.bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= height
+        assert visit.find_overflows() == []
+
+
+def test_next_lesson_opens_at_its_top(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1280, "height": 720})
+    visit.open("learn?course=1")
+    visit.press(f"Next lesson: {LESSONS[1].tab}")
+    visit.expect_text(LESSONS[1].title)
+    visit.settle()
+    assert visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
 
 
 def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
@@ -50,7 +80,7 @@ def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
         if page.evaluate("document.activeElement.textContent").startswith("Check answer"):
             break
     page.keyboard.press("Enter")
-    visit.expect_text("Not quite:")
+    visit.expect_text("Not quite.")
     visit.settle()
     check_last_step(visit, 2)
 
@@ -85,7 +115,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     visit.open("learn")
     # all tests share one browser, which keeps their answers
     if page.get_by_role("button", name="Delete answers").is_enabled():
-        visit.press("Delete answers")
+        delete_answers(visit)
     visit.open("learn?lesson=3&cells=32")  # a number of an older address
     visit.expect_text(strategies.title)
     expect(page.get_by_role("slider", name="Cells")).to_have_attribute("aria-valuetext", "32")
@@ -130,7 +160,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     wrong = next(c for c in question.choices if not c.right)
     visit.choose(wrong.text)
     visit.press("Check answer")
-    visit.expect_text("Not quite:")
+    visit.expect_text("Not quite.")
     visit.check_accessibility("learn_wrong")
     visit.choose(question.answer.text)
     visit.press("Check answer")
@@ -152,7 +182,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page.reload()  # the answers are kept for this browser
     visit.settle()
     visit.expect_text(f"1 of {every} questions answered, 1 correct.")
-    visit.press("Delete answers")
+    delete_answers(visit)
     visit.expect_text(f"0 of {every} questions answered")
 
     # the guide

@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._arrays import Array
 from engine._format import format_number
 from engine.lessons import neighbours, published_answers, reconstruct_replies
 from engine.lessons.examples import PERSONS, spread_of_answers
@@ -20,7 +19,7 @@ from pages.parts.lessons.lesson import (
     question,
     show_picture,
 )
-from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.url_state import dial, renew_seed, seed
 from pages.parts.lessons.user_workload import user_workload_cost
 from pages.parts.shell.history import RequestState
 
@@ -28,28 +27,15 @@ NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
 COSTS = (0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 COST = 1.0  # default pcost, at which the attack fails
-NOISY_ANSWERS = "learn_noisy_answers"  # session key
+FEW_COUNTS = 8  # default number of exact counts in step 1, with which the attack fails
 STEPS = (
     (
         "Sixteen persons replied yes or no in confidence. **Sixteen exact counts** of yes in groups"
         " are published. From these counts alone, the attack finds every reply."
     ),
     "**Fewer exact counts**: choose how many. How many does the attack need?",
-    "**The same counts with noise**, within one budget: the attack fails.",
+    "**All sixteen counts with noise**, within one budget: the attack fails.",
 )
-
-
-def noisy_answers(count: int, budget: Budget) -> Array:
-    """Return noisy answers, shape (count,); the same ones until an argument changes."""
-    cached: tuple[int, Budget, Array] | None = st.session_state.get(NOISY_ANSWERS)
-    if cached is None or cached[:2] != (count, budget):
-        cached = st.session_state[NOISY_ANSWERS] = (count, budget, published_answers(count, budget))
-    return cached[2]
-
-
-def publish_again() -> None:
-    """Discard the noisy answers of this session, so that the next run draws new ones."""
-    st.session_state.pop(NOISY_ANSWERS, None)
 
 
 def picture(step: int) -> LessonPicture:
@@ -62,16 +48,19 @@ def picture(step: int) -> LessonPicture:
             "Published answers",
             COUNTS,
             of=NAME,
-            name="answers",
-            default=PERSONS,
+            name="noisy" if is_noisy else "answers",
+            default=PERSONS if is_noisy else FEW_COUNTS,
         )
     if is_noisy:
         label = "Privacy cost (pcost) of all answers"
         pcost = user_workload_cost(middle.select_slider, COSTS, of=NAME, default=COST, label=label)
         budget = Budget(pcost=pcost)
-        right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
+        right.button(
+            "Draw again", key="publish_again", on_click=renew_seed, args=(NAME,), width="stretch"
+        )
+    noise_seed = seed(NAME)
     attack = reconstruct_replies(
-        noisy_answers(count, budget) if is_noisy else published_answers(count)
+        published_answers(count, budget, seed=noise_seed) if is_noisy else published_answers(count)
     )
     figure = show_picture(lessons.attack_picture(attack), "attack")
     answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
@@ -90,7 +79,8 @@ def picture(step: int) -> LessonPicture:
     workload = Workload(schema).add(
         ["person"], Custom(lessons.group_questions(count).astype(int).tolist())
     )
-    call = f"published_answers({count}, {f'Budget(pcost={budget.pcost!r})' if is_noisy else None})"
+    noise_text = f", Budget(pcost={budget.pcost!r}), seed={noise_seed}" if is_noisy else ""
+    call = f"published_answers({count}{noise_text})"
     script = lines(
         f"result = reconstruct_replies({call})\nprint(result.answers.round(1), result.guesses,"
         " result.right)",

@@ -10,7 +10,15 @@ from engine.lessons import centered_pairs, centers_example
 from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, pairs_workload
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.lesson import (
+    Formula,
+    Lesson,
+    LessonPicture,
+    lines,
+    newest_first,
+    question,
+    show_picture,
+)
 from pages.parts.lessons.url_state import dial
 from pages.parts.lessons.user_workload import user_workload
 from pages.parts.shell import history, python_script
@@ -58,14 +66,22 @@ def picture(step: int) -> LessonPicture:
         example = user_plans(workload, budget)
         script = f"example = centers_example(workload, {python_script.budget_text(budget)})"
         attributes = own_workload.schema.names
-    pictures = [show_picture(lessons.centers_example_picture(example), "centered")]
+    errors_part, center_part, gap_part = newest_first(3)
+    with errors_part:
+        pictures = [show_picture(lessons.centers_example_picture(example), "centered")]
     if step > 0:
-        attribute = dial(
-            st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0]
-        )
-        pictures.append(show_picture(lessons.centers_picture(example, attribute), "center"))
+        with center_part:
+            attribute = dial(
+                st.selectbox,
+                "Attribute",
+                attributes,
+                of=NAME,
+                name="attribute",
+                default=attributes[0],
+            )
+            pictures.append(show_picture(lessons.centers_picture(example, attribute), "center"))
     if step > 1:
-        st.markdown(lessons.gap_text(example))
+        gap_part.markdown(lessons.gap_text(example))
     function_name = script.split("= ")[1].split("(")[0]
     request_state = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine.figures import Picture, enlarge
 from pages.parts.shell import figure_view, python_script
@@ -17,7 +18,7 @@ from pages.parts.shell.python_script import Script
 
 UNIFORM = {"centers": "uniform"}  # plan options of lessons that use the centers of the paper
 COURSE = "course"  # session state key: whether the course mode is on
-COURSE_FONT_PX, COURSE_SCALE = 16, 1.25  # font size and scale of figures in the course mode
+COURSE_FONT_PX = 16  # font size of figures in the course mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +134,26 @@ def lines(text: str, **imports: str) -> Script:
     return Script(imports=frozenset(pairs), lines=tuple(text.strip("\n").split("\n")))
 
 
+def newest_first(count: int) -> list[DeltaGenerator]:
+    """Return containers for the parts that the steps of a lesson add, one after the other.
+
+    A later container is above the earlier ones, so that a new part is visible without scrolling.
+    """
+    containers = [st.container() for _ in range(count)]
+    return containers[::-1]
+
+
 def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
-    """Draw a picture, larger in the course mode, and return it.
+    """Draw a picture and return it. In the course mode it is as high as the window allows.
 
     A ``plain`` picture has only an export button.
     """
-    is_course = st.session_state.get(COURSE, False)
-    drawn = enlarge(picture, COURSE_FONT_PX, COURSE_SCALE) if is_course else picture
-    figure_view.picture(drawn, key=key, config=figure_view.EXPORT if plain else None)
+    config = figure_view.EXPORT if plain else None
+    if not st.session_state.get(COURSE, False):
+        figure_view.picture(picture, key=key, config=config)
+        return picture
+    # The style sheet in `browser_history` sets the height of figures in a container of this key.
+    with st.container(key=f"course_{key}"):
+        drawn = enlarge(picture, COURSE_FONT_PX, 1.0)
+        figure_view.picture(drawn, key=key, config=config, height="stretch")
     return picture

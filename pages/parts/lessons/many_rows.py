@@ -16,6 +16,7 @@ from pages.parts.lessons.lesson import (
     Lesson,
     LessonPicture,
     lines,
+    newest_first,
     question,
     show_picture,
 )
@@ -44,21 +45,25 @@ def picture(step: int) -> LessonPicture:
     )
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
-    pictures = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
-    st.markdown(
-        f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**. An"
-        f" attacker's success rate is at most **{lessons.guess_text(neighbours(person))}** for the"
-        f" person and {lessons.guess_text(neighbours(budget))} for one row."
-    )
-    if step:
-        pictures.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
-        cap = caps_table(budget).iloc[rows - 1]
+    person_part, caps_part = newest_first(2)
+    with person_part:
+        person_picture = lessons.neighbours_picture(neighbours(budget, rows=rows))
+        pictures = [show_picture(person_picture, "person")]
         st.markdown(
-            f"A cap of {rows} drops **{cap['rows lost']:,.0f} of {rows_in_all():,} rows** and"
-            " gives a standard error of"
-            f" **{format_number(float(cap['standard error']))} counts**. Best cap at this"
-            f" budget: **{best_cap(budget)}**."
+            f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**."
+            f" An attacker's success rate is at most **{lessons.guess_text(neighbours(person))}**"
+            f" for the person and {lessons.guess_text(neighbours(budget))} for one row."
         )
+    if step > 0:
+        with caps_part:
+            pictures.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
+            cap = caps_table(budget).iloc[rows - 1]
+            st.markdown(
+                f"A cap of {rows} drops **{cap['rows lost']:,.0f} of {rows_in_all():,} rows** and"
+                " gives a standard error of"
+                f" **{format_number(float(cap['standard error']))} counts**. Best cap at this"
+                f" budget: **{best_cap(budget)}**."
+            )
     schema = Schema([Attribute.of_size("month", 12)], person="patient", rows_per_person=rows)
     script = lines(
         f"""

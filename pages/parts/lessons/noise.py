@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._arrays import Array
 from engine._format import format_number
 from engine.lessons import INVENTED, budget_table, draw_releases, neighbours
 from engine.privacy import Budget
@@ -16,9 +15,11 @@ from pages.parts.lessons.lesson import (
     Lesson,
     LessonPicture,
     lines,
+    newest_first,
     question,
     show_picture,
 )
+from pages.parts.lessons.url_state import renew_seed, seed
 from pages.parts.lessons.user_workload import user_workload_cost
 from pages.parts.shell.history import RequestState
 
@@ -26,7 +27,6 @@ NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 COST = 0.02  # default pcost, at which the noise is visible
 DRAWS = 20
-RELEASES = "learn_draws"  # session key
 STEPS = (
     "**Possible releases** at one budget, of which one would be published.",
     "**One person more or less**: the distribution of a count without and with that person.",
@@ -34,49 +34,32 @@ STEPS = (
 )
 
 
-def possible_releases(budget: Budget) -> Array:
-    """Return noisy tables, shape (draws, cells); the same ones until the budget changes."""
-    cached: tuple[Budget, Array] | None = st.session_state.get(RELEASES)
-    if cached is None or cached[0] != budget:
-        cached = st.session_state[RELEASES] = (
-            budget,
-            draw_releases(list(INVENTED.values()), budget, DRAWS),
-        )
-    return cached[1]
-
-
-def draw_again() -> None:
-    """Discard the noisy tables of this session, so that the next run draws new ones."""
-    st.session_state.pop(RELEASES, None)
-
-
 def picture(step: int) -> LessonPicture:
     """Draw possible releases, then the effect of one person, then the budget in all units."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
     budget = Budget(pcost=pcost)
-    right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
-    st.markdown(f"Standard error of each count: **{format_number(1 / budget.mu)}** counts.")
-    counts = list(INVENTED.values())
-    pictures = [
-        show_picture(
-            lessons.outcomes_picture(list(INVENTED), counts, possible_releases(budget)),
-            "outcomes",
-            plain=False,
-        )
-    ]
+    right.button("Draw again", key="draw_again", on_click=renew_seed, args=(NAME,), width="stretch")
+    counts, noise_seed = list(INVENTED.values()), seed(NAME)
+    releases_part, person_part, units_part = newest_first(3)
+    with releases_part:
+        st.markdown(f"Standard error of each count: **{format_number(1 / budget.mu)}** counts.")
+        releases = draw_releases(counts, budget, DRAWS, seed=noise_seed)
+        releases_picture = lessons.outcomes_picture(list(INVENTED), counts, releases)
+        pictures = [show_picture(releases_picture, "outcomes", plain=False)]
     if step > 0:
-        pictures.append(
-            show_picture(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False)
-        )
+        with person_part:
+            person_picture = lessons.neighbours_picture(neighbours(budget))
+            pictures.append(show_picture(person_picture, "neighbours", plain=False))
     if step > 1:
-        st.markdown("**The same budget in every unit**")
-        st.table(budget_table(budget), hide_index=True, alt="The budget in every unit")
+        with units_part:
+            st.markdown("**The same budget in every unit**")
+            st.table(budget_table(budget), hide_index=True, alt="The budget in every unit")
     schema = Schema([Attribute.categorical("age", list(INVENTED))])
     script = lines(
         f"""
 budget = Budget(pcost={pcost!r})
-print(draw_releases(list(INVENTED.values()), budget, draws={DRAWS}).round(1))
+print(draw_releases(list(INVENTED.values()), budget, draws={DRAWS}, seed={noise_seed}).round(1))
 print(neighbours(budget).guess)
 print(budget_table(budget))""",
         engine="Budget",
@@ -109,7 +92,7 @@ LESSON = Lesson(
     minutes=8,
     title="Noise and the privacy budget",
     words=(
-        "A release is **one random draw**. The dots below are 20 possible releases of invented"
+        "A release is **one random draw**. The dots in the picture are 20 possible releases of invented"
         " counts. The **budget** limits how well an attacker, even with all other records, can"
         " guess from a release whether one person is in the data. The two curves show one count"
         " **without and with that person**: the more they overlap, the less the answer reveals."

@@ -16,6 +16,7 @@ from pages.parts.lessons.lesson import (
     Lesson,
     LessonPicture,
     lines,
+    newest_first,
     question,
     show_picture,
 )
@@ -50,26 +51,24 @@ def picture(step: int) -> LessonPicture:
     for space in subsets(schema.names):
         workload = workload.add(space, "marginal")
     split = step > 0
-    pictures = [
-        show_picture(
-            lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False
-        )
-    ]
+    overlaps_part, costs_part, shares_part = newest_first(3)
+    with overlaps_part:
+        overlaps_picture = lessons.overlap_picture(overlaps(schema, split=split))
+        pictures = [show_picture(overlaps_picture, "overlaps", plain=False)]
     if step > 1:
         query = [
             [int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)]
             for r in range(down)
         ]
-        pictures.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
+        with costs_part:
+            costs_picture = lessons.cost_picture(decompose_query(schema, query))
+            pictures.append(show_picture(costs_picture, "costs"))
     request_state = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
-        request_state = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
-        pictures.append(
-            show_picture(
-                budget_picture(plan(request_state.required_workload, request_state.budget)),
-                "shares",
-            )
-        )
+        with shares_part:
+            request_state = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
+            shares = plan(request_state.required_workload, request_state.budget)
+            pictures.append(show_picture(budget_picture(shares), "shares"))
     script = lines(
         (
             f"""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
+from engine._format import pluralize
 from pages.parts.lessons import answer_store
 from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
@@ -50,6 +52,16 @@ def progress(lessons: Sequence[Lesson]) -> None:
     )
 
 
+def delete_button(place: DeltaGenerator) -> None:
+    """Draw a popover that asks before all answers are deleted."""
+    count = len(answers())
+    with place.popover("Delete answers", disabled=not count):
+        st.markdown(
+            f"Delete {pluralize(count, 'saved answer')} of all lessons? This cannot be undone."
+        )
+        st.button("Delete now", on_click=forget, key="forget_answers", disabled=not count)
+
+
 def forget() -> None:
     """Delete all answers."""
     for name, number in answers():
@@ -89,7 +101,9 @@ def questions(lesson: Lesson) -> None:
         if answer is not None and answer.right:
             st.success(f"**Correct:** {answer.text} {answer.feedback}", icon="✅")
         elif answer is not None:
-            st.warning(f"**Not quite:** {answer.text} {answer.feedback}", icon="🔁")
+            st.warning(
+                f"**Not quite.** Your answer was “{answer.text}” {answer.feedback}", icon="🔁"
+            )
 
 
 def _check(lesson: Lesson, number: int) -> None:

@@ -8,7 +8,15 @@ from engine import lessons
 from engine.lessons import contest
 from engine.lessons.examples import SIZES
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.lesson import (
+    Formula,
+    Lesson,
+    LessonPicture,
+    lines,
+    newest_first,
+    question,
+    show_picture,
+)
 from pages.parts.lessons.url_state import dial
 from pages.parts.shell.history import RequestState
 
@@ -35,26 +43,23 @@ def picture(step: int) -> LessonPicture:
         default="Hierarchical",
     )
     two = dial(third.selectbox, "Right strategy", names, of=NAME, name="right", default="Optimal")
+    strategies_part, errors_part, contest_part = newest_first(3)
     pictures = []
-    for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
-        number = names.index(name)
+    sides = list(zip(("left", "right"), (names.index(one), names.index(two)), strict=True))
+    for place, (side, number) in zip(strategies_part.columns(2), sides, strict=True):
         with place:
-            pictures.append(
-                show_picture(
-                    lessons.strategy_picture(result.results[number]),
-                    f"strategy_{side}",
-                    plain=False,
-                )
-            )
-            if step > 0:
-                pictures.append(
-                    show_picture(
-                        lessons.range_errors_picture(result, number), f"errors_{side}", plain=False
-                    )
-                )
+            strategy_picture = lessons.strategy_picture(result.results[number])
+            pictures.append(show_picture(strategy_picture, f"strategy_{side}", plain=False))
+    if step > 0:
+        for place, (side, number) in zip(errors_part.columns(2), sides, strict=True):
+            with place:
+                errors_picture = lessons.range_errors_picture(result, number)
+                pictures.append(show_picture(errors_picture, f"errors_{side}", plain=False))
     if step > 1:
-        bounds = {"lower bound": result.bound()}
-        pictures.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
+        with contest_part:
+            bounds = {"lower bound": result.bound()}
+            contest_picture = lessons.contest_picture(result, bounds, one)
+            pictures.append(show_picture(contest_picture, "strategies"))
     request_state = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
         options={"centers": "tuned"},

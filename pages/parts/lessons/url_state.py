@@ -7,6 +7,7 @@ other times it writes its choices to the URL.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from pages.parts.shell.streamlit_internals import is_history_navigation
 LESSON, TAB = "lesson", "lesson"  # name of the lesson
 MINUTES, MINUTES_KEY = "minutes", "learn_minutes"  # duration of the path
 CHOSEN = "learn_chosen"  # session state key of the mapping that `_chosen` describes
+SEED = "seed"  # URL parameter
+DEFAULT_SEED, MAX_SEED = 0, 999_999
 
 
 def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[int]) -> None:
@@ -98,6 +101,32 @@ def dial(
     value = draw(label, options, key=key, **more)
     choices[name] = (value, "" if value == default and not always else _text(value))
     return value
+
+
+def seed(of: str) -> int:
+    """Return the seed of the noise of a lesson, which is stored in the session and the URL.
+
+    It is `DEFAULT_SEED` until the user draws new noise, so that all students of a course see the
+    same numbers.
+    """
+    choices = _chosen(of)
+    url_choices = history.page_state().get("url_choices")
+    if url_choices is not None and url_choices[0] == of:
+        text = url_choices[1].get(SEED, "")
+        is_valid = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_SEED))
+        choices[SEED] = _seed_choice(int(text) if is_valid else DEFAULT_SEED)
+    value: int = choices.setdefault(SEED, _seed_choice(DEFAULT_SEED))[0]
+    return value
+
+
+def renew_seed(of: str) -> None:
+    """Choose a new seed for the noise of a lesson."""
+    _chosen(of)[SEED] = _seed_choice(1 + secrets.randbelow(MAX_SEED))
+
+
+def _seed_choice(value: int) -> tuple[int, str]:
+    """Return a seed and its text in the URL, which is empty for the default."""
+    return value, "" if value == DEFAULT_SEED else str(value)
 
 
 def set_dial(of: str, name: str, value: Any) -> None:

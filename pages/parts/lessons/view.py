@@ -22,15 +22,19 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
     ``after`` is the next lesson of the path; None for the last one.
     """
     is_course = st.session_state.get(COURSE, False)
-    st.header(lesson.title)
-    st.markdown(lesson.words)
-    step = steps(lesson)
-    lesson_picture = None
-    try:
-        lesson_picture = lesson.picture(step)
-    except (EngineError, MemoryError) as error:
-        show_error(error_text(error))
-    if not is_course:
+    if is_course:
+        # The text is beside the picture, so that a class sees both without scrolling.
+        text_column, picture_column = st.columns([3, 7], gap="medium")
+        with text_column:
+            st.header(lesson.title)
+            step = steps(lesson, is_narrow=True)
+            st.markdown(lesson.words)
+        with picture_column:
+            lesson_picture = _picture(lesson, step)
+    else:
+        st.header(lesson.title)
+        st.markdown(lesson.words)
+        lesson_picture = _picture(lesson, steps(lesson))
         with st.expander("Formulas"):
             for formula in lesson.formulas:
                 st.latex(formula.latex)
@@ -45,9 +49,23 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
     return lesson_picture.text if lesson_picture is not None else ""
 
 
-def steps(lesson: Lesson) -> int:
-    """Draw the slider and button that choose the step of the picture; return the step."""
-    left, right = st.columns([3, 1], vertical_alignment="bottom")
+def _picture(lesson: Lesson, step: int) -> LessonPicture | None:
+    """Draw the picture of a lesson at a step; if this fails, draw the error and return None."""
+    try:
+        return lesson.picture(step)
+    except (EngineError, MemoryError) as error:
+        show_error(error_text(error))
+        return None
+
+
+def steps(lesson: Lesson, *, is_narrow: bool = False) -> int:
+    """Draw the slider and button that choose the step of the picture; return the step.
+
+    The button is beside the slider, or below it if the column is narrow.
+    """
+    left = right = st.container()
+    if not is_narrow:
+        left, right = st.columns([3, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
     step: int = url_state.dial(
         left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0

@@ -7,7 +7,7 @@ The script has three purposes:
   instead, unless the change is a choice of the user, such as another lesson. When the user opens
   another page, Streamlit first removes such choices from the address; the script ignores this
   change, because the address of the new page follows at once.
-- Scrolling. A newly opened page is scrolled to its top.
+- Scrolling. A newly opened page or lesson is scrolled to its top.
 - SVG files. A click on the button with key svg_KEY clicks the download button in the toolbar of the
   chart with key chart_KEY.
 
@@ -36,7 +36,9 @@ SCRIPT = """<script>
     const now = new URL(location.href), next = new URL(url ?? "", now);
     const before = choices(now), after = choices(next), same = now.pathname === next.pathname;
     if (same && before && !after) return;
-    if (!same) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
+    const [lesson, opened] = [now, next].map((address) => address.searchParams.get("lesson"));
+    if (!same || (lesson && opened && lesson !== opened))
+      document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
     (same && (!before || before === after) ? replace : push)(data, title, url);
   };
   document.addEventListener("click", (event) => {
@@ -67,8 +69,12 @@ STYLE = b"""<style>
 }
 #root:has(.st-key-for_a_class) :is([data-testid=stSidebar], [data-testid=stHeader],
   [data-testid=stExpandSidebarButton]) {display: none}
-#root:has(.st-key-for_a_class) [data-testid=stMainBlockContainer] {padding: 1.5rem 3rem; max-width: 100%}
-@media (min-width: 900px) {html:has(.st-key-for_a_class) {font-size: 22px !important}}
+#root:has(.st-key-for_a_class) [data-testid=stMainBlockContainer] {padding: 0.75rem 2rem; max-width: 100%}
+@media (min-width: 900px) {
+  html:has(.st-key-for_a_class) {font-size: min(22px, 2.45vh) !important}
+  #root [class*=st-key-course_] [data-testid=stPlotlyChart] {height: calc(100vh - 17rem); min-height: 15rem}
+  #root :is(.st-key-course_pieces, .st-key-course_center) [data-testid=stPlotlyChart] {height: calc(100vh - 21rem)}
+}
 </style>"""
 # Request headers that allow a compressed, cached or partial response. They are removed, because
 # text can only be inserted into a complete, uncompressed response.
