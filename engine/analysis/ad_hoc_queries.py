@@ -94,7 +94,8 @@ def workload_errors(
 def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the numbers of the groups that contain every word of a search text.
 
-    A group contains a word if its number, attribute names or family do; case is ignored.  An empty
+    A group contains a word if its number, attribute names or family do; case is ignored.  If no
+    group does, the word is looked up in the labels of the attributes' values instead.  An empty
     search text returns all groups.
 
     >>> from engine import Attribute
@@ -102,16 +103,34 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     >>> schema = Schema([Attribute.of_size("age", 4), sex])
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
     [0, 2]
+    >>> vote = Schema([Attribute.categorical("vote", ["Green party", "none"]), sex])
+    >>> find_groups(Workload.all_ways(vote, (1,)), "green")
+    [0]
     """
+    numbers = list(range(len(workload.groups)))
     search_words = words.casefold().split()
     if not search_words:
-        return list(range(len(workload.groups)))
-    numbers = []
-    for i, group in enumerate(workload.groups):
-        text = f"{i} {' '.join(group.attributes) or 'total'} {group.family_text}".casefold()
-        if all(word in text for word in search_words):
-            numbers.append(i)
+        return numbers
+    texts = [
+        f"{i} {' '.join(group.attributes) or 'total'} {group.family_text}".casefold()
+        for i, group in enumerate(workload.groups)
+    ]
+    for word in search_words:
+        if any(word in text for text in texts):
+            numbers = [i for i in numbers if word in texts[i]]
+        else:
+            names = _attributes_with_label(workload.schema, word)
+            numbers = [i for i in numbers if names.intersection(workload.groups[i].attributes)]
     return numbers
+
+
+def _attributes_with_label(schema: Schema, word: str) -> set[str]:
+    """Return the names of the attributes of which a label contains a word in lower case."""
+    return {
+        attribute.name
+        for attribute in schema.attributes
+        if any(word in label.casefold() for label in attribute.labels or ())
+    }
 
 
 def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int]:

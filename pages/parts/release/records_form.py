@@ -19,7 +19,7 @@ from engine.records.subprocess_readers import SHEET_ENDINGS, visible_sheets
 from engine.workload import Schema
 from pages.parts.jobs import private_tempdir, record_sources
 from pages.parts.release import file_access
-from pages.parts.shell import history, python_script
+from pages.parts.shell import buttons, demo_records, history, python_script
 from pages.parts.shell.error_text import error_text, escape_markdown, show_errors
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     rows : maximum rows per person.
     person : person ID column of the schema; if None and ``rows`` > 1, the form asks for a column.
     """
+    _demo_file()
     tables: tuple[str, ...] = ()
     with show_errors():
         tables = named_sources()
@@ -252,6 +253,25 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         )
     _rows_are()
     return source_of_form(rows, person)
+
+
+def _demo_file() -> None:
+    """Propose the records of a demo, if the schema of the session is that of the demo."""
+    schema = history.current().schema
+    file = None if schema is None else demo_records.file_of(schema)
+    if file is None or st.session_state.get("records_path") == str(file):
+        return
+    buttons.button(
+        f"Use the demo's {pluralize(demo_records.row_count(file), 'record')} ({file.name})",
+        _use_demo_file,
+        file,
+        key="use_demo_records",
+        help="Public or simulated records, to try a release with a new ledger.",
+    )
+
+
+def _use_demo_file(file: Path) -> None:
+    st.session_state.update(records_how=FILE, records_path=str(file))
 
 
 def source_of_form(rows: int = 1, person: str | None = None) -> Source:

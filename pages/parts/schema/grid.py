@@ -37,7 +37,11 @@ PLACE = "table"  # key of the error of the last edit
 LEVELS = "levels"  # column with the levels of an attribute, which is not edited
 MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
-EMPTY_ROWS = 3  # rows of a new grid
+EMPTY_ROWS = 5  # rows of a new grid
+VALUES_HELP = (
+    "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or by first, last and"
+    " step `0:100:5` · dates `2024-01:2024-12:month` · number of codes `10`"
+)
 MAX_NAMES = 8  # names in a sentence
 FORMAT_COLUMNS = ("decimal", "thousands", "date_format")
 SHOW_FORMATS = "schema_formats"  # key of the switch for `FORMAT_COLUMNS`
@@ -168,7 +172,8 @@ def draw(schema: Schema | None) -> None:
         base,
         num_rows="dynamic",
         hide_index=True,
-        height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 2)),
+        # the header, the rows, the row in which a new row is entered, and space for one more
+        height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 3)),
         column_order=shown,
         column_config=_columns(with_levels=LEVELS in shown),
         key=key,
@@ -177,6 +182,7 @@ def draw(schema: Schema | None) -> None:
         placeholder="",
         alt="Editable attributes of the schema",
     )
+    st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
     names = incomplete_names()
     if schema is not None and names:

@@ -76,9 +76,9 @@ def schema_script(schema: Schema | None) -> Script:
     """
     if schema is None:
         return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
-    demo_name = _demo_name(schema)
-    if demo_name is not None:
-        demo_line = f'schema = Schema.from_json(demo_data.schemas()["{demo_name}"].read_bytes())'
+    name = demo_name(schema)
+    if name is not None:
+        demo_line = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
         return _script(demo_line, engine="Schema", demo_data="")
     lines = [f"    {_attribute(attribute)}," for attribute in schema.attributes]
     n_totals = sum(len(invariant.values) for invariant in schema.invariants)
@@ -249,7 +249,8 @@ def _demos() -> Mapping[str, Schema]:
     return {name: Schema.from_json(path.read_bytes()) for name, path in demo_data.schemas().items()}
 
 
-def _demo_name(schema: Schema) -> str | None:
+def demo_name(schema: Schema) -> str | None:
+    """Return the name of the demo with this schema; None if no demo has it."""
     return next((name for name, demo_schema in _demos().items() if demo_schema == schema), None)
 
 

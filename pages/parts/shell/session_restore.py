@@ -89,6 +89,10 @@ def restore() -> None:
         page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
+        st.session_state["place"] = {key: value for key, value in page.items() if _fits(key, value)}
+        # A duplicated browser tab has the same address. If one of the tabs changes its state, the
+        # new state gets a new name, so that the other tab still restores its own.
+        st.session_state["place_is_shared"] = True
     for name, value in page.items():
         # 0 is a valid number, whereas an empty text or list means that nothing was chosen
         if (value or name in SESSION_NUMBERS) and _fits(name, value):
@@ -109,6 +113,8 @@ def keep() -> None:
     if values == st.session_state.get("place"):
         return
     st.session_state["place"] = values
+    if st.session_state.pop("place_is_shared", False):
+        del st.session_state["place_name"]
     name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
     st.query_params[NAME] = name
     with _LOCK:

@@ -25,11 +25,20 @@ MAX_CUSTOM_CELLS = 1_000
 
 def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
     """Return those groups that the workload does not have, and draw how many it already has."""
-    new = new_groups(history.current().required_workload, groups)
+    workload = history.current().required_workload
+    new = new_groups(workload, groups)
     if groups and not new:
         st.caption("Already in the workload. Raise its weight to make it more accurate.")
     elif len(new) < len(groups):
-        st.caption(f"{len(groups) - len(new):,} of {len(groups):,} tables are already included.")
+        text = f"{len(groups) - len(new):,} of {len(groups):,} tables are already included."
+        attribute_sets = {group.attributes for group in workload.groups}
+        if all(group.attributes in attribute_sets for group in new):
+            text += (
+                f" {pluralize(len(new), 'table')} would be added because the workload has another"
+                f" type of counts for the same attributes, such as"
+                f" {' × '.join(new[0].attributes) or 'the total'}."
+            )
+        st.caption(escape_markdown(text))
     return new
 
 

@@ -33,7 +33,7 @@ PLANE = -1
 # type of counts -> family of numeric attributes
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
 # fields that are reset after an addition, with their initial values
-RESET: dict[str, Any] = {"special": [], "sql_text": ""}
+RESET: dict[str, Any] = {"special": [], "sql_text": "", "group_names": []}
 SAME, EACH, JOINT = "Same for all", "One per attribute", "Joint"
 
 
@@ -75,6 +75,8 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
     ways = left.pills(
         "Attributes per table", choices, selection_mode="multi", default=default_ways, key="ways"
     )
+    if "ways_ask" not in st.session_state:
+        st.session_state["ways_ask"] = _query_kind_of_workload()
     query_kind = right.radio(
         "Type of counts", list(NUMERIC_FAMILIES), key="ways_ask", horizontal=True
     )
@@ -105,6 +107,18 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
 def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
     queries = Workload(schema, tuple(groups)).queries
     return f"Add {pluralize(len(groups), 'table')}, {pluralize(queries, 'query', 'queries')}"
+
+
+def _query_kind_of_workload() -> str:
+    """Return the type of counts that the workload has for numeric attributes, or "Tables"."""
+    workload = history.current().required_workload
+    for group in workload.groups:
+        families = group.family if isinstance(group.family, Mapping) else {}
+        for name, family in families.items():
+            if workload.schema[name].kind == "numeric":
+                kinds = [kind for kind, one in NUMERIC_FAMILIES.items() if one == family]
+                return kinds[0] if kinds else "Tables"
+    return "Tables"
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
@@ -150,6 +164,7 @@ def one_set(schema: Schema) -> tuple[Group, ...]:
     )
     with show_errors():
         if not names:
+            st.caption("Choose attributes, or add the total number of records.")
             total = Workload(schema).add((), "total").groups
             return add_button(total, lambda _: "Add the total count", key="add_total")
         addition = Workload(schema).add(tuple(names), _family(schema, names))

@@ -135,7 +135,10 @@ def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
         return numbers, numbers
     left, right = st.columns([3, 1])
     search = left.text_input(
-        "Find tables", key="find", placeholder="age range", help="Attributes, types, numbers."
+        "Find tables",
+        key="find",
+        placeholder="age range",
+        help="Attributes, types, numbers of tables, or labels of values.",
     )
     matches = analysis.find_groups(workload, search) if search.strip() else numbers
     pages = analysis.page_of(matches, 1, PAGE_SIZE)[1]

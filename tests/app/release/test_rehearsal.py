@@ -9,7 +9,7 @@ import pytest
 
 from pages.parts.jobs import tasks
 from pages.parts.release import download_view
-from tests.app.release.sessions import answers_on_page
+from tests.app.release.sessions import FILE, SURVEY, answers_on_page
 from tests.app.session import Session, open_demo, wait
 
 
@@ -19,6 +19,17 @@ def test_release_page_starts_with_rehearsal_of_plan() -> None:
     assert any(box.key == "ledger_path" for box in session.app.text_input)
     session.app.session_state["history"] = open_demo("survey", (1,)).app.session_state["history"]
     assert "No rehearsal" in session.go("preview").go("release").text()
+
+
+def test_file_step_proposes_records_of_demo() -> None:
+    session = open_demo("survey", (1,), page="release", step=FILE)
+    session.press("use_demo_records")
+    assert session.app.session_state["records_path"] == SURVEY
+    assert not any(b.key == "use_demo_records" for b in session.app.button)
+    wait(session.press("check_records"))
+    assert "944" in session.text()
+    session = open_demo("cps", (1,), page="release", step=FILE)
+    assert not any(b.key == "use_demo_records" for b in session.app.button)
 
 
 def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,3 +184,17 @@ def test_settings_hold_paths_and_are_private(
     for content in ("", "[]", "{", "[" * 100_000):
         file.write_text(content)
         assert "Privacy budget" in reload_page(session).metrics()
+
+
+def test_duplicated_tab_does_not_change_what_other_tab_restores(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=1.0))
+    first = open_release(ledger, dataset="survey")
+    second = Session(**first.app.query_params).go("release")
+    assert second.app.query_params["at"] == first.app.query_params["at"]
+    second.set(dataset="other")
+    assert second.app.query_params["at"] != first.app.query_params["at"]
+    assert reload_page(first).app.session_state["dataset"] == "survey"
+    assert reload_page(second).app.session_state["dataset"] == "other"

@@ -30,10 +30,13 @@ def test_groups_of_all_families_are_added() -> None:
     session.set(group_names=["age"], group_how="Same for all", same="width", same_width=3).press(
         "add_group"
     )
-    session.set(group_how="Joint", joint="random", joint_p=0.4, joint_count=11).press("add_group")
-    session.set(joint="custom", joint_text="age >= 10\nage < 4 or age >= 11").press("add_group")
+    joint = {"group_names": ["age"], "group_how": "Joint"}
+    session.set(**joint, joint="random", joint_p=0.4, joint_count=11).press("add_group")
+    text = "age >= 10\nage < 4 or age >= 11"
+    session.set(**joint, joint="custom", joint_text=text).press("add_group")
     # last, because each run of the page forecasts the workload, and this family is slow
-    session.set(group_names=["age", "income"], joint="affine").press("add_group")
+    joint["group_names"] = ["age", "income"]
+    session.set(**joint, joint="affine").press("add_group")
     workload = session.studio.workload
     expected = ["total", "range × circular", "width", "random", "custom", "affine"]
     assert [g.family_text for g in workload.groups[3:]] == expected
@@ -42,6 +45,25 @@ def test_groups_of_all_families_are_added() -> None:
     assert {g.weight for g in session.studio.workload.groups} == {4.0}
     assert session.press("remove").studio.workload.groups == ()
     assert session.press("undo").studio.workload.groups[8].weight == 4.0
+
+
+def test_addition_clears_chosen_attributes() -> None:
+    session = open_workload(add_how="One table").set(group_names=["age"]).press("add_group")
+    assert session.app.multiselect(key="group_names").value == []
+    assert "add the total number of records" in session.text()
+    session.press("add_total")
+    assert [group.attributes for group in session.studio.workload.groups] == [("age",), ()]
+
+
+def test_form_names_tables_with_another_type_of_counts() -> None:
+    workload = Workload.all_ways(SURVEY, (1, 2))
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
+    # the form begins with the type of counts of the workload
+    assert session.app.session_state["ways_ask"] == "Cumulative tables"
+    assert "Already in the workload" in session.text()
+    session.set(ways_ask="Tables")
+    assert "21 of 55 tables are already included." in session.text()
+    assert "another type of counts for the same attributes, such as age" in session.text()
 
 
 def test_edits_of_the_grid_set_weights_and_remove() -> None:
