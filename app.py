@@ -1,8 +1,8 @@
 """Entry point of the app: `streamlit run app.py`.
 
-Streamlit imports this file once as the module `app`, to serve the object `app` behind the access
-check, and runs it as `__main__` in every session.  Worker processes import it under a third name,
-for which neither branch below is executed.
+Streamlit imports this file once under the module name `app` and serves the ASGI application `app`
+that the file then defines.  For every session it runs the file as `__main__`.  Worker processes
+import it under a third name, and then it only defines `main`.
 """
 
 

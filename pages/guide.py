@@ -23,7 +23,7 @@ TEXTS = {
 
 
 def draw(text: str) -> None:
-    """Draw a guide; code has no syntax colours, because some are too pale to read."""
+    """Draw a guide. Code is drawn without syntax colours, because some are too pale to read."""
     for number, part in enumerate(FENCED.split(text)):
         if number % 2:
             st.code(part, language=None, wrap_lines=True)

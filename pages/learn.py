@@ -32,7 +32,7 @@ if not is_course:
     page_layout.header(
         page_layout.page("Learn"), "Ten short lessons on the theory behind this app.", TUTORIAL
     )
-# the style sheet in `browser_history` enlarges the type of a page with this key
+# The style sheet in `browser_history` enlarges the text of a page that has a container of this key.
 place = st.container(key="for_a_class" if is_course else None)
 chosen, path, course = place.columns([3, 2, 2], vertical_alignment="bottom")
 minutes = path.selectbox(

@@ -25,7 +25,7 @@ TUTORIAL = (
 
 
 def use_person(person: str, rows: str) -> None:
-    """Use the person ID column and the maximum rows per person."""
+    """Apply the two fields of `person_form` to the schema; the arguments are the fields' keys."""
     form, schema = st.session_state, history.current().required_workload.schema
     with deferred_errors("unit"):
         history.choose_schema(
@@ -62,7 +62,7 @@ def person_form(schema: Schema) -> None:
 
 
 def size_text(schema: Schema) -> str:
-    """Return the number of attributes and cells, and the largest attribute, as one sentence."""
+    """Return the number of attributes, the number of cells and the largest attribute as text."""
     largest = max(schema.attributes, key=lambda attribute: attribute.size)
     return (
         f"{texts.pluralize(len(schema), 'attribute')}, {texts.pluralize(schema.size, 'cell')} in"
@@ -72,7 +72,11 @@ def size_text(schema: Schema) -> str:
 
 
 def advanced_form(schema: Schema | None) -> None:
-    """Draw what few schemas need: code lists, constraints, drafts, formats of text files."""
+    """Draw the settings that few schemas need.
+
+    They are code lists, impossible combinations, published totals, a data dictionary, a public
+    table, and number and date formats of text files.
+    """
     code_list_form.draw(schema)
     if schema is not None:
         constraints_form.rules(schema)
@@ -98,7 +102,7 @@ show_deferred_error("start")
 with st.expander(
     "Advanced: code list, impossible combinations, published totals, dictionary",
     key="schema_advanced",
-    on_change="rerun",  # the fold stays open when the elements above it change
+    on_change="rerun",  # so that the expander stays open when elements above it appear or go
 ):
     advanced_form(request.schema)
 reason = ""

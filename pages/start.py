@@ -22,11 +22,11 @@ WORDS = (
     "**Budget**: how much the counts may reveal about a person.  \n\n"
     "Until you release, no records are read and no budget is spent."
 )
-DEMO_WAYS = (1, 2)  # attributes per table of a demo
-LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list, such as sex by age by state
+DEMO_WAYS = (1, 2)  # numbers of attributes per table in a demo
+LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list
 EXAMPLE, EXAMPLE_ATTRIBUTE = "survey", "tv_news_days"  # public records
 EXAMPLE_HEIGHT = 300  # pixels
-# small enough that the intervals are visible next to counts of hundreds
+# A small budget, so that the intervals are wide enough to be seen next to counts of hundreds.
 EXAMPLE_BUDGET = Budget(pcost=0.01)
 
 
@@ -39,7 +39,11 @@ def example() -> Measurement:
 
 
 def demo_families(schema: Schema) -> dict[str, str | Levels]:
-    """Return the families of a demo with a code list: its levels and single values; or none."""
+    """Return the query family of each attribute of a demo; empty for a demo without a code list.
+
+    An attribute with a code list gets counts at all levels and of single codes; every other
+    attribute gets counts of single values.
+    """
     if not any(attribute.hierarchies for attribute in schema.attributes):
         return {}
     return {
@@ -54,14 +58,14 @@ def demo_families(schema: Schema) -> dict[str, str | Levels]:
 
 @st.cache_resource(show_spinner=False)
 def demo_workload(name: str) -> Workload:
-    """Return the tables that a demo opens."""
+    """Return the workload of a demo."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     families = demo_families(schema)
     return Workload.all_ways(schema, LEVEL_WAYS if families else DEMO_WAYS, families or "auto")
 
 
 def try_demo() -> None:
-    """Open the chosen demo with all its tables of one and two attributes."""
+    """Replace the project of the session by the chosen demo."""
     grid.clear()
     history.change(
         workload=demo_workload(st.session_state.start_demo),
@@ -94,13 +98,13 @@ def demo() -> None:
 
 
 def page_button(label: str, *, key: str) -> bool:
-    """Draw a wide button; return whether it was clicked."""
+    """Draw a wide button, highlighted while there is no project; return whether it was clicked."""
     is_first = history.current().workload is None
     return st.button(label, key=key, type="primary" if is_first else "secondary", width="stretch")
 
 
 def project(request: history.RequestState) -> None:
-    """Draw the present project, with buttons to continue and to save it."""
+    """Draw a summary of the project, with buttons to continue and to save it."""
     has_tables = bool(request.required_workload.groups)
     target = page_layout.page("Preview" if has_tables else "Workload")
     with st.container(border=True, horizontal=True, vertical_alignment="center"):

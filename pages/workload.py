@@ -29,7 +29,7 @@ FORMS = {
 
 
 def require_schema() -> None:
-    """Draw the ways to a schema, and stop the page."""
+    """Draw buttons to the pages on which a schema can be chosen, and end the page."""
     st.info("No schema yet. Describe your columns on Schema, or open a file on Start.", icon="📋")
     with st.container(horizontal=True):
         for title in ("Schema", "Start"):

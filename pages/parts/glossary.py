@@ -6,33 +6,35 @@ from pages.parts.shell.budgets import APPROX, MU, PCOST, PURE, RHO, UNITS
 
 TERMS = {
     "Attribute": "A column of the records with a known list of values, such as sex or age in years.",
-    "Bound": "An error that no matrix mechanism of the same cost can be below, whatever it measures.",
-    "Budget": "How much a release may reveal about one person; it is stated in one of several units.",
+    "Bound": "Lower limit of the error of any method that adds noise to sums of counts at this budget.",
+    "Budget": "How much published numbers may reveal about one person. More budget means less noise.",
     "Cell": "One value of an attribute, or one combination of values of several attributes.",
-    "Center": "Weights with sum 1 that divide a query between a table and its smaller tables.",
+    "Center": "Weights of the values of an attribute, with sum 1, by which a total is split over them.",
     "Cumulative table": "Counts of the records up to each value, such as age below 20, 30 and 40.",
     "Epsilon, delta": UNITS[APPROX],
     "Gap": "How much an error exceeds the bound, in percent: the most that could still be improved.",
+    "Dataset": "A name in the ledger for one set of confidential records, which has a total budget.",
     "Interval": "A range that contains the true count in a stated share of releases, usually 95%.",
     "Largest error": "Standard error of the least accurate query, in counts.",
-    "Ledger": "A file that records every budget and everything that was spent of it.",
-    "Look": "The first measurement of a two-stage release, which all options share.",
-    "Mechanism": "A method that decides what is measured and how much noise is added.",
+    "Ledger": "A file with the total budget of every set of records and each amount spent from it.",
+    "Look": "First of two measurements: the noisy numbers that a coarse and a fine analysis share.",
+    "Mechanism": "A method that decides which numbers are measured and how much noise each one gets.",
     "mu": UNITS[MU],
     "pcost": UNITS[PCOST],
     "Pure epsilon": UNITS[PURE],
-    "Query": "A number that is counted from the records, such as the women aged 20 to 29.",
-    "Rehearsal": "A release of simulated or public records: free, and not for publication.",
-    "Release": "One random draw of all noisy answers, paid from the budget of a dataset.",
-    "Remainder": "The second measurement of a two-stage release, which completes the chosen option.",
+    "Query": "A question with a count as its answer, such as the number of women aged 20 to 29.",
+    "Rehearsal": "A test run on simulated or public records. It spends no budget.",
+    "Release": "One run on the confidential records, which draws the noise and spends budget.",
+    "Remainder": "Second of two measurements: what the chosen analysis needs in addition to the look.",
     "rho": UNITS[RHO],
-    "Schema": "The attributes and their values. It is public; records are not read for it.",
-    "Standard error": "Typical size of the noise in an answer, in counts.",
+    "Schema": "The columns of the records and the values that each can have. It is always public.",
+    "Standard error": "Standard deviation of the noise in an answer, in counts.",
     "Strategy": "The numbers that are measured with noise; the answers are computed from them.",
-    "Table": "A set of attributes with its queries.",
+    "Table": "Counts by a set of columns, such as sex by age: one number per combination of values.",
     "Typical error": "Root of the mean squared standard error over all queries (RMSE), in counts.",
     "Unit of privacy": "What the noise hides: one row, or all rows of a person up to a maximum.",
-    "Workload": "All tables to be published, with their weights.",
+    "Weight": "Importance of a table when the budget is shared out: more weight, less noise.",
+    "Workload": "The list of tables that will be published.",
 }
 
 
@@ -40,6 +42,6 @@ def meaning(term: str) -> str:
     """Return the explanation of a term.
 
     >>> meaning("Workload")
-    'All tables to be published, with their weights.'
+    'The list of tables that will be published.'
     """
     return TERMS[term]

@@ -21,17 +21,19 @@ from pages.parts.shell.error_text import (
 )
 
 PLACE = "code_list"  # key of the errors of the buttons
-SERIAL = "code_list_serial"  # session state: number of lists that were added, for the keys
-MESSAGE = "code_list_message"  # key of the page state: what was added last
+# key of the session state: how many code lists were added; it is part of the keys of the fields,
+# so that the fields are empty after an addition
+SERIAL = "code_list_serial"
+MESSAGE = "code_list_message"  # key of the page state: text about the code list added last
 MAX_UPLOAD_MB = 50
-MAX_SHOWN = 3  # codes in a sentence
+MAX_SHOWN = 3  # example codes in a sentence
 NEW = "New column"
 PASTED = "areas"  # name of the levels of a pasted list
 EXAMPLE = "code,label,parent,level\nN,North,,region\n01,Ayle,N,\n02,Borne,N,"
 
 
 def draw(schema: Schema | None) -> None:
-    """Draw the fields, what was read from them, and the code lists of the schema."""
+    """Draw the fields for a new code list, its summary, and the code lists of the schema."""
     st.markdown("**Code list with levels**")
     serial = st.session_state.get(SERIAL, 0)
     names = [] if schema is None else [a.name for a in schema.attributes if a.labels is not None]
@@ -119,7 +121,7 @@ def _code_list(content: str | bytes, name: str, levels: tuple[str, ...]) -> Code
 
 
 def _read_text(code_list: CodeList) -> str:
-    """Return levels, numbers of areas and cells, and the first codes, as sentences."""
+    """Return a summary of a code list: its levels, its number of cells and its first codes."""
     codes = code_list.codes
     examples = ", ".join(codes[:MAX_SHOWN]) + (", …" if len(codes) > MAX_SHOWN else "")
     return (
@@ -142,7 +144,7 @@ def _add(column: str, code_list: CodeList) -> None:
 
 
 def _levels(attribute: Attribute) -> None:
-    """Draw the code lists of an attribute, each with a button that removes its levels."""
+    """Draw one line per code list of an attribute, with a button that removes the levels."""
     for hierarchy in attribute.hierarchies:
         left, right = st.columns([4, 1], vertical_alignment="center")
         left.caption(

@@ -17,7 +17,7 @@ MAX_UPLOAD_MB = 10
 
 
 def use_rules(key: str) -> None:
-    """Put the rules for impossible combinations in the text field into the schema."""
+    """Replace the impossible combinations of the schema by the rules in the text field."""
     with deferred_errors("rules"):
         rules = nonblank_lines(st.session_state[key])
         history.choose_schema(
@@ -43,7 +43,7 @@ def rules(schema: Schema) -> None:
 
 
 def use_text(key: str) -> None:
-    """Put the published totals in the text field into the schema."""
+    """Replace the published totals of the schema by those in the text field."""
     _use(st.session_state[key])
 
 

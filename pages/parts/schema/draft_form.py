@@ -34,27 +34,31 @@ from pages.parts.schema import grid
 from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown
 
-DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
+# keys of the page state: content of a dictionary, column names of records
+DICTIONARY, RECORDS = "dictionary", "columns_of_records"
+AGREED = "draft_agreed"  # key of the checkbox that confirms all lines of a draft
 JSON_ENDINGS = ("json", "jsonl", "ndjson")
 # extensions of text files that may contain a schema, a dictionary or records
 TEXT_TABLES = ("csv", "tsv", "txt", "dat")
-SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
-SOURCE = "draft_source"  # key of the uploader of the last file
-DRAFT, LINE = "drafted_schema", "draft_"
-MISSING = "draft_missing_values"
+SHEETS = "draft_sheets"  # key of the page state: key of the uploader, sheets of its workbook
+SHEET_NAME = "draft_sheet_name"  # key of the choice of a sheet
+SOURCE = "draft_source"  # key of the page state: key of the uploader of the last file
+DRAFT = "drafted_schema"  # key of the page state: schema to be confirmed
+LINE = "draft_"  # prefix of the keys of the checkboxes that confirm one line of a draft
+MISSING = "draft_missing_values"  # key of the field for missing codes
 MAX_SHOWN = 12  # values of an attribute, notes or names
 MAX_UPLOAD_MB = 200
-MAX_HEAD = 2**20  # bytes of a table in which its header is read
-TAKEN = "draft_taken"  # key of the page state: the last file was used
-KEYS = (DICTIONARY, RECORDS, DRAFT)  # keys of the page state that another page needs
+MAX_HEAD = 2**20  # bytes of a table that are read to find its header
+TAKEN = "draft_taken"  # key of the page state: True after a file was read without error
+KEYS = (DICTIONARY, RECORDS, DRAFT)  # keys of the page state that Start passes on to Schema
 
 
 def take(key: str, name: str, content: bytes, *, sheet: str | None = None) -> None:
-    """Use an uploaded file by its contents.
+    """Use an uploaded file according to its content.
 
-    A schema becomes the schema of the session. A data dictionary, or a file with value labels, is
-    stored as a draft for confirmation. Of a file with records, the column names become rows of the
-    grid, and no value is read.
+    - A schema becomes the schema of the session.
+    - A data dictionary, or a file with value labels, is stored as a draft for confirmation.
+    - Of records, only the column names are read; each becomes a row of the grid.
 
     Parameters
     ----------
@@ -84,9 +88,10 @@ def take(key: str, name: str, content: bytes, *, sheet: str | None = None) -> No
 def _take_table(
     cache: dict[str, Any], key: str, name: str, content: bytes, sheet: str | None
 ) -> None:
-    """Use a JSON file, text table or sheet as dictionary, records or schema.
+    """Use a JSON file, text table or sheet: a data dictionary, records or a schema.
 
-    A dictionary and the column names of records are stored in ``cache``, the page state.
+    A dictionary, or the column names of records, are stored in ``cache``, the page state. A schema
+    becomes the schema of the session.
     """
     if name.lower().endswith(SHEET_ENDINGS):
         with _temporary_file(name, content) as path:
@@ -94,7 +99,7 @@ def _take_table(
         cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
-    # empty rows are kept, so that errors name the row of the sheet
+    # Empty rows are retained, so that row numbers in error messages are those of the sheet.
     name, content = as_text(name, content, sheet, empty_rows=True)
     is_table = name.lower().endswith(TEXT_TABLES)
     head = content if len(content) <= MAX_HEAD else content[:MAX_HEAD].rpartition(b"\n")[0]
@@ -127,7 +132,10 @@ def upload() -> None:
 
 
 def use_upload(key: str, place: str) -> None:
-    """Use the file of an uploader, or remove the draft of a removed file."""
+    """Use the file of an uploader; if the user removed the file, remove what was read from it.
+
+    ``place`` is the key under which an error is stored, see `deferred_errors`.
+    """
     file = st.session_state.get(key)
     if file is None:
         remove(key, place)
@@ -177,7 +185,10 @@ def _take_sheet(key: str, place: str) -> None:
 
 
 def _draft_public(path: Path, sheet: str | None = None) -> DraftSchema:
-    """Return the schema drafted from a public table; store its sheets for `sheet_choice`."""
+    """Return the schema drafted from a public table; for a workbook, also store its sheets.
+
+    `sheet_choice` then offers the sheets.
+    """
     if path.name.lower().endswith(SHEET_ENDINGS):
         history.page_state()[SHEETS] = "public_file", visible_sheets(path)
     return draft_of_public(path if sheet is None else SheetFile(path=path, sheet=sheet))
@@ -185,17 +196,18 @@ def _draft_public(path: Path, sheet: str | None = None) -> DraftSchema:
 
 @contextmanager
 def _temporary_file(name: str, content: bytes | memoryview) -> Iterator[Path]:
-    """Write an uploaded file to a temporary folder with its name; delete it at the end."""
+    """Write uploaded content to a temporary file of this name; delete it when the block ends."""
     with tempfile.TemporaryDirectory(prefix="draft_", dir=private_tempdir.folder()) as folder:
-        path = Path(folder) / Path(name).name[-100:]  # file systems limit names
+        path = Path(folder) / Path(name).name[-100:]  # file systems limit the length of names
         path.write_bytes(content)
         yield path
 
 
 def clear(source: str = "") -> dict[str, Any]:
-    """Remove everything that was read from the last file; return the page state.
+    """Remove everything that was read from the last uploaded file; return the page state.
 
-    ``source`` is the key of the uploader of the next file; `remove` acts only on this uploader.
+    ``source`` is the key of the uploader whose file is read next. It is stored, so that `remove`
+    ignores the other uploaders.
     """
     cache: dict[str, Any] = history.page_state()
     for key in (*KEYS, SHEETS, TAKEN):
@@ -211,7 +223,11 @@ def clear(source: str = "") -> dict[str, Any]:
 
 
 def remove(key: str, place: str) -> None:
-    """Remove the draft and the error of the file of an uploader, which the user removed."""
+    """Remove the draft and the error of an uploaded file, after the user removed that file.
+
+    ``key`` is the key of the uploader, ``place`` the key of the error. Nothing happens if the last
+    file came from another uploader.
+    """
     if history.page_state().get(SOURCE) == key:
         with deferred_errors(place):
             clear()
@@ -240,13 +256,18 @@ def _take_public(sheet: str | None = None) -> None:
     if file is None:
         remove("public_file", "start")
         return
-    cache = clear("public_file")  # first: an unreadable file also removes the last draft
+    # The last draft is removed first, so that it is also gone if the file cannot be read.
+    cache = clear("public_file")
     with _temporary_file(file.name, file.getbuffer()) as path, deferred_errors("start"):
         cache[DRAFT] = _draft_public(path, sheet)
 
 
 def draw() -> None:
-    """Draw the next step for an uploaded file that is not a schema."""
+    """Draw what the user has to do next after uploading a file that is not a schema.
+
+    For a workbook: choose the sheet. For a data dictionary or a file with value labels: confirm the
+    drafted attributes. For records: enter the possible values.
+    """
     sheet_choice("start")
     cache = history.page_state()
     if (draft := cache.get(DRAFT)) is not None:
@@ -266,7 +287,10 @@ def draw() -> None:
 
 
 def _confirm_dictionary(content: bytes) -> None:
-    """Draw the schema drafted from a dictionary, and whether records contain labels or codes."""
+    """Draw the attributes drafted from a dictionary for confirmation.
+
+    A dictionary has codes and labels; the user chooses which of them the records contain.
+    """
     with st.container(border=True):
         st.subheader("Draft from your data dictionary")
         hold = st.radio(
@@ -282,7 +306,7 @@ def _confirm_dictionary(content: bytes) -> None:
 
 
 def _show_gaps(draft: DraftSchema) -> None:
-    """Draw the columns without an attribute, with reasons, and the notes of the draft."""
+    """Draw the columns for which no attribute was drafted, with reasons, and notes on the draft."""
     if draft.reasons:
         names = [name or "(no name)" for name in draft.reasons]
         names_text = ", ".join(names[:MAX_SHOWN]) + (", and more" if len(names) > MAX_SHOWN else "")
@@ -302,7 +326,7 @@ def _show_gaps(draft: DraftSchema) -> None:
 
 
 def _confirm(draft: DraftSchema) -> None:
-    """Draw one line per drafted attribute to confirm, and the button that uses these attributes."""
+    """Draw a checkbox per drafted attribute, and the button that uses the checked attributes."""
     st.caption("Check every line: all possible values, and none that only one person has.")
     attributes = []
     confirmed = st.checkbox("I checked all lines", key=AGREED)
@@ -346,9 +370,10 @@ def _discard() -> None:
 
 
 def _use(attributes: tuple[Attribute, ...], names: tuple[str, ...]) -> None:
-    """Use the confirmed attributes as schema.
+    """Make a schema of the confirmed attributes.
 
-    The grid gets a row without values for each of ``names``, the columns without an attribute.
+    ``names`` are the columns for which no attribute was drafted. Each becomes a row of the grid, in
+    which the user can enter values.
     """
     with deferred_errors("start"):
         schema = Schema(attributes).with_missing_values(st.session_state.get(MISSING, ()))

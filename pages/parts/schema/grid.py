@@ -29,10 +29,11 @@ from pages.parts.shell.error_text import (
 )
 
 Row = dict[str, str]
-# session state: rows with a name and no values; rows that the grid shows before its edits; number
-# of the grid, for its key
-INCOMPLETE, BASE, SERIAL = "schema_incomplete", "schema_base", "schema_serial"
-REJECTED = "schema_rejected"  # version of the request, and the rows with an invalid edit
+# Keys of the session state:
+INCOMPLETE = "schema_incomplete"  # rows that have a name but no values
+BASE = "schema_base"  # rows of the grid before its edits
+SERIAL = "schema_serial"  # counter in the widget key of the grid; a new value discards all edits
+REJECTED = "schema_rejected"  # after an invalid edit: version of the request, rows of the grid
 PLACE = "table"  # key of the error of the last edit
 LEVELS = "levels"  # column with the levels of an attribute, which is not edited
 MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
@@ -58,8 +59,9 @@ def edited_rows(base: Sequence[Row], edits: Mapping[str, Any]) -> list[Row]:
 
     Parameters
     ----------
-    edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}],
-        "deleted_rows" [row number].
+    base : rows before the edits.
+    edits : state of the data editor: "edited_rows" maps row numbers to {column: value},
+        "added_rows" is a list of {column: value}, and "deleted_rows" is a list of row numbers.
     """
     rows = [dict(row) for row in base]
     for number, changes in edits.get("edited_rows", {}).items():
@@ -71,9 +73,10 @@ def edited_rows(base: Sequence[Row], edits: Mapping[str, Any]) -> list[Row]:
 
 
 def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema | None, list[Row]]:
-    """Return the schema with the attributes of the complete rows, and the incomplete rows.
+    """Return the schema that the rows of the grid describe, and the rows that lack values.
 
-    The result is (None, incomplete rows) if ``schema`` is None and no row has values.
+    Other properties than attributes, such as the person ID column, are those of ``schema``. The
+    returned schema is None if ``schema`` is None and no row has values.
 
     Raises
     ------
@@ -129,7 +132,7 @@ def redraw() -> None:
 
 
 def clear() -> None:
-    """Remove the incomplete rows, because another schema is opened."""
+    """Draw a new grid without incomplete rows; called before another schema is opened."""
     st.session_state[INCOMPLETE] = []
     redraw()
 
@@ -139,7 +142,10 @@ def _empty_row(name: str = "") -> Row:
 
 
 def _use_edits(key: str) -> None:
-    """Apply the edits of the grid; an invalid edit changes nothing but stays in the grid."""
+    """Apply the edits of the grid to the schema.
+
+    After an invalid edit the schema is unchanged, and the grid keeps the edit for correction.
+    """
     schema = history.current().schema
     rows = edited_rows(st.session_state[BASE], st.session_state[key])
     st.session_state[REJECTED] = history.version(), rows
@@ -152,7 +158,7 @@ def _use_edits(key: str) -> None:
 
 
 def draw(schema: Schema | None) -> None:
-    """Draw the grid, the error of the last edit, and which columns the schema still lacks."""
+    """Draw the grid, the error of the last edit, and the names of columns without values."""
     state = st.session_state
     key = f"schema_grid_{history.version()}_{state.get(SERIAL, 0)}"
     if key not in state or state.get(BASE) is None:
@@ -196,9 +202,10 @@ def draw(schema: Schema | None) -> None:
 
 
 def _rejected_rows() -> list[Row]:
-    """Return the rows with an invalid edit, when their page is opened again; else no rows.
+    """Return the rows of the grid with the last invalid edit; empty if the last edit was valid.
 
-    If the schema was changed in another way, they are dropped together with their error.
+    If the request has changed since the invalid edit, for example by undo, the edit and its error
+    message are discarded, and the result is also empty.
     """
     version, rows = st.session_state.get(REJECTED, (None, []))
     if version == history.version():
@@ -220,7 +227,7 @@ def _base_rows(schema: Schema | None) -> list[Row]:
 
 
 def _levels_text(attribute: Attribute) -> str:
-    """Return the levels of an attribute with their numbers of areas, such as "state (51)"."""
+    """Return the levels of an attribute, each with its number of areas: "region (4), state (51)"."""
     levels = [level for hierarchy in attribute.hierarchies for level in hierarchy.levels]
     return ", ".join(f"{level.name} ({level.areas:,})" for level in levels)
 
@@ -230,7 +237,7 @@ def _has_formats(rows: Sequence[Row]) -> bool:
 
 
 def _columns(*, with_levels: bool) -> dict[str, Any]:
-    """Return the settings of the columns of the grid, narrower ones beside the column of levels."""
+    """Return the settings of the grid columns; ``with_levels`` makes room for the levels column."""
     text, choice, flag = (
         st.column_config.TextColumn,
         st.column_config.SelectboxColumn,

@@ -46,7 +46,7 @@ def read_project(content: bytes, present: RequestState) -> RequestState | None:
 
 
 def _use_file() -> None:
-    """Open the uploaded file, and store which page shows it."""
+    """Open the uploaded file, and store the title of the page that shows its content."""
     file = st.session_state.get(KEY)
     if file is None or not file.name.lower().endswith(".json"):
         draft_form.use_upload(KEY, PLACE)
@@ -63,10 +63,14 @@ def _use_file() -> None:
 
 
 def draw() -> str:
-    """Draw the uploader; return the title of the page that shows an opened file, or an empty text.
+    """Draw the uploader for files of this app, data dictionaries and records.
 
-    The files are projects, plans, workloads and schemas of this app, data dictionaries, and
-    records, of which only the column names are read.
+    Of records, only the column names are read.
+
+    Returns
+    -------
+    The title of the page that shows the file which was just opened, or an empty text if no file
+    was opened.
     """
     st.file_uploader(
         "Open a file",
@@ -89,7 +93,10 @@ def draw() -> str:
 
 
 def save(request: RequestState) -> None:
-    """Draw the downloads of a request: project, schema, workload, and the plan once computed."""
+    """Draw buttons that download a request as project, schema, workload and plan.
+
+    The button for the plan is disabled until the plan has been computed.
+    """
     workload = request.required_workload
     plan = plan_cache.cached_plan(request.key)
     for label, name, mime, content in (
