@@ -996,7 +996,12 @@ class VarianceBuilder:
         if key not in self._arrays:
             marks = []
             for _, chunk in part.family.chunks(part.sizes):
-                norm = np.linalg.norm(residual_rows(chunk, part.sizes, inside, centers), axis=1)
+                if len(part.sizes) == len(inside) == 1:
+                    # the norm in the cosine basis, which is slow to compute for a wide attribute
+                    components = chunk - chunk.mean(axis=1, keepdims=True)
+                else:
+                    components = residual_rows(chunk, part.sizes, inside, centers)
+                norm = np.linalg.norm(components, axis=1)
                 marks.append(norm > 1e-9 * np.linalg.norm(chunk, axis=1))
             self._arrays[key] = np.concatenate(marks).astype(float)
         return self._arrays[key]
