@@ -87,7 +87,8 @@ def open_release(
 
 def choose_records(page: Client, records: str) -> Client:
     """Choose the records, and open the step of the confirmation."""
-    page.set("step", string_value="2. File").set("records_path", string_value=records)
+    page.set("step", string_value="2. File").set("records_how", string_value="File on the server")
+    page.set("records_path", string_value=records)
     return page.set("step", string_value=CONFIRM)
 
 
@@ -202,7 +203,9 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     page.set("coarse_snr", double_value=20.0)  # far above one record, far below 20,000 records
     page.set("coarse_step", string_value="3. Rehearse")
     page.set("coarse_rows", int_value=1).press("coarse_rehearse").until("The rule says stop")
-    page.set("coarse_step", string_value="4. File").set("records_path", string_value="small.csv")
+    page.set("coarse_step", string_value="4. File")
+    page.set("records_how", string_value="File on the server")
+    page.set("records_path", string_value="small.csv")
     page.set("coarse_step", string_value="5. Who pays")
     page.set("ledger_path", string_value=str(book.path))
     page.set("dataset", string_value="canary-third").set("coarse_step", string_value="6. Look")

@@ -64,7 +64,7 @@ def test_rehearsal_files_are_removed_with_session(tmp_path: Path) -> None:
         page.set("rehearsal_view", string_value="Published tables").press("rehearsal_publish")
         page.until("All tables sum to")
         outputs = private_files(tmp_path / "t")
-        assert sorted(one.suffix for one in outputs) == ["", ".csv", ".parquet", ".xlsx", ".zip"]
+        assert sorted(one.suffix for one in outputs) == ["", ".csv", ".parquet", ".xlsx", ".zip", ".zip"]
         assert {stat.S_IMODE(one.stat().st_mode) for one in outputs} == {0o600}
         place = page.file("rehearsal_published_zip")
         assert fetch(server, place, server.cookie) == (200, b"PK")
@@ -113,7 +113,8 @@ def released(tmp_path: Path, server: RunningServer) -> tuple[Client, Ledger]:
     book = Ledger.create(tmp_path / "canary-office.ledger")
     book.add_dataset("canary-dataset", total=Budget(pcost=2.5))
     page = open_client(server, "release", QUERY, cookie=f"{server.cookie}; workbench-browser=mine")
-    page.set("step", string_value="2. File").set("records_path", string_value=SURVEY)
+    page.set("step", string_value="2. File").set("records_how", string_value="File on the server")
+    page.set("records_path", string_value=SURVEY)
     page.set("step", string_value="3. Who pays").set("ledger_path", string_value=str(book.path))
     page.set("dataset", string_value="canary-dataset").set("step", string_value="4. Confirm")
     page.set("confirmation", string_value="canary-dataset")
