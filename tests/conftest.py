@@ -11,9 +11,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 from engine._workers import FORK_ENVIRONMENT
 from tests import requirements
+
+try:
+    import fcntl
+except ImportError:  # a system without POSIX locks
+    fcntl = None
 
 # pytest rewrites assertions, so that a failure shows the compared values, also in helper modules
 HELPER_PACKAGES = {
@@ -115,6 +121,33 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
         # some test modules draw noise when they are imported
         seed_noise(collector.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
+    """Do not search test modules without doctests for doctests, because this takes time."""
+    collectors = yield
+    if b">>>" in file_path.read_bytes():
+        return collectors
+    return [c for c in collectors if not isinstance(c, DoctestModule)]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """In a fresh clone, let one worker collect first, so that the others read its bytecode.
+
+    Otherwise all workers compile the same modules at the same time.
+    """
+    if not (os.environ.get("CI") and hasattr(session.config, "workerinput") and fcntl):
+        return (yield)
+    with open(__file__, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # wait for the first worker, and collect beside the other workers that waited
+            fcntl.flock(file, fcntl.LOCK_SH)
+            fcntl.flock(file, fcntl.LOCK_UN)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
