@@ -336,19 +336,22 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _budget_texts(first: Plan, second: Plan) -> list[str]:
+def _budget_texts(first: Plan, second: Plan) -> tuple[str, str]:
     """Return the budgets of two plans as text, rounded unless different budgets became equal."""
     names, amounts = [], []
     for budget in (first.budget, second.budget):
-        is_pure = budget.pure_epsilon is not None
-        names.append("pure epsilon" if is_pure else "pcost")
-        amounts.append(budget.pure_epsilon if is_pure else budget.pcost)
-    texts = [f"{name} {cost(amount)}" for name, amount in zip(names, amounts, strict=True)]
-    if texts[0] == texts[1] and amounts[0] != amounts[1]:
-        return [
+        if budget.pure_epsilon is None:
+            names.append("pcost")
+            amounts.append(budget.pcost)
+        else:
+            names.append("pure epsilon")
+            amounts.append(budget.pure_epsilon)
+    one, other = (f"{name} {cost(amount)}" for name, amount in zip(names, amounts, strict=True))
+    if one == other and amounts[0] != amounts[1]:
+        one, other = (
             f"{name} {shortest_text(amount)}" for name, amount in zip(names, amounts, strict=True)
-        ]
-    return texts
+        )
+    return one, other
 
 
 def _option_text(options: Mapping[str, Any], name: str) -> str:

@@ -55,7 +55,7 @@ def _schema(args: argparse.Namespace) -> Reply:
     assert schema is not None
     with new_file(args.out, **target) as partial:
         partial.write_text(schema.to_json(), encoding="utf-8")
-    levels = [
+    levels: list[dict[str, Any]] = [
         {
             "attribute": attribute.name,
             "hierarchy": hierarchy.name,

@@ -510,12 +510,13 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
 
 def _separated(weights: Array) -> list[Array] | None:
     """Return vectors whose outer product is ``weights``, up to rounding errors; None without them."""
-    peak = [int(i) for i in np.unravel_index(int(weights.argmax()), weights.shape)]
-    vectors = [
-        weights[(*peak[:axis], slice(None), *peak[axis + 1 :])] for axis in range(weights.ndim)
+    peak = tuple(int(i) for i in np.unravel_index(int(weights.argmax()), weights.shape))
+    indices: list[tuple[int | slice, ...]] = [
+        (*peak[:axis], slice(None), *peak[axis + 1 :]) for axis in range(weights.ndim)
     ]
+    vectors = [weights[index] for index in indices]
     # every vector has the entry at the peak, but the product has it once
-    vectors = [vectors[0], *(v / weights[tuple(peak)] for v in vectors[1:])]
+    vectors = [vectors[0], *(v / weights[peak] for v in vectors[1:])]
     is_product = np.allclose(_outer_product(vectors), weights, rtol=SEPARATION_TOLERANCE, atol=0.0)
     return vectors if is_product else None
 

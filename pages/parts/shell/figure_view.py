@@ -102,7 +102,7 @@ def chart(
     *,
     key: str,
     config: Mapping[str, Any] | None = None,
-    height: int | Literal["content"] = "content",
+    height: int | Literal["content", "stretch"] = "content",
 ) -> Callable[..., Any]:
     """Return a function that draws the figure; it accepts further arguments of `st.plotly_chart`.
 
@@ -135,7 +135,7 @@ def picture(
     config: dict[str, Any] | None = None,
     on_select: Callable[[], None] | None = None,
     selects: Literal["box", "points"] = "box",
-    height: int | Literal["content"] = "content",
+    height: int | Literal["content", "stretch"] = "content",
     show_title: bool = True,
 ) -> None:
     """Draw a figure with its title, note and an expander with data table and downloads.
