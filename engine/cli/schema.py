@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from engine._format import pluralize
 from engine.cli.arguments import file_bytes, schema_of
