@@ -23,7 +23,7 @@ from engine._format import (
     percent_rounded_up,
     pluralize,
 )
-from engine.analysis.ad_hoc_queries import table_names
+from engine.analysis import table_names
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import ErrorDistribution
 from engine.analysis.plan_comparison import check_same_queries, ratios
