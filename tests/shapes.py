@@ -162,7 +162,7 @@ def custom_matrix():
 
 
 def contrasts_only():
-    """Queries that contain neither the total nor a single attribute."""
+    """Queries with coefficients that sum to 0 along every attribute, so only the pair is measured."""
     return Workload(numeric(3, 2)).add(
         ("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])}
     )

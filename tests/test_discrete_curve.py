@@ -20,7 +20,7 @@ from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
 SCALES = sorted({max(1, round(1.25**i)) for i in range(37)})
-# in scales; values further out have probability 1e-32
+# Noise is summed up to this number of scales; larger noise has a probability of 1e-32.
 REACH = 12
 
 
@@ -113,14 +113,15 @@ def test_theorem_holds_for_discrete_mechanism(scale: int, shifts: tuple[int, ...
     assert np.all(exact_delta(scale, shifts, EPSILONS) <= bounds(scale, shifts))
 
 
-# in the last case, with shifts 2 and 7, even a hundredth of the constants gives a valid bound
+# The last case, with shifts 2 and 7, is left out: a hundredth of the constants suffices for it.
 @pytest.mark.parametrize(("scale", "shifts"), CASES[:-1])
 def test_theorem_with_hundredth_of_constants_fails(scale: int, shifts: tuple[int, ...]) -> None:
     assert np.any(exact_delta(scale, shifts, EPSILONS) > bounds(scale, shifts, wrong=100.0))
 
 
 def test_each_of_two_bounds_is_used() -> None:
-    # at a fine scale: the additive one near epsilon 0, the multiplicative one where delta is tiny
+    # On a fine grid the additive bound is smaller near epsilon 0, the multiplicative bound where
+    # delta is tiny.
     load, step = 2.0**-40, 2.0**-60
     assert discrete_log_delta(0.0, 1.0, load, step) < math.log(0.383)
     variation = load / 24
@@ -190,7 +191,7 @@ def test_requested_epsilon_is_never_exceeded_in_print(epsilon: float, delta: flo
     budget = Budget.approx(epsilon, delta)
     text = budget.numbers(delta).split("epsilon ")[1].split()[0]
     assert float(text) == epsilon
-    # and the budget is used up
+    # The budget is not smaller than requested, either.
     assert budget.epsilon(delta) >= epsilon * (1 - 1e-9)
 
 

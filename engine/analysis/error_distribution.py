@@ -281,7 +281,7 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
         sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
-        # In `variance_counts` every variance has the number of queries that have it.
+        # `variance_counts` contains variances, and for each the number of queries that have it.
         if sample is not None and _distinct_count(footprints[variance], variance) > len(sample[0]):
             # The largest variance is added, so that the maximum is exact.
             sampled = np.append(variance.at(tuple(sample)), variance.largest())

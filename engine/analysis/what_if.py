@@ -169,7 +169,7 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRe
     if request.options.get("centers") == "tuned":
         raise NotApplicable("The centers are tuned already. Choose another change.")
     options = dict(request.options) | {"centers": "tuned"}
-    # Raises an error if the other options are incompatible.
+    # The constructor raises an error if tuned centers do not fit the other options.
     mechanism(**options)
     text = "Centers tuned to this workload."
     return ChangedRequest(request=replace(request, options=options), group=group, text=text)

@@ -319,7 +319,7 @@ def _range_map(
 
 SIDE = 80  # largest number of rows and of columns of a strategy heat map; 80 x 80 need 35 kB
 SQUARE_HEIGHT_PX = 520
-HEATMAP_TICKS = 6  # the figures have half the width of the page
+HEATMAP_TICKS = 6  # few, because two of these figures are side by side
 
 
 def block_names(plan: Plan) -> dict[Space, str]:

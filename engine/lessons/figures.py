@@ -123,7 +123,7 @@ def handout_html(
 
 
 PANELS_PER_ROW = 3
-DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white in the middle
+DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # plotly color scale for values from -1 to 1, with white at 0
 DARK_BELOW = -0.1  # cells below this value are dark on the color scale Cividis from -1 to 1
 
 

@@ -69,7 +69,8 @@ class Session:
             self._app.session_state[key] = value
         self._began = True
         self.run(self.app.switch_page(f"pages/{page}.py"))
-        self.app._page_hash = ""  # a button that opens another page would return here
+        # AppTest would otherwise open this page again after a button has opened another page.
+        self.app._page_hash = ""
         return self
 
     def press(self, name: str) -> Session:

@@ -96,7 +96,7 @@ def test_keep_mapping_limits_only_listed_groups() -> None:
 
 
 def test_keep_bound_is_below_stricter_plan() -> None:
-    """A plan with stricter limits is feasible here, so its error is above the bound."""
+    """A plan with stricter limits also obeys the wider limits, so its error is above their bound."""
     wide, narrow = (build_plan(pairs(), centers="tuned", keep=share) for share in (0.02, 0.01))
     assert np.array_equal(wide.split.centers["a"], narrow.split.centers["a"])
     assert wide.certificate.lower_bound <= narrow.weighted_rmse

@@ -143,9 +143,10 @@ def test_wff_circle_is_within_published_variance() -> None:
     )
     odd = windows - 0.5
     spectrum = np.abs(np.fft.fft(odd[:, 0]))
-    # each window is half of the total plus an odd part; the variance of the odd part at pcost 1
+    # Each window is half of the total plus an odd part.  This is the variance of the odd part at
+    # pcost 1.
     odd_variance = (spectrum.sum() / (2 * m)) ** 2
-    # with the optimal division of the budget between both parts
+    # the error with the optimal division of the budget between total and odd part
     published = (0.5 + math.sqrt(odd_variance)) ** 2
     result = plan(
         Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle"

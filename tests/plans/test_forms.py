@@ -93,7 +93,7 @@ def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None
 
 @functools.cache
 def planned(*options: tuple[str, str]) -> Plan:
-    """Return a plan with cached variances, for all budgets."""
+    """Return a plan at pcost 1 with cached variances, from which plans at other budgets are built."""
     workload = (
         mixed_workload()
         if options

@@ -20,7 +20,7 @@ from tests.plans.goals import GOALS, ONE, SLACK, cached_plan, value_of
 
 
 def weights_of(emphasis, workload):
-    """Return the weight of every query of an emphasis."""
+    """Return one array per group with the weights that an `Emphasis` gives to its queries."""
     out = []
     for group, kind in zip(workload.groups, emphasis.class_of_group, strict=True):
         if kind < 0:

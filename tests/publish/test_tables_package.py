@@ -64,7 +64,7 @@ def published_errors(mechanism, workload, **options):
 
 @functools.cache
 def package_bytes(errors, most_weights):
-    """Content of a package; the limit on weights is part of the cache key."""
+    """Return the bytes of a package; ``most_weights`` only distinguishes entries of the cache."""
     with tempfile.TemporaryDirectory() as folder:
         return write_tables(
             errors, Path(folder) / "tables.zip", rule=QualityRule(least_count=3.0)
@@ -111,7 +111,7 @@ def test_sum_of_two_cells_includes_covariance(tmp_path):
         one.flat[0] = 1.0
         cells = errors.published.measurement.plan.variance_of(names, one)
         n_correlated += query.size > 1 and abs(variance / (2 * cells) - 1) > 0.01
-    assert n_correlated >= 3  # the sum of the variances would be wrong
+    assert n_correlated >= 3  # for these tables the sum of the variances would be wrong
 
 
 def test_crosstabs_contain_the_published_counts(tmp_path):

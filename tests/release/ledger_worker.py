@@ -29,7 +29,7 @@ from tests.waiting import CEILING, until
 FORK = multiprocessing.get_context("fork")
 DATASETS = tuple(f"set {i}" for i in range(8))
 COSTS = (0.3, 0.07, 0.01)
-ATTEMPTS = 60  # they cost 7.6, and the total of a dataset is 1
+ATTEMPTS = 60  # together they cost 7.6, more than the total of a dataset, which is 1
 PHASES = ("reading", "spending", "spent, before the draw", "drawn, saving", "committing a row")
 READING, SPENDING, SPENT, DRAWN, COMMITTING = range(len(PHASES))
 KILLS_PER_LEDGER = 40

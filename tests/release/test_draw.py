@@ -160,7 +160,8 @@ def test_measure_holds_answers_of_one_block(
         count(answers)
         return estimate(block, answers)
 
-    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)  # it calls `estimate`, too
+    # The check of blocks calls `estimate` as well, so it is left out.
+    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)
     monkeypatch.setattr(measuring, "draw", draw_counted)
     monkeypatch.setattr(measuring, "estimate", estimate_counted)
     book = Ledger.create(tmp_path / "book")

@@ -17,12 +17,12 @@ from engine.release.measurement import strategy_answers
 from engine.workload import Attribute, Custom, Schema, Workload
 
 REACH = 2**63 - 1
-SCALES = 40  # largest noise in scales; Laplace noise exceeds 40 scales once in 10^17 draws
+SCALES = 40  # largest noise, in noise scales; Laplace noise is larger once in 10^17 draws
 SCHEMA = Schema([Attribute.of_size("age", 4), Attribute.of_size("hours", 3)])
 
 
 def exact_answers(block, table: np.ndarray) -> list[Fraction]:
-    """B x divided by the grid, in exact arithmetic on the strategy's floats."""
+    """Return B x divided by the grid, in exact arithmetic, for strategy rows B and a table x."""
     cells = {i: int(v) for i, v in enumerate(table.ravel()) if v}
     sums = []
     for row in np.ndindex(*(len(s.rows) for _, s in block.factors)):

@@ -46,7 +46,7 @@ PICKLES = {
     "to_pickle",
     "allow_pickle",
 }
-# imports in the packages that handle private values
+# Maps a module that handles private values to the watched names that it may import.
 ALLOWED = {
     "ledger/hash_chain.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
     "ledger/signing.py": {"secrets"},  # a new key, from the operating system

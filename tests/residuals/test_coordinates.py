@@ -81,13 +81,13 @@ def dense(sizes, centers, complements):
 
 
 def vectors(*lengths):
-    """One random row of each length."""
+    """Return one random vector per length, as an array of shape (1, length)."""
     rng = np.random.default_rng(8)
     return [rng.standard_normal((1, n)) for n in lengths]
 
 
 def dot_test(forward, back, n, m):
-    """<A x, y> = <x, A^T y>, for ``forward`` from n to m numbers and ``back`` from m to n."""
+    """Check that ``back`` (from m to n numbers) is the transpose of ``forward`` (from n to m)."""
     x, y = vectors(n, m)
     assert forward(x).shape == (1, m)
     assert back(y).shape == (1, n)

@@ -26,9 +26,10 @@ def subsets(names):
 
 
 def space_matrix(schema, space, centers=None):
-    """Map from query rows on the full domain to residual rows of one space, by its definition.
+    """Return the matrix that maps query rows on the full domain to residual rows of one space.
 
-    Shape (N, residual coordinates): the cosine basis on attributes of the space, centers on others.
+    It has the shape (N, residual coordinates) and is a Kronecker product: of the cosine basis for
+    attributes of the space, and of the center for all other attributes.
     """
     out = np.ones((1, 1))
     for name in schema.names:

@@ -123,6 +123,7 @@ def test_promise_with_invariants_is_subspace_privacy() -> None:
         "Subspace differential privacy: the exact totals on region"
     )
     assert "rho 0.5" in schema.meaning(budget)
-    # the total reveals membership to a person with all other rows; the row itself stays private
+    # Whoever has all other rows learns from the exact total whether a person is in the records; only
+    # the values of the person are protected.
     assert "at most 84.2%" in schema.promise(budget)
     assert "whether you are in the records" not in schema.promise(budget)
