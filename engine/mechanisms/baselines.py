@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import threads_for
 from engine._validation import check_choice
 from engine.bounds.lower_bounds import full_domain_problem
@@ -33,6 +34,7 @@ from engine.residuals import Axes, Options, Space, Strategy
 from engine.residuals.decomposition import has_identity_gram
 from engine.residuals.marginals import identity_strategy
 from engine.residuals.strategy import joint_sensitivity
+from engine.residuals.strategy_search import STRATEGY_TIME_RATIO
 from engine.workload import Part, Workload, subsets
 
 # Largest number of matrix entries (queries times cells) of one query family in a group.
@@ -198,13 +200,18 @@ class Optimum(ExplicitMechanism):
         cells = check_dense(workload, attributes, "The global optimum")
         sizes = workload.schema.sizes(attributes)
         with threads_for(cells):
+            started, deadline = planning_time(), limits.deadline()
             problem = full_domain_problem(workload)
             if bases:
                 mass = bases[0]
                 if len(mass) != problem.variables:
                     raise ValueError("the stored cell weights do not fit the workload")
             else:
-                options = Options(gap=self.gap, deadline=limits.deadline())
+                # the strategy is computed after the search, which gets at least half of the time
+                now = planning_time()
+                reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
+                reserve = max(reserve, 0.0)
+                options = Options(gap=self.gap, deadline=deadline - reserve)
                 steps = [0]
 
                 def watch(gap: float) -> None:

@@ -851,6 +851,10 @@ def best_of(
     for operator in operators:
         if tell is not None:
             tell(operator)
+        # a search of OPT_plus takes at least one sweep for every cluster
+        if operator == "OPT_plus" and strategies and planning_time() > deadline:
+            refused[operator] = "The time limit ended the search before this operator."
+            continue
         try:
             strategies[operator] = OPERATORS[operator](builder, solver)
         except (NotApplicable, LimitExceeded) as refusal:
