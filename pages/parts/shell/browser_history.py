@@ -51,7 +51,8 @@ SCRIPT = """<script>
 </script>""".replace("OURS", json.dumps(permalink.OURS)).encode()
 # The title of a page is at the height of Streamlit's toolbar, on a phone below it. The toolbar is
 # transparent, and clicks between its buttons reach the page below. The selector #root gives these
-# rules precedence over those of Streamlit.
+# rules precedence over those of Streamlit. The tint of a chosen pill is removed, because its text has too
+# little contrast on the tint in the dark theme.
 STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
@@ -59,6 +60,7 @@ STYLE = b"""<style>
 #root [data-testid=stHeader] {background: none}
 #root :is([data-testid=stHeader], [data-testid=stToolbar]) {pointer-events: none}
 #root [data-testid=stHeader] button {pointer-events: auto}
+#root button[data-variant=pills][aria-pressed=true] {background: none}
 #root [data-testid=stSidebarHeader] {height: 2.5rem}
 #root [data-testid=stSidebarNav] {margin-top: 0}
 @media (min-width: 768px) {
