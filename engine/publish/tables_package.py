@@ -81,7 +81,7 @@ from engine.postprocess import QualityRule
 from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
-from engine.publish.release_package import in_one_step, write_measurements
+from engine.publish.package_files import in_one_step, write_measurements
 from engine.publish.report import REHEARSAL_MARK, escape_texts
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of

@@ -29,23 +29,20 @@ from engine.ledger.signing import good_signature
 from engine.mechanisms import load_plan
 from engine.plans.blocks import ROUNDING_FACTOR
 from engine.postprocess import QualityRule, publish, uncertainty
-from engine.publish.release_package import (
-    CERTIFICATE,
+from engine.publish.package_files import (
     MAX_CERTIFICATE,
     MAX_PLAN,
     MAX_SMALL,
     NAMES,
     PUBLISHED,
     README,
-    SIGNATURE,
     PackageFiles,
-    certificate,
     max_bytes_of,
     open_answers,
     package_files,
     read_measurements,
-    readme,
 )
+from engine.publish.release_package import CERTIFICATE, SIGNATURE, certificate, readme
 from engine.publish.report import REHEARSAL_MARK, answer_batches
 from engine.publish.tables_package import (
     HOW,

@@ -25,7 +25,7 @@ from engine.errors import LimitExceeded, PlanError
 from engine.plans import replace_one
 from engine.plans.objectives import WeightedRows
 from engine.plans.replace_one import Distances, worst_pair
-from engine.publish.release_package import read_measurements, write_measurements
+from engine.publish.package_files import read_measurements, write_measurements
 from engine.release.noisy_answers import _on_grid
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import decompose

@@ -16,8 +16,8 @@ from engine.bounds.lower_bounds import independent_bound
 from engine.errors import LimitExceeded, PlanError
 from engine.plans.reconstruction import SpaceAnswers
 from engine.plans.replace_one import worst_pair
-from engine.publish import release_package
-from engine.publish.release_package import read_measurements, write_measurements
+from engine.publish import package_files
+from engine.publish.package_files import read_measurements, write_measurements
 from engine.release import measurement
 from engine.release.measurement import apply_group, estimate, strategy_answers
 from engine.release.noisy_answers import _on_grid
@@ -500,7 +500,7 @@ def test_package_with_matrix_of_wide_marginal_is_read(tmp_path, monkeypatch):
     records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
     release = measure(plan_of(workload, "querysmasher"), records, rehearsal=True, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(release_package, "rows_symbol", lambda _: None)
+        patch.setattr(package_files, "rows_symbol", lambda _: None)
         paths = write_measurements(release, tmp_path)
     words = {"dataset": "", "key": "", "utc": ""}
     again = read_measurements(release.plan, *paths, rehearsal=True, **words)

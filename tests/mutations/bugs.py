@@ -783,8 +783,8 @@ BUGS = (
     Bug(
         name="changed package files accepted",
         file="engine/publish/verify.py",
-        old="if files.digest(name, limits[name]) != digests[name]",
-        new="if not files.digest(name, limits[name])",
+        old=" and files.digest(name, limits[name]) != digests[name]",
+        new=" and not files.digest(name, limits[name])",
         tests=(
             "tests/publish/test_package.py::test_verify_signed_package_detects_every_changed_file",
         ),

@@ -16,8 +16,9 @@ import engine.release.measure
 from engine.common_mechanism import stepwise
 from engine.ledger import Ledger, verify_ledger
 from engine.mechanisms import load_plan
-from engine.publish.release_package import NAMES as FILES
-from engine.publish.release_package import read_measurements, write_measurements, write_package
+from engine.publish.package_files import NAMES as FILES
+from engine.publish.package_files import read_measurements, write_measurements
+from engine.publish.release_package import write_package
 from engine.publish.verify import verify_package
 from engine.release import Measurement
 from engine.residuals import dual_solver as solvers

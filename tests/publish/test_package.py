@@ -29,7 +29,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.postprocess import QualityRule, publish, uncertainty
 from engine.privacy import Budget
-from engine.publish import release_package
+from engine.publish import package_files
 from engine.publish import release_package as package
 from engine.publish.release_package import write_package
 from engine.publish.verify import verify_package
@@ -195,9 +195,9 @@ def test_verify_package_accepts_all_arrays_of_plan(tmp_path, monkeypatch) -> Non
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert len(archive.namelist()) <= 10
         arrays = np.load(io.BytesIO(archive.read("measurements.npz")))
-    assert 10 < len(arrays.files) <= release_package.max_arrays_of(wide)
-    limited = functools.partial(release_package.open_zip, max_members=10)
-    monkeypatch.setattr(release_package, "open_zip", limited)
+    assert 10 < len(arrays.files) <= package_files.max_arrays_of(wide)
+    limited = functools.partial(package_files.open_zip, max_members=10)
+    monkeypatch.setattr(package_files, "open_zip", limited)
     assert verify_package(tmp_path / "a.zip") == ()
 
 

@@ -14,7 +14,8 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.publish.release_package import _label_bytes, _text_bytes, write_package
+from engine.publish.package_files import _label_bytes, _text_bytes
+from engine.publish.release_package import write_package
 from engine.publish.tables_package import write_tables
 from engine.publish.verify import verify_package
 from engine.release.ingest import check_records

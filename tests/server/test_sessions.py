@@ -64,7 +64,14 @@ def test_rehearsal_files_are_removed_with_session(tmp_path: Path) -> None:
         page.set("rehearsal_view", string_value="Published tables").press("rehearsal_publish")
         page.until("All tables sum to")
         outputs = private_files(tmp_path / "t")
-        assert sorted(one.suffix for one in outputs) == ["", ".csv", ".parquet", ".xlsx", ".zip", ".zip"]
+        assert sorted(one.suffix for one in outputs) == [
+            "",
+            ".csv",
+            ".parquet",
+            ".xlsx",
+            ".zip",
+            ".zip",
+        ]
         assert {stat.S_IMODE(one.stat().st_mode) for one in outputs} == {0o600}
         place = page.file("rehearsal_published_zip")
         assert fetch(server, place, server.cookie) == (200, b"PK")
