@@ -229,8 +229,8 @@ def format_number(value: float) -> str:
 def percent_rounded_up(share: float, decimals: int = 1) -> str:
     """Return a share as a percentage, rounded up and at least 0.
 
-    Sentences and labels with a gap to a lower bound use this function, so that they never state less
-    than the gap.  Cells of tables are rounded to the nearest hundredth of a percent instead.
+    Sentences and labels with a gap to a lower bound use this function, so that they never state
+    less than the gap.  Cells of tables are rounded to the nearest hundredth of a percent instead.
 
     >>> percent_rounded_up(0.0312), percent_rounded_up(0.03), percent_rounded_up(0.00012, 2)
     ('3.2%', '3.0%', '0.02%')

@@ -175,8 +175,9 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     Only the record at the end of the file is read, which states the length of the directory.
     """
     size = file.seek(0, os.SEEK_END)
-    # The record has 22 bytes, followed by a comment of at most 65,535 bytes.  In a file of the format
-    # ZIP64, a locator of 20 bytes precedes it and states the position of a second record of 56 bytes.
+    # The record has 22 bytes, followed by a comment of at most 65,535 bytes.  In a file of the
+    # format ZIP64, a locator of 20 bytes precedes it and states the position of a second record of
+    # 56 bytes.
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
     at = tail.rfind(END_OF_DIRECTORY)

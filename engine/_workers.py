@@ -2,8 +2,9 @@
 
 The pools of the standard library import the caller's script again in every process, which runs it a
 second time unless its main part is guarded.  Here a server process starts without that script.  It
-imports the engine once and forks one process per call, which takes milliseconds.  The caller and the
-server share one connection: when the caller closes it or ends, the server and its calls end as well.
+imports the engine once and forks one process per call, which takes milliseconds.  The caller and
+the server share one connection: when the caller closes it or ends, the server and its calls end as
+well.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class _ForkServer:
         self.connection = Client(address, authkey=key) if address else None
 
     def receive(self, request: Any = None) -> Any:
-        """Send ``request`` unless it is None; return the next message, or None if the server ended."""
+        """Send ``request`` unless it is None; return the next message, or None if the server
+        ended."""
         if self.connection is None:
             return None
         with suppress(EOFError, OSError):
@@ -209,7 +211,8 @@ def _serve() -> None:
 def _run_calls(
     calls: Mapping[str, Call], at_once: int, seconds: float, caller: Connection
 ) -> dict[str, Any]:
-    """Run the calls of one request, at most ``at_once`` at a time, and return their results by label.
+    """Run the calls of one request, at most ``at_once`` at a time, and return their results by
+    label.
 
     While calls run, messages of the type `_Progress` are sent to the caller.
     """
@@ -285,7 +288,8 @@ def _ending(code: int | None) -> str:
 
 
 def _run_call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run one call in a forked process, and send its result, or `Failed` if it raised an exception."""
+    """Run one call in a forked process, and send its result, or `Failed` if it raised an
+    exception."""
     try:
         result = function(*arguments)
     except Exception as error:

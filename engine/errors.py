@@ -1,7 +1,8 @@
 """Exceptions of the engine.
 
 A message states what is wrong, what is allowed and what to do.  A message about records may contain
-column names, public labels and the count of refused rows, but never a value that was read from them.
+column names, public labels and the count of refused rows, but never a value that was read from
+them.
 
     EngineError
     |-- SchemaError        the schema, or a file that describes it, is not usable   (also ValueError)

@@ -417,7 +417,8 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
 
 
 def expected_wait_text(table: pd.DataFrame) -> str:
-    """Return sentences with the longest expected planning time and the number of refused mechanisms.
+    """Return sentences with the longest expected planning time and the number of refused
+    mechanisms.
 
     ``table`` is the result of `expected_costs`.
 

@@ -344,7 +344,8 @@ def _all_variances(
 
 
 def is_exact(workload: Workload) -> bool:
-    """Return whether a workload has at most `MAX_UNSAMPLED_QUERIES` queries, so none are sampled."""
+    """Return whether a workload has at most `MAX_UNSAMPLED_QUERIES` queries, so none are
+    sampled."""
     return workload.queries <= MAX_UNSAMPLED_QUERIES
 
 

@@ -202,7 +202,8 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        """Return the smallest ratio of error to target that the share of queries does not exceed."""
+        """Return the smallest ratio of error to target that the share of queries does not
+        exceed."""
         # One target for all groups only scales the distribution of errors, which is cached.
         if isinstance(limits, float):
             target = limits
@@ -449,7 +450,8 @@ def certificate_text(plan: Plan) -> str:
 
 
 def gap_text(plan: Plan) -> str:
-    """Return the gap of a plan to the lower bound of its certificate as a percentage, rounded up."""
+    """Return the gap of a plan to the lower bound of its certificate as a percentage, rounded
+    up."""
     gap = plan.certificate.gap
     return percent_rounded_up(gap, 2) if gap >= 1e-4 else "less than 0.01%"
 

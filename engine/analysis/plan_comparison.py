@@ -458,7 +458,8 @@ def _group_row(
 
 
 def _match_key(group: Group) -> str:
-    """Return a text that two groups share if and only if they are equal except for their weights."""
+    """Return a text that two groups share if and only if they are equal except for their
+    weights."""
     content = {k: v for k, v in group.to_dict().items() if k != "weight"}
     return json.dumps(content, sort_keys=True)
 

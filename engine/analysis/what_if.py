@@ -199,7 +199,8 @@ CHANGES: tuple[Change, ...] = (
 
 
 def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
-    """Return the reason why ``factor`` adjacent cells of an attribute cannot be merged; "" if they can.
+    """Return the reason why ``factor`` adjacent cells of an attribute cannot be merged; "" if they
+    can.
 
     >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))  # doctest: +NORMALIZE_WHITESPACE
     'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema,
@@ -408,7 +409,8 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
 
 
 def query_count_text(before: Plan, after: Plan) -> str:
-    """Return a sentence that compares the numbers of queries of the plans before and after a change."""
+    """Return a sentence that compares the numbers of queries of the plans before and after a
+    change."""
     queries_before, queries_after = before.workload.queries, after.workload.queries
     return (
         f"Both answer {pluralize(queries_before, 'query', 'queries')}."
@@ -454,7 +456,8 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:
-    """Return the RMSE over all queries of several groups; ``errors`` are rows of `Plan.by_group`."""
+    """Return the RMSE over all queries of several groups; ``errors`` are rows of
+    `Plan.by_group`."""
     return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
@@ -523,7 +526,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         return estimate.seconds <= seconds and estimate.memory <= memory
 
     # If all groups are within the limits without tuning, tuning exceeds them, so it is included in
-    # the forecasts.  Otherwise it is left out: a forecast with tuning is not monotone in the groups.
+    # the forecasts.  Otherwise it is left out: a forecast with tuning is not monotone in the
+    # groups.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
@@ -592,7 +596,8 @@ REMEDIES: tuple[Change, ...] = (
 
 
 def _covers(other: Group, group: Group) -> bool:
-    """Return whether the measurements for one group determine all queries on another group's attributes.
+    """Return whether the measurements for one group determine all queries on another group's
+    attributes.
 
     True is a guarantee; False is returned if the group's families are not known to determine them.
     """

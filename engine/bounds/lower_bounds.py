@@ -150,8 +150,8 @@ class _Norm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T, and the shares of the cells in it.
 
-        ``weights`` has one array per axis, shape (n_i,); the weight of a cell is their product.  The
-        share of a cell is proportional to its weight times its privacy cost under the optimal
+        ``weights`` has one array per axis, shape (n_i,); the weight of a cell is their product.
+        The share of a cell is proportional to its weight times its privacy cost under the optimal
         strategy.  Shares are returned summed along all other axes: one array per axis, shape (n_i,)
         with sum 1; or all 0 if the norm is 0.
         """
@@ -216,8 +216,8 @@ class _LevelNorm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T and shares of the cells, as `_Norm.at`.
 
-        The shares returned are the weights, so that the search does not change them.  The bound is 0
-        if the weight of an area is below the minimum of `LevelProblem.root_bound`.
+        The shares returned are the weights, so that the search does not change them.  The bound is
+        0 if the weight of an area is below the minimum of `LevelProblem.root_bound`.
         """
         (mass,) = weights
         total = float(mass.sum())
@@ -234,8 +234,8 @@ def independent_bound(parts: Decomposition) -> float:
 
     The bound holds for all plans that measure the residual spaces independently.
     """
-    # Attributes are equivalent, and get the same role, if they have equal sizes and centers and occur
-    # on the same axes of the same subworkloads.
+    # Attributes are equivalent, and get the same role, if they have equal sizes and centers and
+    # occur on the same axes of the same subworkloads.
     usage: dict[str, list[tuple[int, int]]] = {}
     for space, (k, _) in parts.spaces.items():
         for axis, name in enumerate(space):
@@ -305,8 +305,8 @@ def _step(
                 ]
             values.append(value)
             costs.append(costs_by_role)
-        # the squared norms of the terms are added up: all terms are answered by one strategy, and its
-        # error is at least the sum of their lower bounds
+        # the squared norms of the terms are added up: all terms are answered by one strategy, and
+        # its error is at least the sum of their lower bounds
         squared = math.fsum(values)
         terms_of_blocks.append(
             (scale * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
@@ -383,11 +383,11 @@ HIGHER_LEVEL_STEPS = 20
 # the coupling of the constant to other functions counts as 0 if its norm is below this share of the
 # trace of the Gram
 NEGLIGIBLE_COUPLING = 1e-12
-# starting weights of attributes with interval queries and at least this number of cells are computed
-# without matrices, which takes a hundredth of the time
+# starting weights of attributes with interval queries and at least this number of cells are
+# computed without matrices, which takes a hundredth of the time
 MIN_LINEAR_CELLS = 250
-# Square roots of weights are raised to at least this share of the largest root, because functions are
-# divided by them.
+# Square roots of weights are raised to at least this share of the largest root, because functions
+# are divided by them.
 MIN_ROOT_RATIO = 1e-5
 # mapping from roles of attributes to the square roots of the weights of their cells, shape (n,)
 Roots = Mapping[Role, Array]
@@ -411,7 +411,8 @@ class Model:
         ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
-        """Return the object that computes the nuclear norm of a link, with k functions per attribute.
+        """Return the object that computes the nuclear norm of a link, with k functions per
+        attribute.
 
         If the link is invariant under permutations of its attributes, a class is used that exploits
         this with smaller matrices.
@@ -422,8 +423,8 @@ class Model:
         }
         terms = symmetric_terms(self.linked_queries, link)
         if terms is None:
-            # `SymmetricProducts` leaves out parts on several attributes, so `Excitations` is used if
-            # there are such parts and more than one function
+            # `SymmetricProducts` leaves out parts on several attributes, so `Excitations` is used
+            # if there are such parts and more than one function
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
             orders = product_orders(self.linked_queries, link) if few_functions else None
@@ -467,7 +468,8 @@ class Model:
 
 
 class FunctionCounts:
-    """Chooses how many functions represent the queries on an attribute, for matrices of limited order.
+    """Chooses how many functions represent the queries on an attribute, for matrices of limited
+    order.
 
     ``linked_queries`` is the workload, reduced to its free attributes.
     """
@@ -502,8 +504,8 @@ class FunctionCounts:
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # With k functions, products on two attributes give matrices with k^2 rows.  Other queries
-            # on pairs give one row per query for any number of functions.
+            # With k functions, products on two attributes give matrices with k^2 rows.  Other
+            # queries on pairs give one row per query for any number of functions.
             has_products = any(len(keys) == 2 for keys in terms.pair)
             return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1
@@ -528,8 +530,8 @@ def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
     out = {}
     for role, root in s.items():
         H = gram(linked_queries, role) * root[:, None] * root
-        # The first function is the constant; multiplied by s it is s itself.  The second function is
-        # the component of H s that is orthogonal to s.
+        # The first function is the constant; multiplied by s it is s itself.  The second function
+        # is the component of H s that is orthogonal to s.
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
         first = (
@@ -573,9 +575,9 @@ def starting_roots(
     """Yield the starting points of the search for weights of cells.
 
     A starting point maps roles to square roots of weights, shape (n,).  The first has uniform
-    weights.  Each of the others belongs to one of the `TOTAL_WEIGHTS` c and has the weights that are
-    optimal for the queries on a single attribute and its total with weight c.  A search for these
-    weights that is not over at the deadline yields its best weights.
+    weights.  Each of the others belongs to one of the `TOTAL_WEIGHTS` c and has the weights that
+    are optimal for the queries on a single attribute and its total with weight c.  A search for
+    these weights that is not over at the deadline yields its best weights.
     """
     uniform = {role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}
     yield uniform
@@ -636,8 +638,8 @@ def normalize_roots(s: Array) -> Array:
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
     """Maximise the nuclear norm by L-BFGS over the square roots of weights of cells.
 
-    Returns the largest norm and its roots.  The search starts at the roots ``s``.  The functions that
-    represent the queries stay those that `functions` returns for ``s``.
+    Returns the largest norm and its roots.  The search starts at the roots ``s``.  The functions
+    that represent the queries stay those that `functions` returns for ``s``.
     """
     import scipy.optimize
 
@@ -701,8 +703,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
             break
     if not steps:
         return best[0]
-    # More functions per attribute raise the bound more than further search steps with few functions,
-    # so that the stages with larger matrices get most of the time.
+    # More functions per attribute raise the bound more than further search steps with few
+    # functions, so that the stages with larger matrices get most of the time.
     now = planning_time()
     best = max(
         best,
@@ -859,9 +861,10 @@ def domain_gram(workload: Workload) -> Array:
 
 # default time limit of the search of `global_bound`, in seconds
 SEARCH_LIMIT_S = 20.0
-# Time limit that `best_bound` sets if an attribute has more than MAX_EXACT_CELLS cells, in seconds.  On
-# 1,200 x 4 cells the root of the bound is below that of a search of 20 s by 1e-6 (prefixes, ranges),
-# and below that of 40 s by at most 0.3% (windows, circular ranges and random queries beside prefixes).
+# Time limit that `best_bound` sets if an attribute has more than MAX_EXACT_CELLS cells, in seconds.
+# On 1,200 x 4 cells the root of the bound is below that of a search of 20 s by 1e-6 (prefixes,
+# ranges), and below that of 40 s by at most 0.3% (windows, circular ranges and random queries
+# beside prefixes).
 WIDE_SEARCH_LIMIT_S = 10.0
 # default largest number of steps of the search of `global_bound`
 SEARCH_STEPS = 60
@@ -904,7 +907,8 @@ def global_bound(
 
 
 def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
-    """Return a lower bound on the weighted squared error from the largest coefficient of each query.
+    """Return a lower bound on the weighted squared error from the largest coefficient of each
+    query.
 
     At privacy cost 1 the variance of a query q is at least the square of its largest coefficient,
     because the precision matrix of a strategy has diagonal entries of at most 1.

@@ -5,10 +5,10 @@ Notes
 **Reduction.**  An attribute whose Grams are invariant under cyclic shifts of its cells (marginals,
 circular ranges, totals) has uniform optimal weights, by symmetry.  Then s = mu^(1/2) is an
 eigenvector of all its Grams, so that the sum over its cells is not coupled to the deviations from
-the sum.  So a query splits on such an attribute into two components: its sum over the cells, with the
-factor ``total``, and its deviation, with the factor ``rest``.  The attribute is eliminated: every
-choice of the eliminated attributes whose deviation is taken gives one separate problem (`Link`) on
-the remaining attributes, which are called free.
+the sum.  So a query splits on such an attribute into two components: its sum over the cells, with
+the factor ``total``, and its deviation, with the factor ``rest``.  The attribute is eliminated:
+every choice of the eliminated attributes whose deviation is taken gives one separate problem
+(`Link`) on the remaining attributes, which are called free.
 
 **One attribute.**  The weights of an attribute are represented by a few functions of its cells:
 
@@ -28,9 +28,10 @@ the K of the other attributes is
 
     M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
 
-Its rows and columns are grouped by excitations.  An excitation is the set of the attributes on which
-a function other than the constant s is taken.  Terms with different families on T are stacked, and
-the nuclear norm of a stack is at least the root of the sum of the squared norms of its terms.
+Its rows and columns are grouped by excitations.  An excitation is the set of the attributes on
+which a function other than the constant s is taken.  Terms with different families on T are
+stacked, and the nuclear norm of a stack is at least the root of the sum of the squared norms of its
+terms.
 
 **Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.
 By Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
@@ -64,8 +65,8 @@ from engine.workload import Part, Workload, joint_part
 # Eigenvalues are lowered by this factor times (order + 100) * machine epsilon * largest eigenvalue.
 # Actual rounding errors of sums and of LAPACK correspond to factors of about 1.
 EIGENVALUE_ERROR_FACTOR = 16.0
-# Every bound is multiplied by this factor, which covers the rounding errors of sums and products, and
-# of the orthonormality of functions.
+# Every bound is multiplied by this factor, which covers the rounding errors of sums and products,
+# and of the orthonormality of functions.
 ROUNDING_FACTOR = 1.0 - 1e-7
 # smallest eigenvalue, relative to the largest, that is used for the derivative
 EIGENVALUE_CUTOFF = 1e-11
@@ -80,7 +81,8 @@ def root_trace(
     ----------
     matrix : M, shape (n, n).
     derivative : whether the derivative with respect to M, shape (n, n), is returned as second
-        result; without it, the second result is None (for a matrix of order 1 it is always returned).
+        result; without it, the second result is None (for a matrix of order 1 it is always
+        returned).
     size : upper bound on the spectral norm of the terms of which M is a sum.  It is needed if terms
         were subtracted, because their rounding errors may be larger than those of M.
 
@@ -172,8 +174,8 @@ class Link:
 
     On the attributes of the subset, the deviation of every query from its sum over the cells is
     taken; its factor is part of `LinkedQueries.sums`.  On other eliminated attributes the sum is
-    taken; its factor is part of the weights.  ``terms`` maps products of parts on free attributes to
-    weights.
+    taken; its factor is part of the weights.  ``terms`` maps products of parts on free attributes
+    to weights.
     """
 
     terms: dict[Pieces, float]
@@ -188,8 +190,8 @@ class Link:
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
         """Count the distinct subsets of the attributes of all terms by their domain sizes.
 
-        ``sizes`` maps free attributes to numbers of functions or cells; a key of the result lists the
-        sizes of the attributes of a subset in ascending order.
+        ``sizes`` maps free attributes to numbers of functions or cells; a key of the result lists
+        the sizes of the attributes of a subset in ascending order.
         """
         subsets: set[Space] = set()
         for pieces in self.terms:
@@ -359,7 +361,8 @@ def _roles(
 
 
 class _UniformFactors:
-    """Computes the factors ``total`` and ``rest`` of parts on one attribute with uniform weights."""
+    """Computes the factors ``total`` and ``rest`` of parts on one attribute with uniform
+    weights."""
 
     def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
         self.rows = rows
@@ -393,10 +396,10 @@ def _links(
 ) -> dict[Pieces, dict[Pieces, float]]:
     """Split all groups on their eliminated attributes, and return the weights of what remains.
 
-    On an eliminated attribute a query is split into its sum over the cells (factor ``total``) and its
-    deviation from the sum (factor ``rest``).  A key of the result is a set of eliminated parts whose
-    deviations are taken.  Its value maps products of parts on free attributes to weights, which
-    include the factors ``total`` of all other eliminated parts.
+    On an eliminated attribute a query is split into its sum over the cells (factor ``total``) and
+    its deviation from the sum (factor ``rest``).  A key of the result is a set of eliminated parts
+    whose deviations are taken.  Its value maps products of parts on free attributes to weights,
+    which include the factors ``total`` of all other eliminated parts.
     """
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:
@@ -445,8 +448,8 @@ def _sums(
     return links, sums + [(factor, {number: 1.0}) for number, factor in single_factors.items()]
 
 
-# The derivative of the square root Y divides by sums of two roots of eigenvalues.  Quotients are left
-# out if the sum is below this share of the largest root.
+# The derivative of the square root Y divides by sums of two roots of eigenvalues.  Quotients are
+# left out if the sum is below this share of the largest root.
 ROOT_CUTOFF = 1e-6
 
 
@@ -460,8 +463,8 @@ class FamilyRoot:
     roots, U : eigenvalues and eigenvectors of Y, the square root of D^(1/2) W^T W D^(1/2).
     R, C : R = K^T Y K and C = R^2, shape (k, k).
     t : nuclear norm of Y on the orthogonal complement of K.
-    by_root, by_gram, by_t : accumulated derivatives of the nuclear norm of the workload with respect
-        to R, C and t.
+    by_root, by_gram, by_t : accumulated derivatives of the nuclear norm of the workload with
+        respect to R, C and t.
     """
 
     gram: Array
@@ -478,8 +481,8 @@ class FamilyRoot:
 class Frame:
     """Queries on one attribute, represented by k functions of its cells, for fixed weights.
 
-    `by_s` turns the derivatives of the nuclear norm with respect to the matrices of this object into
-    the derivative with respect to ``s``.
+    `by_s` turns the derivatives of the nuclear norm with respect to the matrices of this object
+    into the derivative with respect to ``s``.
 
     Parameters
     ----------
@@ -545,8 +548,8 @@ class Frame:
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]  # the basis functions of the cells
         out += np.einsum("nk,nk->n", by_K, Psi)
-        # K is the factor Q of a QR decomposition of Psi * s.  With E = Psi ds, dK is E - K X, where X
-        # is upper triangular: the diagonal of K^T E, and above it twice the entries of K^T E.
+        # K is the factor Q of a QR decomposition of Psi * s.  With E = Psi ds, dK is E - K X, where
+        # X is upper triangular: the diagonal of K^T E, and above it twice the entries of K^T E.
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
         out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
@@ -639,7 +642,8 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return for every role the derivative of the nuclear norm with respect to s, shape (n,)."""
+        """Return for every role the derivative of the nuclear norm with respect to s, shape
+        (n,)."""
         for joint in self.joints.values():
             joint.backpropagate()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}
@@ -753,8 +757,8 @@ class Excitations:
     def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
         """Return the structure of M_T.
 
-        ``outside`` lists the attributes of T with the keys of their families; ``terms`` maps products
-        of parts on other attributes to weights.
+        ``outside`` lists the attributes of T with the keys of their families; ``terms`` maps
+        products of parts on other attributes to weights.
         """
         # first row of the block of every excitation (set of attributes)
         offsets: dict[Space, int] = {}
@@ -776,7 +780,8 @@ class Excitations:
         return Dense(outside=outside, order=order, terms=out)
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
+        function."""
         sums = []
         for count, matrices in self.sums:
             norms = [(dense, *self._norm(dense, state)) for dense in matrices]

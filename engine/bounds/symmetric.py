@@ -6,8 +6,8 @@ Notes
 -----
 **Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and
 an antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric
-and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with
-the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
+and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors,
+with the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
 
     sector         times         columns    coefficients, column by column
     trivial        1             1 + U + S  single: root(d), 1; symmetric: root(P), root(d-1), 1
@@ -53,8 +53,8 @@ unit vector w over the attributes, orthogonal to the constant, the columns of th
 so that every M(c) is a combination of sums over values, for any d.  The bound is concave in the
 shares.  The cost of a cell with composition c is <M^(-1/2), M(c)>.  If no cell costs more than the
 norm itself, the bound is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly
-compositions until none costs more than the norm.  Any shares give a valid bound, so that it may leave
-out compositions and end at any time.  Source: our own.
+compositions until none costs more than the norm.  Any shares give a valid bound, so that it may
+leave out compositions and end at any time.  Source: our own.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ from engine.residuals.basis import Role
 
 @dataclass(kw_only=True, eq=False)
 class Terms:
-    """Query weights of a workload on single attributes and pairs that is symmetric in all attributes.
+    """Query weights of a workload on single attributes and pairs that is symmetric in all
+    attributes.
 
     Attributes
     ----------
@@ -233,8 +234,8 @@ class Sector:
     name : name of the block in the module's docstring.
     times : number of occurrences of the block.
     width : number of columns.
-    placed : the slabs whose rows the block stacks.  Each slab comes with tuples (columns of the slab,
-        first column of the block that they fill, coefficient by which they are multiplied).
+    placed : the slabs whose rows the block stacks.  Each slab comes with tuples (columns of the
+        slab, first column of the block that they fill, coefficient by which they are multiplied).
     """
 
     name: str
@@ -281,7 +282,8 @@ class SymmetricPairs:
         self.d, self.role, self.terms, self.k = d, role, terms, k
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
+        function."""
         frame = state.frame(self.role, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
@@ -453,7 +455,8 @@ def _joint(
 
 
 def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
-    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of families."""
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of
+    families."""
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
@@ -612,7 +615,8 @@ class SymmetricProducts:
         self.d, self.role, self.orders = d, role, orders
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate` function."""
+        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
+        function."""
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
         for outside in range(max(self.orders) + 1):  # number of attributes outside K
@@ -770,7 +774,8 @@ class SectorMoments:
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _vectors(self, counts: Array) -> tuple[Array, Array]:
-        """Return the vectors g_a of m compositions, and how many attribute pairs have each value pair.
+        """Return the vectors g_a of m compositions, and how many attribute pairs have each value
+        pair.
 
         Shapes (m, n, r) and (m, n, n).  A pair of attributes with different values is counted half
         at (a, b) and half at (b, a).
@@ -837,8 +842,9 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Sec
     )
 
 
-# Initial compositions (numbers of attributes with each value) are drawn from Dirichlet distributions
-# with these concentrations; their mean is proportional to the weights of the values of an attribute.
+# Initial compositions (numbers of attributes with each value) are drawn from Dirichlet
+# distributions with these concentrations; their mean is proportional to the weights of the values
+# of an attribute.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
@@ -1040,8 +1046,8 @@ def shares_norm(
     """Search for cell weights with a large nuclear norm until a deadline; return the largest norm.
 
     The weight of a cell depends only on its composition: how many attributes have each value.  The
-    result is 0 if the workload changes when its free attributes are permuted, if it has no queries on
-    pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
+    result is 0 if the workload changes when its free attributes are permuted, if it has no queries
+    on pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
 
     Parameters
     ----------

@@ -86,7 +86,8 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
-    """Add the option ``--workload`` to a command, or to ``group``, a group of alternative options."""
+    """Add the option ``--workload`` to a command, or to ``group``, a group of alternative
+    options."""
     help_text = "workload as JSON, or as SQL that counts records"
     help_text += "" if group else "; by default --ways"
     (group or command).add_argument("--workload", type=Path, metavar="FILE", help=help_text)
@@ -330,7 +331,8 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
 
 
 def records_of(args: argparse.Namespace) -> Any:
-    """Return the records that the options of `add_records_options` name, in a form for `measure`."""
+    """Return the records that the options of `add_records_options` name, in a form for
+    `measure`."""
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:
         if is_text:

@@ -141,7 +141,8 @@ class BlockResidual:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2
             weighted_sum = weighted_sum + weights * answers / self.block.noise**2
-        # a coordinate that neither stage measures is set to 0; the plan's queries do not depend on it
+        # a coordinate that neither stage measures is set to 0; the plan's queries do not depend on
+        # it
         mean = np.divide(
             weighted_sum,
             precision,
@@ -346,7 +347,8 @@ def _extended_coordinates(
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with a new noise scale: ``noise``, rounded up to a multiple of a fine grid."""
+    """Return the block with a new noise scale: ``noise``, rounded up to a multiple of a fine
+    grid."""
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
@@ -509,7 +511,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
 
 
 def _separated(weights: Array) -> list[Array] | None:
-    """Return vectors whose outer product is ``weights``, up to rounding errors; None without them."""
+    """Return vectors whose outer product is ``weights``, up to rounding errors; None without
+    them."""
     peak = tuple(int(i) for i in np.unravel_index(int(weights.argmax()), weights.shape))
     indices: list[tuple[int | slice, ...]] = [
         (*peak[:axis], slice(None), *peak[axis + 1 :]) for axis in range(weights.ndim)
@@ -575,8 +578,8 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     """
     best, best_precision = None, 0.0
     for block in blocks:
-        # the margin of 1e-12 ensures that, in spite of rounding, the result is not more precise than
-        # any block
+        # the margin of 1e-12 ensures that, in spite of rounding, the result is not more precise
+        # than any block
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
@@ -599,7 +602,8 @@ def _have_equal_rows(one: Strategy, other: Strategy) -> bool:
 
 
 def _is_in_row_space(part: Strategy, outer: Strategy) -> bool:
-    """Return whether the row space of ``part`` lies in that of ``outer``, in residual coordinates."""
+    """Return whether the row space of ``part`` lies in that of ``outer``, in residual
+    coordinates."""
     if outer.complete:
         return True
     rows = _residual_rows(part)

@@ -224,7 +224,8 @@ class LinearMechanism:
         # rows without a common cell, such as those of a marginal, are orthogonal
         if np.count_nonzero(unit, axis=0).max() <= 1:
             return unit, 1.0
-        # for rows of length 1, small pivots show linear dependence, whatever the units of the queries
+        # for rows of length 1, small pivots show linear dependence, whatever the units of the
+        # queries
         Q, T, _ = scipy.linalg.qr(unit.T, mode="economic", pivoting=True, check_finite=False)
         sizes = np.abs(np.diag(T))
         rank = int(np.count_nonzero(sizes > RANK_TOLERANCE * sizes[0]))
@@ -450,7 +451,8 @@ def round_up(cost: float) -> float:
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
-    """Return ``values`` as a matrix; raise PlanError, with ``name`` in its text, if they are not."""
+    """Return ``values`` as a matrix; raise PlanError, with ``name`` in its text, if they are
+    not."""
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -691,8 +693,8 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
     # the best answers of mechanism i to the queries V have the covariance H_i H_i^T
     H = [V @ M.right_inverse for M in mechanisms]
     while True:
-        # a QR factorization gives T^T T = sum of H_i H_i^T; in the sum itself, small variances would
-        # lose digits
+        # a QR factorization gives T^T T = sum of H_i H_i^T; in the sum itself, small variances
+        # would lose digits
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
         # C_i = T^-T H_i H_i^T T^-1; they add up to the identity, so they are of comparable size
@@ -765,8 +767,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
         product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
         Sigma, bound = (product + product.T) / 2, float(np.trace(product))
         for c in C:
-            # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding the
-            # positive part of C_i - Sigma makes it feasible
+            # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding
+            # the positive part of C_i - Sigma makes it feasible
             Sigma = Sigma + _positive(c - Sigma)
     eigenvalues, P = np.linalg.eigh(Sigma)
     return eigenvalues, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0

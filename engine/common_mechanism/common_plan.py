@@ -191,8 +191,8 @@ class Residual:
     ----------
     schema, max_records : schema of the plan, and largest number of records for which the cost
         includes rounding.
-    blocks : mapping from residual space to the block that remains to be measured.  A space is absent
-        if the look measures it with the full precision of the plan.
+    blocks : mapping from residual space to the block that remains to be measured.  A space is
+        absent if the look measures it with the full precision of the plan.
     block_residuals : mapping from each residual space that the look measures to its
         `BlockResidual`, which combines the answers of both stages.
     spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
@@ -210,8 +210,8 @@ class Residual:
     def pcost(self) -> float:
         """Privacy cost of the second stage alone, as if the look were on other records; rounded up.
 
-        It can exceed `spend`.  In every cell of the domain, the costs of look and residual sum to at
-        most the cost of the plan, but the most expensive cells of the two stages may differ.
+        It can exceed `spend`.  In every cell of the domain, the costs of look and residual sum to
+        at most the cost of the plan, but the most expensive cells of the two stages may differ.
         """
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)
@@ -244,7 +244,8 @@ class CommonPlan:
 
     @property
     def analyses(self) -> tuple[tuple[str, Plan], ...]:
-        """Name and plan of every analysis that can be chosen here or in later choices of a chain."""
+        """Name and plan of every analysis that can be chosen here or in later choices of a
+        chain."""
         direct = tuple(zip(self.names, self.options, strict=True))
         return direct if self.following is None else (*direct[:-1], *self.following.analyses)
 
@@ -260,8 +261,8 @@ class CommonPlan:
     def saved(self) -> float:
         """Pcost of the look divided by the largest pcost of an option.
 
-        It is the share of the budget that is saved by reusing the look for the chosen plan, compared
-        with a separate measurement for the choice.
+        It is the share of the budget that is saved by reusing the look for the chosen plan,
+        compared with a separate measurement for the choice.
         """
         return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 
@@ -347,8 +348,8 @@ class CommonPlan:
         option : position of the option.
         look : mapping from residual space to the coordinates that the first stage (the look)
             estimates, in counts, shape (n_1 - 1, ..., n_k - 1).
-        answers : mapping from residual space to the answers of the second stage, in counts, with one
-            axis per factor of the block.
+        answers : mapping from residual space to the answers of the second stage, in counts, with
+            one axis per factor of the block.
 
         Returns
         -------
@@ -367,7 +368,8 @@ class CommonPlan:
         return coordinates
 
     def to_json(self) -> str:
-        """Return the plans of all options as JSON text, from which `from_json` computes the rest."""
+        """Return the plans of all options as JSON text, from which `from_json` computes the
+        rest."""
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
         data = {
@@ -434,8 +436,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     names : names of the options on screen, by default "option 1", "option 2", ...
 
     Guarantee: for every option, look and residual together have the output distribution of its
-    plan, and their charges sum to the pcost of the plan to the last digit.  The privacy cost of both
-    stages, computed from the blocks with their rounded noise, is at most this sum.
+    plan, and their charges sum to the pcost of the plan to the last digit.  The privacy cost of
+    both stages, computed from the blocks with their rounded noise, is at most this sum.
 
     Raises
     ------
@@ -462,7 +464,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
 def _split_options(
     options: Sequence[Plan], names: tuple[str, ...], min_stretch: float
 ) -> CommonPlan:
-    """Split plans as `coarse_or_fine` does, with all noise multiplied by at least ``min_stretch``."""
+    """Split plans as `coarse_or_fine` does, with all noise multiplied by at least
+    ``min_stretch``."""
     unit = _agreed_unit(options)
     split = joint_split(options, names)
     # the cost of rounding grows with max_records; that of the look must be within the cost of every
@@ -561,11 +564,11 @@ def _split_options(
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
     """Divide plans, ordered from coarse to fine, into a chain of choices with two options each.
 
-    The options of the first choice are the coarsest plan and a closer look; the closer look leads to
-    the second choice, between the second plan and another closer look, and so on.  The last choice
-    is between the last two plans.  Each look is the first stage of its choice, and each closer look
-    is the second stage of one choice and the first stage of the next one.  Every sequence of choices
-    costs as much as the plan at its end costs alone.
+    The options of the first choice are the coarsest plan and a closer look; the closer look leads
+    to the second choice, between the second plan and another closer look, and so on.  The last
+    choice is between the last two plans.  Each look is the first stage of its choice, and each
+    closer look is the second stage of one choice and the first stage of the next one.  Every
+    sequence of choices costs as much as the plan at its end costs alone.
 
     Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
     closer", if a closer look has nothing to measure, or if the rounding of all stages costs too
@@ -589,8 +592,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next choice."
             " Give the plan another name."
         )
-    # two stages of a choice cost at most what a plan costs, but the rounding of three or more stages
-    # can cost slightly more, and then more noise is needed
+    # two stages of a choice cost at most what a plan costs, but the rounding of three or more
+    # stages can cost slightly more, and then more noise is needed
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         chain = _chain(options, names, stretch)
@@ -647,7 +650,8 @@ def _largest_relative_cost(chain: CommonPlan) -> float:
                 [*released, residual.blocks], residual.max_records, option.joint
             )
             relative_costs.append(option.budget.of_person(joint_cost) / option_cost(option))
-        # on the way to the next choice, the residual of the last option (the closer look) is measured
+        # on the way to the next choice, the residual of the last option (the closer look) is
+        # measured
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
     return max(relative_costs)
@@ -691,14 +695,15 @@ def _residual_blocks(
 ) -> dict[Space, Block]:
     """Return the blocks that remain to be measured for an option, by residual space.
 
-    If the look measures a space, its block is that in ``block_residuals``, or the space is absent if
-    nothing remains.  The blocks of all other spaces are those of the plan, with their noise
+    If the look measures a space, its block is that in ``block_residuals``, or the space is absent
+    if nothing remains.  The blocks of all other spaces are those of the plan, with their noise
     multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():
         if space not in block_residuals:
-            # the same factor for all blocks, so that the budget remains divided optimally between them
+            # the same factor for all blocks, so that the budget remains divided optimally between
+            # them
             blocks[space] = (
                 block
                 if stretch == 1.0

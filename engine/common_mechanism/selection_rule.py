@@ -57,8 +57,8 @@ class Decision:
         cells.  If it is not, `choice` is the finest analysis that the lower bounds allow, or the
         first analysis if they allow no finer one.
     shares : mapping from "{analysis}, lower" and "{analysis}, upper" to the share of cells that
-        exceed the noise of the analysis by their lower or upper bounds.  The first analysis has only
-        the entry for the upper bounds.
+        exceed the noise of the analysis by their lower or upper bounds.  The first analysis has
+        only the entry for the upper bounds.
     sentence : the choice and its reason as text.
     """
 
@@ -103,7 +103,8 @@ def nested_decision(
         (cells,), in counts.
     names : names of the analyses.
     share : share of the cells that must exceed the noise, above 0 and at most 1 (x of the paper).
-    snr : a cell exceeds the noise if its count is at least ``snr`` standard errors (y of the paper).
+    snr : a cell exceeds the noise if its count is at least ``snr`` standard errors (y of the
+        paper).
 
     Returns
     -------
@@ -166,7 +167,8 @@ MAX_PRIMARY_QUERIES = 20_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedPlanRule:
-    """Rule that takes the finest plan in which enough cells of the primary analysis exceed the noise.
+    """Rule that takes the finest plan in which enough cells of the primary analysis exceed the
+    noise.
 
     A cell exceeds the noise of a plan if its count is at least `snr` times the standard error of
     the plan's answer.
@@ -178,8 +180,8 @@ class NestedPlanRule:
         the finer ones.
     share : share of these cells that must exceed the noise, above 0 and at most 1 (x of the paper).
     snr : number of standard errors (y of the paper).
-    sigmas : half width of the confidence interval of a cell, in standard errors of the look; with 0,
-        both bounds are the estimate.
+    sigmas : half width of the confidence interval of a cell, in standard errors of the look; with
+        0, both bounds are the estimate.
 
     In a chain of choices, the rule treats the option "look closer" like the first analysis of the
     next choice.

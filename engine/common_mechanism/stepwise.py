@@ -280,9 +280,9 @@ def finish(
 ) -> Measurement:
     """Measure what remains after the look for the chosen option, and return the final measurement.
 
-    The estimates of the result combine both stages, weighted by precision; its `answers_on_grid` are
-    those of this stage.  If the option "look closer" of a chain was chosen, the result is the look
-    of the next choice: call `decide` and `finish` again with the `key` of the result.
+    The estimates of the result combine both stages, weighted by precision; its `answers_on_grid`
+    are those of this stage.  If the option "look closer" of a chain was chosen, the result is the
+    look of the next choice: call `decide` and `finish` again with the `key` of the result.
 
     Parameters
     ----------
@@ -298,10 +298,10 @@ def finish(
     Other arguments are those of `engine.release.measure.measure`.
 
     Guarantee: the answers have the distribution of the chosen plan measured alone.  On the same
-    records, the look and the first attempt at this stage together spend the pcost of the plan to the
-    last digit.  The same attempt on the same records returns the stored result, and noise is never
-    drawn twice.  A charge as a separate release is written to the ledger in a note and reported to
-    `intake`.
+    records, the look and the first attempt at this stage together spend the pcost of the plan to
+    the last digit.  The same attempt on the same records returns the stored result, and noise is
+    never drawn twice.  A charge as a separate release is written to the ledger in a note and
+    reported to `intake`.
 
     Raises
     ------
@@ -371,8 +371,8 @@ def finish(
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if is_paid:
             return
-        # look and first attempt are charged the cost of the plan together; a later attempt is charged
-        # its own cost
+        # look and first attempt are charged the cost of the plan together; a later attempt is
+        # charged its own cost
         if attempt == 1:
             parts, parts_cost = (
                 [common.look.blocks, residual.blocks],
@@ -574,7 +574,8 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 
 def paid_keys(steps: Steps) -> list[str]:
-    """Return the ledger keys of all spends of a look: the look, then every attempt at the remainder.
+    """Return the ledger keys of all spends of a look: the look, then every attempt at the
+    remainder.
 
     Attempts without a stored result are included.
     """

@@ -3,8 +3,8 @@
 The first stage, the look, measures the common part of all options; the second stage measures the
 residual of the chosen option.  If both stages are measured on the same records, a record is in the
 same cell in both of them, so that they cost the maximum over cells of their summed costs.  To check
-that the records are the same, both stages count the same tables: the ledger stores a keyed digest of
-the tables of the first stage, with which those of the second stage are compared.
+that the records are the same, both stages count the same tables: the ledger stores a keyed digest
+of the tables of the first stage, with which those of the second stage are compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def no_counts(common: CommonPlan) -> Counts:
 
 
 def step_sets(common: CommonPlan) -> list[Space]:
-    """Return the attribute sets whose tables both stages count, without tables above `MOST_CELLS`."""
+    """Return the attribute sets whose tables both stages count, without tables above
+    `MOST_CELLS`."""
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
     return sorted(
@@ -264,8 +265,8 @@ def write_rest(
 ) -> None:
     """Write the result file of the second stage: the chosen option i with the combined estimates.
 
-    If option i is a closer look (`has_next_choice`), it is the look of the next choice, and the file
-    has the format of `write_look`.
+    If option i is a closer look (`has_next_choice`), it is the look of the next choice, and the
+    file has the format of `write_look`.
     """
     measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:
@@ -336,8 +337,9 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # The answers in the file of a closer look are those of the residual after the previous look,
-        # not of the blocks of its own plan, so they are not read.  Its estimates combine all stages.
+        # The answers in the file of a closer look are those of the residual after the previous
+        # look, not of the blocks of its own plan, so they are not read.  Its estimates combine all
+        # stages.
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )

@@ -216,7 +216,8 @@ MIN_PLOT_SHARE = 0.5  # smallest share of the height of a figure that the plot w
 
 
 def mark_rehearsal(figure: go.Figure) -> None:
-    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above the ribbon."""
+    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above the
+    ribbon."""
     # Titles of panels are annotations.  The ribbon is above them.
     bottom = 3 if not figure.layout.annotations else 24
     ribbon = {"x0": 0, "x1": 1, "xref": "paper", "yref": "paper", "ysizemode": "pixel"}
@@ -264,7 +265,8 @@ def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
 
 
 def enlarge(picture: Picture, font_px: float, scale: float) -> Picture:
-    """Return a picture with font size ``font_px`` and its height times ``scale``, for projectors."""
+    """Return a picture with font size ``font_px`` and its height times ``scale``, for
+    projectors."""
     figure = go.Figure(picture.figure)
     height = float(figure.layout.height or DEFAULT_HEIGHT_PX)
     figure.update_layout(font_size=font_px, height=scale * height)
@@ -322,7 +324,8 @@ _Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 
 def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
-    """Return the box of a label for every plotly text position, given the position of its marker."""
+    """Return the box of a label for every plotly text position, given the position of its
+    marker."""
     lines, radius = text.split("<br>"), LINE_HEIGHT_PX / 2
     width = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines)
     height = LINE_HEIGHT_PX * len(lines)

@@ -71,7 +71,8 @@ COLUMN_TITLES = {
 
 
 def ranking(comparison: Comparison) -> pd.DataFrame:
-    """Return the table of the mechanisms with a result, best first, with the column titles shown."""
+    """Return the table of the mechanisms with a result, best first, with the column titles
+    shown."""
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
@@ -284,7 +285,8 @@ def ranking_picture(comparison: Comparison) -> Picture:
 
 
 def _verdict(relative: _Gaps, best: str) -> str:
-    """Return the start of a sentence: the most accurate mechanism, or how many are equally accurate.
+    """Return the start of a sentence: the most accurate mechanism, or how many are equally
+    accurate.
 
     ``best`` is the label of a mechanism with the smallest error.
     """

@@ -487,7 +487,8 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
 
 
 def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return the points of a step function: sorted ratios, and the shares of cells with at least each.
+    """Return the points of a step function: sorted ratios, and the shares of cells with at least
+    each.
 
     The shares go from 1 to 0.
     """

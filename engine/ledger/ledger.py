@@ -672,7 +672,8 @@ class Ledger:
             return list(book.notes.get((f"note:{kind}", key), ()))
 
     def secret(self, purpose: str) -> bytes:
-        """Return 32 secret bytes of this ledger for one purpose; the first call creates its key file."""
+        """Return 32 secret bytes of this ledger for one purpose; the first call creates its key
+        file."""
         return secret(self.path, purpose)
 
     def sign(self, content: bytes) -> tuple[str, str]:
@@ -926,7 +927,8 @@ class Ledger:
         return result_file(self.path, key)
 
     def load_result(self, key: str) -> bytes:
-        """Return the content of a saved result; for large results read `result_path(key)` instead."""
+        """Return the content of a saved result; for large results read `result_path(key)`
+        instead."""
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:

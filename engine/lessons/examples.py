@@ -259,7 +259,8 @@ def centered_pairs(queries: str, cells: int) -> CentersExample:
 
 
 def gap_text(example: CentersExample) -> str:
-    """Return Markdown text about the gap between tuned plan and lower bound, and possible causes."""
+    """Return Markdown text about the gap between tuned plan and lower bound, and possible
+    causes."""
     gain_text = f"Tuning reduces the error by **{example.gain:.2%}**."
     if example.gap < 1e-4:
         return f"{gain_text} **Plan and bound are equal**: no mechanism has a smaller error."
@@ -870,7 +871,8 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
     -------
     Mapping from the attributes of a residual space to the pair (coefficients, spread).  Both are
     the components of the queries in this space: ``coefficients`` on the marginal of its attributes,
-    shape (k, sizes of these attributes), and ``spread`` on the full table, shape (k, n_1, ..., n_d).
+    shape (k, sizes of these attributes), and ``spread`` on the full table, shape (k, n_1, ...,
+    n_d).
     """
     names, sizes = schema.names, schema.sizes(schema.names)
     pieces = {}

@@ -123,7 +123,11 @@ def handout_html(
 
 
 PANELS_PER_ROW = 3
-DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # plotly color scale for values from -1 to 1, with white at 0
+DIVERGING_SCALE = [
+    [0.0, ORANGE],
+    [0.5, "#ffffff"],
+    [1.0, BLUE],
+]  # plotly color scale for values from -1 to 1, with white at 0
 DARK_BELOW = -0.1  # cells below this value are dark on the color scale Cividis from -1 to 1
 
 
@@ -213,7 +217,8 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
 
 
 def _axis_suffix(panel: int) -> str:
-    """Return the suffix of the plotly axes of a panel: "" for panel 0, "2" for panel 1, and so on."""
+    """Return the suffix of the plotly axes of a panel: "" for panel 0, "2" for panel 1, and so
+    on."""
     return str(panel + 1) if panel else ""
 
 
@@ -280,7 +285,8 @@ def overlap_picture(overlaps: Overlaps) -> Picture:
 
 
 def cost_picture(decomposition: QueryDecomposition) -> Picture:
-    """Return a bar chart of the privacy cost of every component of a query, at a standard error of 1."""
+    """Return a bar chart of the privacy cost of every component of a query, at a standard error of
+    1."""
     names, costs = [p.name for p in decomposition.pieces], [p.cost for p in decomposition.pieces]
     figure = _bars(
         names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:,.4~r} pcost"

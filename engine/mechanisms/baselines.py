@@ -114,8 +114,8 @@ class GaussianQueries(ExplicitMechanism):
             attributes = group.named(order)
             components.append((attributes, tuple(factors), number))
             sensitivities.append(sensitivity)
-        # A group whose queries have only coefficients 0 needs no budget, but a share of 0 would make
-        # its noise infinite.
+        # A group whose queries have only coefficients 0 needs no budget, but a share of 0 would
+        # make its noise infinite.
         smallest = 1e-6 * max(sensitivities)
         shares = [
             max(s, smallest) if law == "laplace" else max(s, smallest) ** 2 for s in sensitivities
@@ -241,7 +241,8 @@ class Optimum(ExplicitMechanism):
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
-    """Return the component that measures every cell of a marginal with a ``share`` of the budget."""
+    """Return the component that measures every cell of a marginal with a ``share`` of the
+    budget."""
     factors = tuple(
         ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
     )

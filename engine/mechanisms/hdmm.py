@@ -205,8 +205,8 @@ class Lattice:
         table = np.zeros(len(self.sets))
         table[self.position] = values
         table = table.reshape((2,) * len(self.sizes))
-        # The map is a Kronecker product of 2 x 2 matrices, one per attribute.  Applying them in turn
-        # takes d 2^d operations for d attributes; the sparse matrix would have 3^d entries.
+        # The map is a Kronecker product of 2 x 2 matrices, one per attribute.  Applying them in
+        # turn takes d 2^d operations for d attributes; the sparse matrix would have 3^d entries.
         for axis, n in enumerate(self.sizes.values()):
             # values of the sets without and with the attribute
             without, included = (np.take(table, side, axis=axis) for side in (0, 1))
@@ -402,8 +402,8 @@ def _search(
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # all entries of a start are positive, because the derivative by theta_A is 0 at theta_A = 0,
-        # so that the search would never change an entry of 0
+        # all entries of a start are positive, because the derivative by theta_A is 0 at theta_A =
+        # 0, so that the search would never change an entry of 0
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
         starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
@@ -523,8 +523,8 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     >>> shares.round(3), error
     (array([0.333, 0.667]), 36.0)
     """
-    # The error of a component is E / share (Gaussian) or E / share^2 (Laplace).  The sum is smallest
-    # if all derivatives by the shares are equal, which gives these powers of E.
+    # The error of a component is E / share (Gaussian) or E / share^2 (Laplace).  The sum is
+    # smallest if all derivatives by the shares are equal, which gives these powers of E.
     power = 2 if noise == "gaussian" else 3
     roots = np.asarray(errors, dtype=float) ** (1.0 / power)
     return roots / roots.sum(), float(roots.sum()) ** power
@@ -584,8 +584,8 @@ def merge_clusters(
 ) -> list[tuple[int, ...]]:
     """Merge pairs of clusters of groups while that lowers the squared error.
 
-    At most `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.  Pairs are
-    ordered by `_union_cells`, that is, by how much merging increases the number of cells.
+    At most `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.  Pairs
+    are ordered by `_union_cells`, that is, by how much merging increases the number of cells.
 
     Raises
     ------

@@ -149,9 +149,9 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
 def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     """Return the branching factor for which a tree without root answers ranges best on average.
 
-    For a tree of height h with branching factor b over n cells, the mean variance over all ranges is
-    proportional to (b - 1) h - 2 (b + 1) / 3 if the noise has variance 1.  The variance of the noise
-    is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product.
+    For a tree of height h with branching factor b over n cells, the mean variance over all ranges
+    is proportional to (b - 1) h - 2 (b + 1) / 3 if the noise has variance 1.  The variance of the
+    noise is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product.
 
     Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
@@ -390,7 +390,8 @@ class LevelPart:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
     def level(self) -> Level:
-        """Return the next level: one box of all cells, repeatedly split while that lowers the error."""
+        """Return the next level: one box of all cells, repeatedly split while that lowers the
+        error."""
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while True:
             gains, children = level.splits(self.R, self.M)
@@ -430,8 +431,8 @@ def search(
     boxes : boxes of the initial strategy, with their multiplicities.
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix G, shape (cells, cells); give it only for a single part.  With it, R and M are
-        recomputed every `LEVELS_PER_INVERSE` levels, which limits rounding errors.
+    gram : Gram matrix G, shape (cells, cells); give it only for a single part.  With it, R and M
+        are recomputed every `LEVELS_PER_INVERSE` levels, which limits rounding errors.
 
     Returns
     -------
@@ -651,8 +652,8 @@ def svd_bound(*grams: Array) -> float:
 
     ``grams`` are the Gram matrices W^T W of the factors of a product workload.  No matrix mechanism
     with Gaussian noise has a smaller error than (sum of the singular values of W)^2 / cells.  Cells
-    with equal columns of W are merged before, which raises the bound.  The bound of a product is the
-    product of the bounds of the factors.
+    with equal columns of W are merged before, which raises the bound.  The bound of a product is
+    the product of the bounds of the factors.
 
     Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
@@ -772,7 +773,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # for every axis, the covariances of the estimated cells with their sum, which estimates the total
+    # for every axis, the covariances of the estimated cells with their sum, which estimates the
+    # total
     total_covariances = [C.sum(axis=1) for C in covariances]
     # for every axis, the variance of the total estimated from the axis alone at the full budget
     total_variance = np.array([u.sum() for u in total_covariances])
@@ -1075,8 +1077,8 @@ class LevelSelection(ExplicitMechanism):
 def count_split_evaluations(workload: Workload, cells: int) -> float:
     """Estimate how many times level selection evaluates all splits of a level, for forecasts.
 
-    The formula was fitted to twelve workloads.  The number is smaller for workloads with few queries
-    or with only marginals.
+    The formula was fitted to twelve workloads.  The number is smaller for workloads with few
+    queries or with only marginals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}
@@ -1094,7 +1096,8 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the Gram matrix of all queries on one attribute, weighted by their groups, shape (n, n).
+    """Return the Gram matrix of all queries on one attribute, weighted by their groups, shape (n,
+    n).
 
     Queries on several attributes at once are left out.  Without other queries, return the identity.
     """

@@ -120,7 +120,8 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable key, equal for problems that differ only in names or a common factor of weights."""
+        """Hashable key, equal for problems that differ only in names or a common factor of
+        weights."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
@@ -204,8 +205,8 @@ class GramBuilder:
             without = next((i for i, row in enumerate(rows) if row != i), len(rows))
             if without < len(selected_groups):
                 rows = sorted([*rows, without])
-            # thousands of groups may have only a few distinct Grams on a unit, so each distinct Gram
-            # is stored once
+            # thousands of groups may have only a few distinct Grams on a unit, so each distinct
+            # Gram is stored once
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
             numbers_of_rows = []
@@ -255,8 +256,8 @@ class GramBuilder:
         positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # A total without query weights has the same Gram as a unit without queries.  Leaving out its
-        # part gives both the same key.
+        # A total without query weights has the same Gram as a unit without queries.  Leaving out
+        # its part gives both the same key.
         placed_parts = [
             (position, p)
             for position, p in zip(positions, inside, strict=True)
@@ -572,8 +573,8 @@ def _single_query(gram: Array) -> Array | None:
 
 # Largest number of passes over all units in the block-coordinate descent.
 MAX_SWEEPS = 50
-# Weight a of the identity in the initial strategy, whose rows are a I and (1 - a) 1^T. With a larger
-# weight, searches end in local minima that do not measure the total.
+# Weight a of the identity in the initial strategy, whose rows are a I and (1 - a) 1^T. With a
+# larger weight, searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts of time: number of passes over the units if a unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
@@ -595,8 +596,8 @@ def gaussian_strategy(
 
     Notes
     -----
-    No matrix mechanism with Gaussian noise has a smaller squared error than ``bound`` of the result;
-    ``value`` is that of the strategy.
+    No matrix mechanism with Gaussian noise has a smaller squared error than ``bound`` of the
+    result; ``value`` is that of the strategy.
 
     Source: HDMM, definition 12; the dual is that of `engine.residuals.dual_solver`.
 
@@ -671,7 +672,8 @@ class KroneckerSolver:
         )
 
     def _best_of_starts(self, problem: ProductGrams) -> KroneckerStrategy:
-        """Return the best strategy of several starts, of which only the first ignores the deadline."""
+        """Return the best strategy of several starts, of which only the first ignores the
+        deadline."""
         rng = np.random.default_rng(self.seed)
         # If every unit has a single Gram, the strategies of units do not depend on each other.  For
         # Gaussian noise each is then a convex problem, and one start suffices.
@@ -844,8 +846,8 @@ MAX_TABLE_CELLS = 100_000
 def table_seconds(workload: Workload) -> float:
     """Return the expected time of the table product search, in seconds on one idle core.
 
-    The time is infinite if the search does not apply, that is, if all attributes with queries form a
-    single unit, the table has more than `MAX_TABLE_CELLS` cells, or a unit is too large.
+    The time is infinite if the search does not apply, that is, if all attributes with queries form
+    a single unit, the table has more than `MAX_TABLE_CELLS` cells, or a unit is too large.
 
     >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")

@@ -2,12 +2,12 @@
 
 Variances
 ---------
-The variance of a product query q is a sum over residual spaces on attributes of its group.  The term
-of a space is the squared noise of the space times one number per attribute: (q . pi)^2 for an
-attribute outside the space, and the variance of q under the strategy of the attribute for one in the
-space.  If all queries and all cells of an attribute are equivalent, one strategy of the attribute is
-best whatever the weights are.  Every other attribute of a space has a *line*: a strategy on one
-attribute whose query weights change at every iteration.
+The variance of a product query q is a sum over residual spaces on attributes of its group.  The
+term of a space is the squared noise of the space times one number per attribute: (q . pi)^2 for an
+attribute outside the space, and the variance of q under the strategy of the attribute for one in
+the space.  If all queries and all cells of an attribute are equivalent, one strategy of the
+attribute is best whatever the weights are.  Every other attribute of a space has a *line*: a
+strategy on one attribute whose query weights change at every iteration.
 
 Lines
 -----
@@ -18,8 +18,8 @@ singular value decomposition diag(sqrt w) W D^1/2 = U S V^T, its strategy has
     cost of cell c       X_cc, with the weighted mean sum_c mu_c X_cc = T = tr S
     variance of query q  (W X^-1 W^T)_qq
 
-At the optimal mu no cell has a cost above T.  Each iteration raises the weights of cells with a cost
-above T, as in `engine.residuals.dual_solver`.
+At the optimal mu no cell has a cost above T.  Each iteration raises the weights of cells with a
+cost above T, as in `engine.residuals.dual_solver`.
 
 Search
 ------
@@ -123,8 +123,8 @@ def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
 def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """Return whether all queries and all cells of a part on one attribute are equivalent.
 
-    ``pi`` is the center of the attribute, shape (n,), or None for the uniform center.  The result is
-    False if ``pi`` is given, or if there are more queries than cells.
+    ``pi`` is the center of the attribute, shape (n,), or None for the uniform center.  The result
+    is False if ``pi`` is given, or if there are more queries than cells.
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
@@ -242,8 +242,8 @@ class GroupClass:
         attributes without a line.
     parts : positions of the parts of the group whose attribute has a line.
     spaces : class of every residual space on attributes of the group.
-    factors : for every space, the factor of a query's variance from attributes without a line, shape
-        (spaces,).
+    factors : for every space, the factor of a query's variance from attributes without a line,
+        shape (spaces,).
     lines : for every space and part, the index of the line; -1 if the attribute of the part is not
         in the space.
     outside : for every part, (q . pi)^2 of its queries, shape (queries,) each.
@@ -448,9 +448,9 @@ class Line:
     def step(self) -> float:
         """Improve the cell weights once for the current query weights.
 
-        ``variances`` are then the variances of the queries at privacy cost 1, shape (queries,), with
-        the cell weights before the step.  Return the gap of these cell weights: the largest cost of a
-        cell divided by the mean cost, minus 1.
+        ``variances`` are then the variances of the queries at privacy cost 1, shape (queries,),
+        with the cell weights before the step.  Return the gap of these cell weights: the largest
+        cost of a cell divided by the mean cost, minus 1.
         """
         projected = self.rows * np.sqrt(self.cell_weights)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
@@ -882,9 +882,9 @@ class _SearchState:
     def tabulate_variances(self) -> None:
         """Set ``tables``, one array of shape (spaces, queries) per class and part with a line.
 
-        An entry is the variance of the query under the line of the part in this space, or (q . pi)^2
-        in a space without the attribute of the part.  The variance of a product query in a space is
-        the product of such entries, one per part, times noise and factor of the space.
+        An entry is the variance of the query under the line of the part in this space, or (q .
+        pi)^2 in a space without the attribute of the part.  The variance of a product query in a
+        space is the product of such entries, one per part, times noise and factor of the space.
         """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables: list[list[Array]] = []
@@ -965,8 +965,8 @@ class _SearchState:
         # mapping from number of queries to the index of a vector of ones
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
-            # the search raises all weights to a smallest weight, to keep them positive; the bound is
-            # better without this addition
+            # the search raises all weights to a smallest weight, to keep them positive; the bound
+            # is better without this addition
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group, indices = self.layout.workload.groups[classes.examples[group_class.number]], []

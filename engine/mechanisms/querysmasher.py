@@ -207,8 +207,8 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # In some plans rounding drops the measurements of queries with a small weight.  A tuned plan
-        # of this kind is skipped.  The plan with uniform centers is not skipped: assembling it
+        # In some plans rounding drops the measurements of queries with a small weight.  A tuned
+        # plan of this kind is skipped.  The plan with uniform centers is not skipped: assembling it
         # raises `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if not _covers_all(best.split.unions, uniform.values):
@@ -304,9 +304,9 @@ class QuerySmasher(ResidualMechanism):
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
         With the split of ``best``, weights of groups are searched for which the plan satisfies the
-        constraints and is better than ``uniform``.  If there are none, the same is tried with splits
-        half way, and then three quarters of the way, to uniform centers.  If that fails, too,
-        ``uniform`` is returned, which always satisfies the constraints.
+        constraints and is better than ``uniform``.  If there are none, the same is tried with
+        splits half way, and then three quarters of the way, to uniform centers.  If that fails,
+        too, ``uniform`` is returned, which always satisfies the constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -473,7 +473,8 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> Iterator[Split]:
-        """Yield the tuned splits that apply: first that with complements, then that with centers."""
+        """Yield the tuned splits that apply: first that with complements, then that with
+        centers."""
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         tunes_complements, tunes_centers = ways_to_split(workload, allowance)
         if tunes_complements:

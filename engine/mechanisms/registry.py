@@ -464,7 +464,8 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
 def _is_equal(value: Any, other: Any) -> bool:
     """Return whether two option values are equal.
 
-    True differs from 1, and values of other types than text, number, mapping and None differ always.
+    True differs from 1, and values of other types than text, number, mapping and None differ
+    always.
     """
     if isinstance(value, bool) != isinstance(other, bool):
         return False
@@ -487,7 +488,8 @@ def title_of(label: str) -> str:
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return all variants of all mechanisms: by label, the name of the mechanism and its options."""
+    """Return all variants of all mechanisms: by label, the name of the mechanism and its
+    options."""
     return {
         label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants
     }
@@ -525,14 +527,14 @@ def default_options(
     """Add the default of the option "centers", as the app and the command line do.
 
     `plan` itself has uniform centers by default, as in the paper.  This function leaves the options
-    unchanged if they contain "centers" or the mechanism has no such option.  Otherwise it decides by
-    the first rule that applies:
+    unchanged if they contain "centers" or the mechanism has no such option.  Otherwise it decides
+    by the first rule that applies:
 
     1. With the option ``keep``, which requires tuned centers: tuned.
     2. With an objective other than "sum" or a solver other than "optimal": uniform.
     3. If the predicted memory with tuned centers exceeds the limit: uniform.
-    4. If planning with tuned centers is predicted to take at most one second, or at most three times
-       as long as with uniform centers: tuned.
+    4. If planning with tuned centers is predicted to take at most one second, or at most three
+       times as long as with uniform centers: tuned.
     5. Otherwise: uniform.
 
     Raises
@@ -602,5 +604,6 @@ def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _duration(prediction: Forecast) -> str:
-    """Return the predicted planning time as text such as "2.5 s"; times below 0.1 s give "0.1 s"."""
+    """Return the predicted planning time as text such as "2.5 s"; times below 0.1 s give "0.1
+    s"."""
     return f"{max(prediction.seconds, 0.1):.{0 if prediction.seconds >= 10.0 else 1}f} s"

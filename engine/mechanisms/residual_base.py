@@ -134,17 +134,17 @@ BASE_BYTES = 120e6
 # For forecasts: planning time in addition to the strategy searches, in seconds per plan and per
 # group of the workload.
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
-# For forecasts: time of a step of the search for query weights in addition to its strategy searches,
-# in seconds per residual space.
+# For forecasts: time of a step of the search for query weights in addition to its strategy
+# searches, in seconds per residual space.
 STEP_SECONDS_PER_SPACE = 2e-4
-# For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of the
-# squared number of cells of the largest attribute.
+# For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
+# the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # For forecasts: time of one plan of the minimax search, and of the search for the objective "lp",
 # relative to planning for the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
-# Pairs of (axes, strategy). The axes are disjoint, and a residual space is measured by the Kronecker
-# product of the strategies.
+# Pairs of (axes, strategy). The axes are disjoint, and a residual space is measured by the
+# Kronecker product of the strategies.
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = (
     " Tuned centers lower the total error; single groups may be less accurate than with uniform"
@@ -449,8 +449,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # A solve reports progress only to let the callback cancel it.  Its solutions are not cached,
-        # because each is used once.
+        # A solve reports progress only to let the callback cancel it.  Its solutions are not
+        # cached, because each is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),

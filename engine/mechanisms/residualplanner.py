@@ -2,10 +2,10 @@
 
 A strategy with rows A is described by its precision V = A^T A, and C_i = I - 1 1^T / n_i is the
 centering matrix of attribute i.  ResidualPlanner measures the residual space on a set of attributes
-with the Kronecker product of the C_i of these attributes as V.  ResidualPlanner+ has a base workload
-W for every attribute.  Its strategy S is optimal for the rows of 1^T and W C_i together, scaled so
-that S^T S has diagonal 1, and replaces C_i by V_i = C_i S^T S C_i.  The noise scale of every
-residual space has a closed form.
+with the Kronecker product of the C_i of these attributes as V.  ResidualPlanner+ has a base
+workload W for every attribute.  Its strategy S is optimal for the rows of 1^T and W C_i together,
+scaled so that S^T S has diagonal 1, and replaces C_i by V_i = C_i S^T S C_i.  The noise scale of
+every residual space has a closed form.
 
 `WeightedFourier` has closed-form strategies in the Fourier basis.  With f_k the Fourier vectors of
 a residual space and G the Gram matrix of the queries, the optimal variances of the coefficients are
@@ -122,8 +122,9 @@ class WeightedFourier(ResidualMechanism):
         )
 
 
-# For forecasts: times relative to an eigenvalue problem of the same order, of factorising a strategy
-# (ROOT), of bounding a residual Gram (BOUND) and of searching a base strategy (the two others).
+# For forecasts: times relative to an eigenvalue problem of the same order, of factorising a
+# strategy (ROOT), of bounding a residual Gram (BOUND) and of searching a base strategy (the two
+# others).
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
 MARGINAL_BASE_STEPS, BASE_STEPS = 11.0, 22.0
 # For forecasts: time of bounding the Gram of all ranges on a wide attribute, in seconds per cell.
@@ -136,8 +137,8 @@ class AxisSolver:
     Parameters
     ----------
     factors : distinct residual Grams of the decomposition.
-    axis : function of the label and the number of cells n of an attribute that returns the precision
-        of its strategy in residual coordinates, shape (n - 1, n - 1).
+    axis : function of the label and the number of cells n of an attribute that returns the
+        precision of its strategy in residual coordinates, shape (n - 1, n - 1).
     is_equal_noise : function of a label; True if that precision is a multiple of the identity.
     memory_limit : largest memory of one strategy, in bytes.
     axis_steps : function of a label that returns the expected time of ``axis``, relative to an
@@ -217,8 +218,8 @@ class AxisSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the product strategy with its squared error and a lower bound.
 
-        The lower bound holds for every strategy on the residual space: it is the sum of the singular
-        value bounds of the terms of the subworkload.
+        The lower bound holds for every strategy on the residual space: it is the sum of the
+        singular value bounds of the terms of the subworkload.
         """
         if self.watch is not None:
             self.watch(0.0)
@@ -361,9 +362,9 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : mapping from attribute to the query family of its base workload.  For an attribute that is
-        not in the mapping, the base workload is that of prefix, range, circular and marginal which
-        occurs most often on the attribute.  If none occurs, it is "prefix" for a numeric and
+    base : mapping from attribute to the query family of its base workload.  For an attribute that
+        is not in the mapping, the base workload is that of prefix, range, circular and marginal
+        which occurs most often on the attribute.  If none occurs, it is "prefix" for a numeric and
         "marginal" for a categorical attribute.
     """
 

@@ -82,7 +82,8 @@ MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
 
 def checked_keep(keep: Any) -> float | dict[int, float]:
-    """Check the option ``keep`` and return it as one number, or as a mapping sorted by group number.
+    """Check the option ``keep`` and return it as one number, or as a mapping sorted by group
+    number.
 
     The option has the allowed relative increase of the RMSE: one number for all groups, or a
     mapping from group number to number.  Group numbers may be strings, as in JSON.
@@ -195,8 +196,8 @@ def constrained_search(
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
-        # the slope of a group depends on the weights of all groups, so it is estimated from the last
-        # two steps (secant method)
+        # the slope of a group depends on the weights of all groups, so it is estimated from the
+        # last two steps (secant method)
         if previous is not None:
             log_changes, excess_changes = logs - previous[0], excess - previous[1]
             has_changed = np.abs(log_changes) > 1e-6
@@ -519,8 +520,8 @@ RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
 # If a step lowers the gap by less than this share, separate query weights are tried.
 SMALL_GAIN_SHARE = 0.05
-# While separate query weights are tried, the logarithm of an entry of a vector falls by at most this
-# much in total.
+# While separate query weights are tried, the logarithm of an entry of a vector falls by at most
+# this much in total.
 MAX_LOG_DROP = 0.3
 # Number of previous steps that the Anderson acceleration combines.
 ANDERSON_MEMORY = 8
@@ -644,10 +645,11 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # Equal parts on equivalent attributes share one vector, even if their groups differ,
-                # so that the query weights on every residual space are a product over attributes.
-                # Groups with several parts of inequivalent queries need other weights than groups
-                # with at most one such part, so the two kinds of groups do not share vectors.
+                # Equal parts on equivalent attributes share one vector, even if their groups
+                # differ, so that the query weights on every residual space are a product over
+                # attributes. Groups with several parts of inequivalent queries need other weights
+                # than groups with at most one such part, so the two kinds of groups do not share
+                # vectors.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -702,10 +704,11 @@ class TradeoffSearch:
 
         Returns
         -------
-        value : logarithm of (weighted sum of variances / dual norm), which exceeds that of the lower
-            bound by the gap of the strategies; minus infinity if the weights define no plan.
+        value : logarithm of (weighted sum of variances / dual norm), which exceeds that of the
+            lower bound by the gap of the strategies; minus infinity if the weights define no plan.
         ratio : log(gain / cost) of every weight, shape of ``x``; gain and cost are the derivatives
-            of the logarithms of the weighted sum and of the dual norm by the logarithm of the weight.
+            of the logarithms of the weighted sum and of the dual norm by the logarithm of the
+            weight.
         costs : these costs, shape of ``x``.
         multipliers : multiplier of every class of groups in the budget allocation, shape
             (classes,); the sizes of the classes if the allocation was not computed.
@@ -871,9 +874,9 @@ class TradeoffSearch:
             if not indices:
                 gradient[c] += float(scales @ tables[0][:, 0])
                 continue
-            # part_sums: for each part, the weighted table summed over the queries of all other parts
-            # of this table, shape (spaces, queries).  table_sums: for each table, the sum over all
-            # queries, shape (spaces,).
+            # part_sums: for each part, the weighted table summed over the queries of all other
+            # parts of this table, shape (spaces, queries).  table_sums: for each table, the sum
+            # over all queries, shape (spaces,).
             part_sums: dict[int, Array] = {}
             table_sums = []
             for table_parts, shape, table in zip(sets, shapes, tables, strict=True):
@@ -960,8 +963,8 @@ class TradeoffSearch:
             x = x + step
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(steps, axis=0).T
-                # weights that tend to 0 never converge; scaling by their cost lets the least squares
-                # fit ignore them
+                # weights that tend to 0 never converge; scaling by their cost lets the least
+                # squares fit ignore them
                 scale = np.sqrt(costs)
                 gamma = np.linalg.lstsq(scale[:, None] * df, scale * step, rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
@@ -976,8 +979,8 @@ class TradeoffSearch:
     def _try_query_weights(self, first: Candidate) -> None:
         """Improve the plan by separate query weights, as long as that helps; see `PointWeights`.
 
-        ``first`` is the candidate to start from.  Each step changes the factored weights so that the
-        weighted variances per vector entry approach those for the separate weights.
+        ``first`` is the candidate to start from.  Each step changes the factored weights so that
+        the weighted variances per vector entry approach those for the separate weights.
         """
         self.tried_query_weights, stalled_steps = True, 0
         if not PointWeights.fits(first.class_queries):

@@ -68,9 +68,9 @@ class Design:
         """Return the design as a sequence of arrays for a plan file.
 
         The first array is the header: origin, number of components, 1 or 0 for ``full_tables``, and
-        if ``joint`` is true, a fourth entry 1.  Each component then has three arrays: [share, number
-        of factors], its groups, and its attributes.  They are followed by two arrays for each of its
-        factors: its axes, and the rows of its strategy.
+        if ``joint`` is true, a fourth entry 1.  Each component then has three arrays: [share,
+        number of factors], its groups, and its attributes.  They are followed by two arrays for
+        each of its factors: its axes, and the rows of its strategy.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
         out: list[Any] = [[*header, 1.0] if self.joint else header]
@@ -125,8 +125,8 @@ class Design:
                 axis_sizes = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
                     raise ValueError("the stored strategy rows do not fit the attributes")
-                # Equal factors share one Strategy object, so that its pseudoinverse is computed once
-                # and caches that compare strategies by identity find it.
+                # Equal factors share one Strategy object, so that its pseudoinverse is computed
+                # once and caches that compare strategies by identity find it.
                 if (axis_sizes, rows.tobytes()) not in strategies:
                     strategies[axis_sizes, rows.tobytes()] = (
                         explicit_strategy(rows, axis_sizes, law)

@@ -50,14 +50,15 @@ UNIT_ROUNDOFF = 2.0**-53
 # norms and of sums over blocks.
 ROUNDING_FACTOR = 1.0 + 1e-12
 MAX_RECORDS = 10**8
-# The costs of the columns of a strategy count as unequal if they differ by more than this share of the
-# largest cost.
+# The costs of the columns of a strategy count as unequal if they differ by more than this share of
+# the largest cost.
 UNEQUAL_COSTS = 1e-6
 # Largest number of strategies for which `joint_share` computes the joint sensitivity.
 MAX_JOINT = 3_000
 # A plan is charged the joint privacy cost of its blocks (maximum over cells), instead of the sum of
-# their costs, only if this saves at least this share of the sum.  The bound for joint costs is looser,
-# so a smaller saving would widen the gap of the certificate by more than it lowers the error.
+# their costs, only if this saves at least this share of the sum.  The bound for joint costs is
+# looser, so a smaller saving would widen the gap of the certificate by more than it lowers the
+# error.
 MIN_JOINT_SAVING = 5e-5
 # Standard deviation of noise with scale 1.
 STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
@@ -196,7 +197,8 @@ class LazyBlocks(Mapping[Space, Block]):
     ----------
     prototypes : one block per class.
     class_of_key : key of a block -> index of its class in ``prototypes``.
-    attributes : key of a block -> its attributes; only for blocks whose key is not their attributes.
+    attributes : key of a block -> its attributes; only for blocks whose key is not their
+        attributes.
     unions : key of a block -> its residual spaces; only for blocks that measure several jointly.
     """
 
@@ -247,7 +249,8 @@ class LazyBlocks(Mapping[Space, Block]):
 
 
 def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
-    """Return a mapping from each measured residual space to the key of the block that measures it."""
+    """Return a mapping from each measured residual space to the key of the block that measures
+    it."""
     if isinstance(blocks, LazyBlocks):  # creating its blocks would be slow
         return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.block_keys())
     return {space: key for key, block in blocks.items() for space in block.spaces}
@@ -353,8 +356,8 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     """Return whether the (epsilon, delta) curve of continuous Gaussian noise holds for a release.
 
-    The released noise is discrete.  By the theorem in `engine.privacy.budget` the curve holds if the
-    grid is fine compared with the noise.  Blocks with Laplace noise are ignored.
+    The released noise is discrete.  By the theorem in `engine.privacy.budget` the curve holds if
+    the grid is fine compared with the noise.  Blocks with Laplace noise are ignored.
 
     Parameters
     ----------
@@ -425,10 +428,10 @@ def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
 def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
     """Return the joint privacy cost of strategies divided by the sum of their privacy costs.
 
-    The joint cost is the maximum over cells of the summed costs for a record in the cell.  The costs
-    are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if at most one
-    strategy has columns of unequal costs, and also, without any computation, if there are more than
-    `MAX_JOINT` strategies.
+    The joint cost is the maximum over cells of the summed costs for a record in the cell.  The
+    costs are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if at most
+    one strategy has columns of unequal costs, and also, without any computation, if there are more
+    than `MAX_JOINT` strategies.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ Every objective is a norm of the variances.  It is therefore the maximum of sum(
 weights u with dual norm 1.  Any weights u give a lower bound on the objective: the minimum over all
 plans of sum(u Var), divided by the dual norm of u.
 
-`Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  For the weights
-that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.  A group
-consists of parts, each a query family on some of its attributes.  The weights of a group with
+`Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  For the
+weights that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.  A
+group consists of parts, each a query family on some of its attributes.  The weights of a group with
 several parts are products of one vector per part, so that its Gram matrix remains a Kronecker
 product.  A group with one part, or with few queries, has one vector for all its queries.
 
@@ -94,8 +94,8 @@ class Objective:
     def mean(self, total: float, queries: int) -> float:
         """Return the mean standard error of ``queries`` queries, given the norm of their variances.
 
-        The mean is the largest standard error or the root of the power mean of the variances.  It is
-        in counts, or relative to the targets.
+        The mean is the largest standard error or the root of the power mean of the variances.  It
+        is in counts, or relative to the targets.
 
         Parameters
         ----------
@@ -195,9 +195,10 @@ def symmetry(
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
     Groups and residual spaces are the nodes of a graph; a group is adjacent to the residual spaces
-    on subsets of its attributes.  Groups start with equal colours if they have equal queries, weights
-    and targets; spaces if their attributes have equal sizes, labels and centers.  Each round gives
-    nodes with differently coloured neighbours different colours, until no colour changes.
+    on subsets of its attributes.  Groups start with equal colours if they have equal queries,
+    weights and targets; spaces if their attributes have equal sizes, labels and centers.  Each
+    round gives nodes with differently coloured neighbours different colours, until no colour
+    changes.
 
     Parameters
     ----------
@@ -359,7 +360,8 @@ def queries_by_class(
         group = workload.groups[example]
         query_weights = deciding_weights(group, goal)
         variances = builder.group(group)
-        # `total` is computed without listing the queries.  If it is finite, all queries are measured.
+        # `total` is computed without listing the queries.  If it is finite, all queries are
+        # measured.
         if variances.unmeasured and not np.isfinite(variances.total()):
             weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
@@ -683,12 +685,13 @@ class Shares:
 
     Attributes
     ----------
-    noises : squared noise of the residual spaces of each class, shape (space classes,), in counts^2.
+    noises : squared noise of the residual spaces of each class, shape (space classes,), in
+        counts^2.
     value : objective (norm of the variances) at these noises.
     bound : lower bound on the objective over all allocations for the same strategies.
-    class_multipliers : one number per class of groups, shape (classes,), up to a common factor.  For
-        the largest variance it is the sum of the Lagrange multipliers of the queries of the class;
-        for a finite power p, the weighted sum of their variances to the power p.
+    class_multipliers : one number per class of groups, shape (classes,), up to a common factor.
+        For the largest variance it is the sum of the Lagrange multipliers of the queries of the
+        class; for a finite power p, the weighted sum of their variances to the power p.
     """
 
     noises: Array

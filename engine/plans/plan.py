@@ -1,8 +1,8 @@
 """Plans: strategies and noise for a workload and a budget, with their predicted error.
 
 A plan contains no data.  Its predicted errors and its privacy cost are computed from the strategy
-matrices, noise scales and grids that a release uses.  The privacy cost is recomputed whenever a plan
-is created or loaded.
+matrices, noise scales and grids that a release uses.  The privacy cost is recomputed whenever a
+plan is created or loaded.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Plan(FrozenValue):
         define `hash`.
     blocks : key of a block -> strategy, noise and grid.  The key is the set of attributes whose
         residual space the block measures, unless a mechanism defines other keys.
-    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; with targets, of
-        the variances divided by the target variances.  The norm is the weighted sum of the variances
-        unless the options set another objective.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; with targets,
+        of the variances divided by the target variances.  The norm is the weighted sum of the
+        variances unless the options set another objective.
     statement : description of the certificate in words: which plans the bound holds for, and how
         the searches ended.
     duals : final dual weights of each strategy search.
@@ -93,8 +93,8 @@ class Plan(FrozenValue):
         errors for at most this number.
     tradeoff : noise and query weights for an objective other than the sum, or for the sum under
         accuracy constraints of groups; None for all other plans.
-    joint : how the privacy cost of the blocks is added up.  If True, it is the maximum over cells of
-        the summed costs for a record in the cell; if False, the sum of the costs of the blocks,
+    joint : how the privacy cost of the blocks is added up.  If True, it is the maximum over cells
+        of the summed costs for a record in the cell; if False, the sum of the costs of the blocks,
         which is at least as large apart from effects of rounding.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
         shape (blocks,); None for a plan of marginal tables, which is rebuilt for another budget.
@@ -224,7 +224,8 @@ class Plan(FrozenValue):
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return one block per summand of `group_variance`: the block with the noise of the term."""
+        """Return one block per summand of `group_variance`: the block with the noise of the
+        term."""
         summands = self.group_variance(group).summands
         names = self.workload.groups[group].attributes
         spaces = [tuple(names[a] for a in s.axes) for s in summands]
@@ -494,10 +495,11 @@ class Plan(FrozenValue):
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        """Return key of a block -> coefficients of the noise of this block in the answer to a query.
+        """Return key of a block -> coefficients of the noise of this block in the answer to a
+        query.
 
-        The coefficients multiply independent noises of variance 1.  The covariance of two answers is
-        therefore the sum over blocks of the inner products of their coefficients.
+        The coefficients multiply independent noises of variance 1.  The covariance of two answers
+        is therefore the sum over blocks of the inner products of their coefficients.
         """
         components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))

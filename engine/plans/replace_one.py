@@ -44,10 +44,11 @@ BINS = 6
 # The best-first search stops after about MAX_STEPS bounds.  If there are many blocks, it stops
 # earlier, when the bounds have read MAX_ENTRIES array entries, but not before 20 bounds.
 MAX_STEPS = 2_000
-# MAX_ENTRIES is also the approximate limit for the entries of a matrix of inner products of columns.
+# MAX_ENTRIES is also the approximate limit for the entries of a matrix of inner products of
+# columns.
 MAX_ENTRIES = 1 << 24
-# The costs of all pairs of cells are computed for at most this number of cells, if all blocks together
-# have at most MAX_ENTRIES inner products of columns.
+# The costs of all pairs of cells are computed for at most this number of cells, if all blocks
+# together have at most MAX_ENTRIES inner products of columns.
 MAX_PAIRED_CELLS = 512
 
 
@@ -146,8 +147,8 @@ def replaced_pcost(
     exact_cost = _largest_cost(block_list)
     if exact_cost is None:
         exact_cost = _largest_cost_bound(block_list)
-    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the distance of the two columns
-    # in each block, and e the effect of rounding on it.
+    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the distance of the two
+    # columns in each block, and e the effect of rounding on it.
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
     pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
@@ -232,9 +233,9 @@ class Distances:
 
     The blocks have one factor per attribute.  Let K_i be the Gram matrix of the columns of a factor
     on attribute i.  The pairs of cells (x_i, y_i) of each attribute are divided into bins: one bin
-    of equal cells, and bins of different cells with similar values K_i(x_i, y_i).  If a bin is known
-    for each attribute, every K_i lies in a known interval.  Interval arithmetic then bounds the
-    product of the K_i of each block, and so the sum over blocks.
+    of equal cells, and bins of different cells with similar values K_i(x_i, y_i).  If a bin is
+    known for each attribute, every K_i lies in a known interval.  Interval arithmetic then bounds
+    the product of the K_i of each block, and so the sum over blocks.
 
     A best-first search chooses a bin for one attribute after the other.  It ends when the node with
     the largest bound has a bin for every attribute, or after a limited number of steps.  The result
@@ -267,8 +268,8 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # Wide attributes have no Gram matrix of manageable size.  The intervals of their factors are
-        # computed in closed form where the strategies permit.
+        # Wide attributes have no Gram matrix of manageable size.  The intervals of their factors
+        # are computed in closed form where the strategies permit.
         strategies: dict[str, set[Strategy]] = {name: set() for name in self.names}
         for name, factor_strategy in factors:
             strategies[name].add(factor_strategy)
@@ -309,8 +310,8 @@ class Distances:
     def bound_in_bins(self, bin_of: Index) -> float:
         """Return the bound on the pcost over all pairs of cells in one bin per attribute.
 
-        ``bin_of``, shape (attributes,), has the bin of each attribute: 1 for equal cells, 2 and more
-        for the bins of different cells, 0 for all pairs of cells.
+        ``bin_of``, shape (attributes,), has the bin of each attribute: 1 for equal cells, 2 and
+        more for the bins of different cells, 0 for all pairs of cells.
         """
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
@@ -480,7 +481,8 @@ def pair_pcost(
 
     ``first`` and ``second`` map the name of each attribute to the number of a cell.
     """
-    # With Laplace noise, the summed epsilon is squared.  Costs of Gaussian noise are summed directly.
+    # With Laplace noise, the summed epsilon is squared.  Costs of Gaussian noise are summed
+    # directly.
     total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 

@@ -28,8 +28,8 @@ class LineWeights:
     Attributes
     ----------
     weights : weight vectors, each with one weight per query on a single attribute.
-    indices : for each residual space, in the order of the decomposition, one index in ``weights`` per
-        attribute; -1 if all queries on the attribute have equal weights.
+    indices : for each residual space, in the order of the decomposition, one index in ``weights``
+        per attribute; -1 if all queries on the attribute have equal weights.
     """
 
     weights: tuple[Array, ...]
@@ -61,8 +61,8 @@ class Tradeoff:
     ----------
     shares : squared noise of each residual space at privacy cost 1, in counts^2, in the order of
         the decomposition.
-    emphasis : query weights.  If ``lines`` is None, the strategies minimize the sum of variances with
-        these weights; otherwise they only certify the bound.
+    emphasis : query weights.  If ``lines`` is None, the strategies minimize the sum of variances
+        with these weights; otherwise they only certify the bound.
     witness : query weights that certify the bound; None if ``emphasis`` certifies it.
     limits : largest allowed sum of variances of each group at privacy cost 1, in counts^2, shape
         (groups,); infinite for groups without an accuracy constraint.  None if no group has one.
@@ -101,8 +101,8 @@ class SolverState:
     tradeoff : result of the search for an objective other than the sum, or for the sum under
         accuracy constraints of groups; None for all other plans.
     joint : value of `Plan.joint`; None if it is computed when the plan is rebuilt.
-    bound : value of `Plan.bound`; None if the state was read from a plan file.  A bound in a file is
-        not trusted but recomputed.
+    bound : value of `Plan.bound`; None if the state was read from a plan file.  A bound in a file
+        is not trusted but recomputed.
     """
 
     duals: tuple[Array, ...]

@@ -94,7 +94,8 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the component of each marginal cell that a strategy on the full table does not measure.
+    """Return the component of each marginal cell that a strategy on the full table does not
+    measure.
 
     Parameters
     ----------
@@ -102,8 +103,8 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
 
     Returns
     -------
-    rows : one row per marginal cell, shape (marginal cells, cells).  It is the 0/1 row that sums the
-        cells of the marginal cell, minus its orthogonal projection on the rows of the strategy.
+    rows : one row per marginal cell, shape (marginal cells, cells).  It is the 0/1 row that sums
+        the cells of the marginal cell, minus its orthogonal projection on the rows of the strategy.
 
     Notes
     -----
@@ -141,8 +142,8 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
-            # On the cells of the factor, each coefficient of the query is repeated, which multiplies
-            # the norm of the query by the root of this ratio.
+            # On the cells of the factor, each coefficient of the query is repeated, which
+            # multiplies the norm of the query by the root of this ratio.
             if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
@@ -203,7 +204,8 @@ def _outside_span(
     # combination counts as measured if it is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # ``outside_cells`` counts the cells of the attributes of the parts that the factor does not have.
+    # ``outside_cells`` counts the cells of the attributes of the parts that the factor does not
+    # have.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -339,8 +341,8 @@ def _quadratic_forms(
     C is the covariance of the cells at noise scale 1, a Kronecker product over the factors.
     """
     order = [a for p in parts for a in part_axes[p]]
-    # One entry per factor: the axes that it shares with the parts, their lengths, and the covariance
-    # of the marginal on these axes.
+    # One entry per factor: the axes that it shares with the parts, their lengths, and the
+    # covariance of the marginal on these axes.
     marginals = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
@@ -414,7 +416,8 @@ def covariance_of(
 
     Parameters
     ----------
-    left, right : the two queries, each a pair (attributes, coefficients with one axis per attribute).
+    left, right : the two queries, each a pair (attributes, coefficients with one axis per
+        attribute).
 
     Notes
     -----
@@ -440,7 +443,8 @@ def covariance_of(
     )
 
 
-# Variances count as equal up to this relative difference, because rounding to the grid changes noise.
+# Variances count as equal up to this relative difference, because rounding to the grid changes
+# noise.
 VARIANCE_TOLERANCE = 1e-6
 
 
@@ -452,7 +456,8 @@ class Component:
     ----------
     attributes : attributes of the measured table, in schema order.
     factors : pairs (axes, strategy) on disjoint sets of axes.  The largest column norm of each
-        strategy is 1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace noise.
+        strategy is 1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace
+        noise.
     share : share of the budget, of pcost for Gaussian noise and of epsilon for Laplace noise.  The
         shares of all components sum to 1.  They can sum to more if the plan is charged the joint
         privacy cost; the summed costs for a record in any cell are then within the budget.
@@ -708,8 +713,8 @@ def component_blocks(
 
     Parameters
     ----------
-    joint : whether the privacy cost is the maximum over cells of the summed costs of the components,
-        instead of the sum of their costs.
+    joint : whether the privacy cost is the maximum over cells of the summed costs of the
+        components, instead of the sum of their costs.
 
     Returns
     -------
@@ -818,8 +823,8 @@ class MarginalsPlan(Plan):
                 if key not in precisions:
                     continue
                 part = coordinates[part_of(len(sizes), axes)][0]
-                # `pieces` returns coordinates of means over the other attributes.  Those of sums are
-                # larger by the number of summed cells.
+                # `pieces` returns coordinates of means over the other attributes.  Those of sums
+                # are larger by the number of summed cells.
                 cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
                 part *= cells * precisions[key] / math.fsum(precisions.values())
                 if space in out:

@@ -19,10 +19,10 @@ queries are products of slices.  `VarianceBuilder` computes the arrays of a plan
 
     Var(q_1, ..., q_K) = sum over j of s_j  prod over k of X_k[j, q_k],
 
-with s_j the squared noise of residual space j.  There is one table X_k, shape (spaces, queries), per
-set of parts that no strategy couples with other parts.  The variance is linear in s, and in each
-column of a table if all others are fixed.  The largest variance is therefore attained at vertices of
-the convex hull of the columns.  Equal columns are evaluated only once.
+with s_j the squared noise of residual space j.  There is one table X_k, shape (spaces, queries),
+per set of parts that no strategy couples with other parts.  The variance is linear in s, and in
+each column of a table if all others are fixed.  The largest variance is therefore attained at
+vertices of the convex hull of the columns.  Equal columns are evaluated only once.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class GroupVariance:
         """Return the sum over all queries of a summand with coefficient 1."""
         covered = {p for parts, _ in summand.arrays for p in parts}
         free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
-        # The arrays are on disjoint parts, so the sum of their products is the product of their sums.
+        # The arrays are on disjoint parts, so the sum of their products is the product of their
+        # sums.
         return free * math.prod(float(a.sum()) for _, a in summand.arrays)
 
     def largest(self) -> float:
@@ -316,7 +317,8 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
 
 
 def broadcast_along(values: Array, k: int, dimensions: int) -> Array:
-    """Reshape a vector of length n to ``dimensions`` axes: n along axis k and 1 along all others."""
+    """Reshape a vector of length n to ``dimensions`` axes: n along axis k and 1 along all
+    others."""
     shape = [1] * dimensions
     shape[k] = len(values)
     return values.reshape(shape)
@@ -431,8 +433,8 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     """
     if len(rows) == 1:
         return np.asarray(np.einsum("qa,qa->q", rows[0] @ matrix, rows[0]))
-    # The factor with the fewest rows is contracted first.  Each of its rows leaves one matrix that is
-    # only as large as the product of the other factors.
+    # The factor with the fewest rows is contracted first.  Each of its rows leaves one matrix that
+    # is only as large as the product of the other factors.
     first = min(range(len(rows)), key=lambda k: len(rows[k]))
     lengths = [r.shape[1] for r in rows]
     first_length, rest_length = lengths[first], math.prod(lengths) // lengths[first]
@@ -528,8 +530,8 @@ def _without_dominated(features: Sequence[Array]) -> Index:
     """Return the indices of points that include the Pareto front, and few other points.
 
     If there are few points, or not exactly two features, all indices are returned.  Otherwise the
-    points are divided into bins by the first feature, and a point is left out if a point in a higher
-    bin has at least the same second feature.  This is much faster than sorting.
+    points are divided into bins by the first feature, and a point is left out if a point in a
+    higher bin has at least the same second feature.  This is much faster than sorting.
     """
     points = len(features[0])
     if len(features) != 2 or points < MIN_BINNED_POINTS:
@@ -544,7 +546,8 @@ def _without_dominated(features: Sequence[Array]) -> Index:
 
 
 def _front_of_columns(features: Array) -> Any:
-    """Return the indices of columns on the Pareto front of ``features``, shape (features, points)."""
+    """Return the indices of columns on the Pareto front of ``features``, shape (features,
+    points)."""
     if len(features) <= 2:
         # In descending order of the first feature, a column is on the front if its last feature is
         # larger than that of all columns before it.
@@ -555,7 +558,8 @@ def _front_of_columns(features: Array) -> Any:
     order = np.argsort(-features.sum(axis=0), kind="stable")
     front = []
     while len(order):
-        # No column dominates the column with the largest sum.  The columns it dominates are removed.
+        # No column dominates the column with the largest sum.  The columns it dominates are
+        # removed.
         largest = order[0]
         front.append(largest)
         order = order[(features[:, order] > features[:, [largest]]).any(axis=0)]
@@ -570,8 +574,8 @@ def variances_by_class(
 ) -> list[GroupVariance]:
     """Return the variances of each group, computed once per class of equivalent groups.
 
-    Groups are equivalent if they differ only in the names of their attributes, and if the blocks and
-    centers of these attributes are equal.  If there are jointly measured spaces, complements or
+    Groups are equivalent if they differ only in the names of their attributes, and if the blocks
+    and centers of these attributes are equal.  If there are jointly measured spaces, complements or
     public tables, or if the blocks are no `LazyBlocks`, every group is a class of its own.
 
     Parameters
@@ -641,7 +645,8 @@ FRONT_BINS, MIN_BINNED_POINTS = 4096, 10_000
 # The component of a query in a residual space counts as zero if its norm is at most this share of
 # the norm of the query.
 ROUNDING = 1e-9
-# A residual space, as positions of its attributes in a group, and the block that measures it or None.
+# A residual space, as positions of its attributes in a group, and the block that measures it or
+# None.
 MeasuredSpace = tuple[Axes, Block | None]
 
 
@@ -706,14 +711,16 @@ class VarianceBuilder:
                 summands=tuple(summands),
                 unmeasured=tuple(unmeasured),
             )
-            # The coefficient of a coupled group without parts is the squared noise times a constant.
-            # `at_noise` would replace it by the squared noise alone, so this form is not cached.
+            # The coefficient of a coupled group without parts is the squared noise times a
+            # constant. `at_noise` would replace it by the squared noise alone, so this form is not
+            # cached.
             if group.parts or not coupled:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def partial_groups(self, workload: Workload) -> Index:
-        """Return the sorted indices of the groups with a residual space that is not fully measured."""
+        """Return the sorted indices of the groups with a residual space that is not fully
+        measured."""
         measured = (
             self.blocks.prototypes_by_space()
             if isinstance(self.blocks, LazyBlocks)
@@ -768,8 +775,8 @@ class VarianceBuilder:
                 if block and block.union
                 else ()
             )
-            # Strategies are compared by identity.  The key contains the strategies themselves, which
-            # are therefore not deleted, so no new strategy can have the same identity.
+            # Strategies are compared by identity.  The key contains the strategies themselves,
+            # which are therefore not deleted, so no new strategy can have the same identity.
             space_keys.append(
                 (axes, None if block is None else (position, digest(block.weights), block.factors))
             )
@@ -829,7 +836,8 @@ class VarianceBuilder:
     def _coupled_terms(
         self, group: Group, complements: Mapping[Axes, Complement], spaces: Sequence[MeasuredSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return terms of `GroupVariance.summands` and `GroupVariance.unmeasured` for coupled spaces.
+        """Return terms of `GroupVariance.summands` and `GroupVariance.unmeasured` for coupled
+        spaces.
 
         Residual spaces are coupled if one strategy measures them jointly, or if a tuned complement
         of a pair moves coefficients of queries between them.  For the parts with attributes of
@@ -894,8 +902,8 @@ class VarianceBuilder:
         ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
         centers, complements = self.split.centers_of(names), self.split.inside(names)
-        # ``columns`` are the positions of the coordinates of the spaces among the coordinates of all
-        # residual spaces of the parts, ``columns_in_block`` among the coordinates of the block.
+        # ``columns`` are the positions of the coordinates of the spaces among the coordinates of
+        # all residual spaces of the parts, ``columns_in_block`` among the coordinates of the block.
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
         columns_in_block = np.concatenate(
             self._windows(block, [group.named(axes) for axes in spaces])
@@ -1024,8 +1032,8 @@ class VarianceBuilder:
     ) -> list[list[tuple[Axes, Strategy]]]:
         """Return the factors of a block in connected components, with axes of the group.
 
-        A part of the group connects the factors with which it shares an attribute.  If the block has
-        weights, all factors are connected.
+        A part of the group connects the factors with which it shares an attribute.  If the block
+        has weights, all factors are connected.
         """
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
@@ -1048,10 +1056,11 @@ class VarianceBuilder:
         matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return |q M / weights|^2 for all queries of the parts that have attributes of some factors.
+        """Return |q M / weights|^2 for all queries of the parts that have attributes of some
+        factors.
 
-        Here q is the component of a query in the residual space on the axes of the factors, and M is
-        a Kronecker product of one matrix per factor.
+        Here q is the component of a query in the residual space on the axes of the factors, and M
+        is a Kronecker product of one matrix per factor.
 
         Parameters
         ----------
@@ -1115,7 +1124,8 @@ class VarianceBuilder:
 
         Parameters
         ----------
-        inside_parts : pairs (part, positions in the part of its attributes that are in the factors).
+        inside_parts : pairs (part, positions in the part of its attributes that are in the
+            factors).
         names : attributes of each part.
         order : axes of the group in the order of the Kronecker product of the parts.
         factors, matrix, weights : as in `_inside_squares`.
@@ -1201,8 +1211,8 @@ class VarianceBuilder:
     ) -> list[list[tuple[Parts, Array]]]:
         """Return which queries have an unmeasured component in the residual space ``axes``.
 
-        The result is a list of products.  A product is a list of pairs (indices of parts, array of 0
-        and 1 over the queries of these parts).  A query has an unmeasured component if one of the
+        The result is a list of products.  A product is a list of pairs (indices of parts, array of
+        0 and 1 over the queries of these parts).  A query has an unmeasured component if one of the
         products is 1 for it.  ``block`` measures the residual space; it is None if no block does.
         """
         if block is not None and all(s.complete for _, s in block.factors):
@@ -1261,7 +1271,8 @@ class Footprint:
     Attributes
     ----------
     sets : for each table, the indices of its parts.
-    tables : for each set of parts, an array of shape (spaces, combinations of queries of the parts).
+    tables : for each set of parts, an array of shape (spaces, combinations of queries of the
+        parts).
     noises : current squared noise of each residual space, shape (spaces,), in counts^2.
     query_weights : weight of each query, shape (queries,), if there is a single table; None if all
         weights are 1.
@@ -1465,8 +1476,8 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
 
     Yields
     ------
-    left, right : two pairs (columns, weights).  Over all yielded values, the elementwise products of
-        one left and one right column are the elementwise products of one column per table.
+    left, right : two pairs (columns, weights).  Over all yielded values, the elementwise products
+        of one left and one right column are the elementwise products of one column per table.
     """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
@@ -1543,8 +1554,8 @@ def _first_copies(columns: Array) -> tuple[Array, Index]:
 def _column_classes(packed: bytes, rows: int) -> Index:
     """Return one number per column of a table; equal columns have equal numbers.
 
-    The table is passed as its bytes ``packed`` and its number of rows, because arrays cannot be keys
-    of a cache.
+    The table is passed as its bytes ``packed`` and its number of rows, because arrays cannot be
+    keys of a cache.
     """
     columns = np.frombuffer(packed).reshape(rows, -1)
     order = np.lexsort(columns[::-1])

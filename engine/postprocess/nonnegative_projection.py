@@ -106,7 +106,8 @@ class _Multipliers:
 
     @property
     def equality(self) -> npt.NDArray[np.bool_]:
-        """Mask of the entries of ``cells`` that are impossible; their multipliers may be negative."""
+        """Mask of the entries of ``cells`` that are impossible; their multipliers may be
+        negative."""
         return (
             np.zeros(len(self.cells), dtype=bool)
             if self.impossible is None
@@ -383,7 +384,8 @@ def zero_impossible_cells(
 def _apply_multipliers(
     contrasts: dict[Axes, Array], duals: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
-    """Add to the contrast of every maximal set g times the contrast of its multipliers, in place."""
+    """Add to the contrast of every maximal set g times the contrast of its multipliers, in
+    place."""
     for axes, dual in duals.items():
         add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point

@@ -251,7 +251,8 @@ def better_pairs(
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             if pair in sums:
-                # what the other terms leave of the triple's residual measures (pair's residual) (x) q
+                # what the other terms leave of the triple's residual measures (pair's residual) (x)
+                # q
                 remainder, factor = deviation + pair_terms[k] + product, q[axis]
                 if weights is None:
                     value = np.tensordot(remainder, factor, axes=(k, 0)) / estimate.variance
@@ -355,8 +356,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     jackknife = (len(log_shifts) - 1) * float(np.var(log_shifts))
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
-    # if the estimate differs from the measurement by more than chance explains, it is biased, and the
-    # squared bias is added to its variance
+    # if the estimate differs from the measurement by more than chance explains, it is biased, and
+    # the squared bias is added to its variance
     difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
     variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
     precision = 1.0 / evidence.total_variance + 1.0 / variance

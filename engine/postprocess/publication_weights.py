@@ -19,10 +19,10 @@ error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
 **Optimum.**  Let the residual on B have the privacy cost c_B / sigma_B^2, where sigma_B^2 is the
 variance of its noise, and let u_B be the derivative of the mean error of all tables with respect to
-sigma_B^2, increased for sets B of two or more attributes (`POOLING_GAIN`).  At the optimum, sigma_B^2
-is proportional to sqrt(c_B / u_B).  Damped steps reach the fixed point of this rule.  The resulting
-group weights are those for which the weighted sum of variances, which a plan minimises, has the
-derivatives u_B.
+sigma_B^2, increased for sets B of two or more attributes (`POOLING_GAIN`).  At the optimum,
+sigma_B^2 is proportional to sqrt(c_B / u_B).  Damped steps reach the fixed point of this rule.  The
+resulting group weights are those for which the weighted sum of variances, which a plan minimises,
+has the derivatives u_B.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
 # The prediction treats every residual separately, but publishing also uses the signal in residuals
-# on two or more attributes to improve other tables (`partial_pooling`, `mediators`).  The derivative
-# of the error of a cell is therefore multiplied by 1 + POOLING_GAIN * (share of signal in its noisy
-# value).  The gain was chosen on five real tables.
+# on two or more attributes to improve other tables (`partial_pooling`, `mediators`).  The
+# derivative of the error of a cell is therefore multiplied by 1 + POOLING_GAIN * (share of signal
+# in its noisy value).  The gain was chosen on five real tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
@@ -201,8 +201,8 @@ def _set_weights(
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        # positive, so that residuals with much more noise than signal get a share of the budget that
-        # is negligible but not 0
+        # positive, so that residuals with much more noise than signal get a share of the budget
+        # that is negligible but not 0
         derivatives = np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
         optimum = np.sqrt(costs / derivatives)
         optimum *= (costs / optimum).sum() / pcost

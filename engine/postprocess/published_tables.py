@@ -86,8 +86,9 @@ class Published:
         tables are not integer.
 
     Guarantee: unless ``fit`` is "none", no cell is negative, and overlapping tables agree exactly
-    if they are integer, and to 1e-9 counts otherwise.  Impossible cells of the schema are exactly 0.
-    Public tables of the schema are reproduced exactly; integer tables do so only if they have the
+    if they are integer, and to 1e-9 counts otherwise.  Impossible cells of the schema are exactly
+    0. Public tables of the schema are reproduced exactly; integer tables do so only if they have
+       the
     public number of records.  Published numbers are biased: standard errors and intervals of the
     measurement do not apply to them.
     """
@@ -418,7 +419,8 @@ def _nonnegative_contrasts(
     tell: Callable[[float, str], None],
     checkpoints: Checkpoints,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of consistent non-negative tables, for the fits that have such tables."""
+    """Return the contrasts of consistent non-negative tables, for the fits that have such
+    tables."""
     is_shrunk = fit == "shrunk"
     measured_total = estimates.total, estimates.total_variance
     total = shrunk_total(*(borrowed_total(estimates) if is_shrunk else measured_total))

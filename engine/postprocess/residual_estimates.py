@@ -539,5 +539,6 @@ def _estimate(
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Reshape a vector of shape (n,) to ``count`` axes: axis ``axis`` has length n, the others 1."""
+    """Reshape a vector of shape (n,) to ``count`` axes: axis ``axis`` has length n, the others
+    1."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

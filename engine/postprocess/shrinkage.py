@@ -368,7 +368,8 @@ def _entropic_fit(
     tolerance: float | None = None,
     multipliers: dict[Axes, Array] | None = None,
 ) -> Array:
-    """Return the table of the module docstring: near noisy cells and a reference, with given margins.
+    """Return the table of the module docstring: near noisy cells and a reference, with given
+    margins.
 
     It is s omega((noisy - u) / s + log(table / s)), where ``table`` is the reference and omega the
     omega function of Wright.  There is one multiplier u per cell of a margin.  Newton steps adjust
@@ -597,8 +598,8 @@ def make_consistent(
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
     # Each round projects the tables on ``joint_sets`` and all smaller ones jointly, and scales the
-    # tables on ``scaled_sets`` to the projected margins.  Sets for which scaling fails are projected
-    # jointly in the next round.
+    # tables on ``scaled_sets`` to the projected margins.  Sets for which scaling fails are
+    # projected jointly in the next round.
     for number in itertools.count():
         # the number of rounds is unknown, so each round takes half of the remaining progress bar
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
@@ -644,12 +645,14 @@ def make_consistent(
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
-    """Return a progress listener that maps shares 0 to 1 of a part to ``low`` to ``low + share``."""
+    """Return a progress listener that maps shares 0 to 1 of a part to ``low`` to ``low +
+    share``."""
     return lambda done, words: tell(low + share * done, words)
 
 
 def _within(gap: Array, allowed: float) -> bool:
-    """Return whether the largest entry of ``gap``, times its number of cells, is at most ``allowed``.
+    """Return whether the largest entry of ``gap``, times its number of cells, is at most
+    ``allowed``.
 
     ``gap`` has the differences of the cells of one margin, in counts.
     """
@@ -657,7 +660,8 @@ def _within(gap: Array, allowed: float) -> bool:
 
 
 def _is_plain(estimates: Evidence, axes: Axes) -> bool:
-    """Return whether a residual was measured completely, with the same variance in all directions."""
+    """Return whether a residual was measured completely, with the same variance in all
+    directions."""
     return (
         axes in estimates.residuals
         and estimates.residuals[axes].projection.plain

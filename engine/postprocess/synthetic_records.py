@@ -507,7 +507,8 @@ def meet_facts(
 def _move_records(
     records: Index, counts: Index, target: Index, generator: np.random.Generator
 ) -> None:
-    """Move as few records as possible to other cells, in place, so that their counts are ``target``.
+    """Move as few records as possible to other cells, in place, so that their counts are
+    ``target``.
 
     Parameters
     ----------

@@ -179,7 +179,8 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
-    """Return an upper bound on log delta(epsilon) for all releases of total cost ``pcost`` together.
+    """Return an upper bound on log delta(epsilon) for all releases of total cost ``pcost``
+    together.
 
     The bound holds if the noise scale of every release, in units of its grid, is large enough for
     the Gaussian curve; see "Use" in the notes of this module.
@@ -240,8 +241,9 @@ LISTED_DELTAS = (1e-5, 1e-6, 1e-9)
 class Budget:
     """Privacy budget: the largest privacy cost that a release may have.
 
-    Every budget stores this cost as `pcost`.  A budget of pure epsilon, from `Budget.pure`, requires
-    Laplace noise; its pcost is epsilon^2, because epsilon-DP implies rho-zCDP with rho = epsilon^2 / 2.
+    Every budget stores this cost as `pcost`.  A budget of pure epsilon, from `Budget.pure`,
+    requires Laplace noise; its pcost is epsilon^2, because epsilon-DP implies rho-zCDP with rho =
+    epsilon^2 / 2.
 
     Attributes
     ----------
@@ -329,14 +331,15 @@ class Budget:
     def approx(
         cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE
     ) -> Budget:
-        """Return the largest budget whose releases with Gaussian noise are jointly (epsilon, delta)-DP.
+        """Return the largest budget whose releases with Gaussian noise are jointly (epsilon,
+        delta)-DP.
 
         Outputs of these releases state epsilon at this delta.
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
-        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.  BudgetError, too,
-        if the pcost would be smaller than every positive double.
+        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.  BudgetError,
+        too, if the pcost would be smaller than every positive double.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
@@ -415,7 +418,8 @@ class Budget:
         return _at_most(Fraction(self.pcost) / self.rows_per_person**2, "pcost for every row")
 
     def of_person(self, row_pcost: float) -> float:
-        """Return the privacy cost of all k rows of a person: k^2 times ``row_pcost``, rounded up."""
+        """Return the privacy cost of all k rows of a person: k^2 times ``row_pcost``, rounded
+        up."""
         return _at_least(Fraction(row_pcost) * self.rows_per_person**2)
 
     def at(self, pcost: float) -> Budget:
@@ -457,7 +461,8 @@ class Budget:
         return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
     def delta(self, epsilon: float) -> float:
-        """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
+        """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded
+        up.
 
         For a budget of pure epsilon the delta is 0 if ``epsilon`` is at least that epsilon.  In all
         other cases it is at least the smallest positive double.  It holds for the noise of every
@@ -471,7 +476,8 @@ class Budget:
         return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _MIN_DOUBLE), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
+        """Return the epsilon for which releases within the budget are (epsilon, delta)-DP, rounded
+        up.
 
         The result is the smallest of these: the epsilon of the curve of Gaussian DP, the epsilon of
         rho-zCDP, and for a budget of pure epsilon that epsilon.  The curve holds for the discrete

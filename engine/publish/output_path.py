@@ -180,7 +180,8 @@ def _belongs_to_ledger(target: Path) -> bool:
 
 
 def _is_answers(target: Path) -> bool:
-    """Return whether a file contains answers, tables or synthetic records that this project wrote."""
+    """Return whether a file contains answers, tables or synthetic records that this project
+    wrote."""
     import pyarrow.parquet as pq
 
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):

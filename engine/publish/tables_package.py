@@ -186,7 +186,8 @@ if (sys.nframe() == 0) {
 
 
 def is_open(measurement: Measurement) -> bool:
-    """Return whether the released integers can be exported in the open form of the module docstring.
+    """Return whether the released integers can be exported in the open form of the module
+    docstring.
 
     This requires a release in one stage, and a plan whose blocks are products of single attributes.
     """
@@ -209,8 +210,8 @@ def write_open_form(
 ) -> list[Path]:
     """Write the released integers in the open form, as CSV files with an R script.
 
-    ``tables`` lists the tables that the script recomputes, as pairs (name, attributes).  Returns the
-    paths of all files.  The module docstring describes the form.
+    ``tables`` lists the tables that the script recomputes, as pairs (name, attributes).  Returns
+    the paths of all files.  The module docstring describes the form.
     """
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
@@ -300,7 +301,8 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
 
 
 def _cell_matrices(block: Block) -> list[Array]:
-    """Return for every attribute of a block the matrix from strategy answers to cells, (n, rows)."""
+    """Return for every attribute of a block the matrix from strategy answers to cells, (n,
+    rows)."""
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
@@ -546,8 +548,8 @@ def write_tables(
 
     Raises
     ------
-    LimitExceeded : there are more than `MAX_TABLE_ROWS` queries, or more files than `verify_package`
-        accepts.
+    LimitExceeded : there are more than `MAX_TABLE_ROWS` queries, or more files than
+        `verify_package` accepts.
     PlanError : the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
@@ -1004,8 +1006,8 @@ PLAIN = {
     "strings_to_numbers": False,
 }
 A4 = 9  # number of this paper size in Excel
-# creation date of workbooks of rehearsals, which have no release date; it is constant, so that equal
-# arguments produce equal bytes
+# creation date of workbooks of rehearsals, which have no release date; it is constant, so that
+# equal arguments produce equal bytes
 UNDATED = datetime(2000, 1, 1, tzinfo=UTC)
 
 

@@ -251,8 +251,8 @@ def verify_package(
 
     For a release package, the certificate, the answers, the standard errors and the intervals are
     recomputed from the plan and the released integers and compared.  For a tables package (of
-    `write_tables`), all files are.  No file is read beyond the size that the plan implies.  A damaged
-    package does not raise an exception, but is reported as a problem.
+    `write_tables`), all files are.  No file is read beyond the size that the plan implies.  A
+    damaged package does not raise an exception, but is reported as a problem.
 
     Parameters
     ----------

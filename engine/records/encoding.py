@@ -1,8 +1,9 @@
 """Strict encoding of a column of records as cell codes of one attribute.
 
-A value is either in the public domain or refused. `Encoder.encode` defines the code of a single value.
-`Encoder.encode_array` returns the same codes for an Arrow column: it encodes texts, integers and floats
-with functions of Arrow and NumPy, and every distinct value of other types with `Encoder.encode`.
+A value is either in the public domain or refused. `Encoder.encode` defines the code of a single
+value. `Encoder.encode_array` returns the same codes for an Arrow column: it encodes texts, integers
+and floats with functions of Arrow and NumPy, and every distinct value of other types with
+`Encoder.encode`.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
@@ -970,7 +971,8 @@ class Hints:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Sentences for the curator; they name columns and public labels, but no value of a record."""
+        """Sentences for the curator; they name columns and public labels, but no value of a
+        record."""
         sentences = [
             f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
             for name, reasons in self._reasons.items()

@@ -226,7 +226,8 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     number, is_complete = 0, False
 
     def read_block() -> bool:
-        """Append a block to the text that is not parsed yet; return False at the end of the file."""
+        """Append a block to the text that is not parsed yet; return False at the end of the
+        file."""
         nonlocal text, at
         block = file.read(BLOCK)
         text, at = text[at:] + utf8_decoder.decode(block, final=not block), 0

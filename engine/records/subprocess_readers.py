@@ -283,8 +283,8 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
     """Return whether a labelled value is probably a code of a missing value.
 
     This is true for negative numbers, and for numbers in `COMMON_MISSING_CODES` that do not
-    continue a scale: with the labelled numbers 1, 2, 3, 7 the result for 7 is True, with 1, 2, ..., 7 it is
-    False.
+    continue a scale: with the labelled numbers 1, 2, 3, 7 the result for 7 is True, with 1, 2, ...,
+    7 it is False.
 
     Parameters
     ----------

@@ -101,8 +101,8 @@ class Split:
     ----------
     centers : mapping from an attribute to its center, a vector with sum 1.  Attributes without an
         entry have the uniform center.
-    complements : mapping from a pair of attributes, in schema order, to its tuned complement.  Pairs
-        without an entry are split by the product of their centers.
+    complements : mapping from a pair of attributes, in schema order, to its tuned complement.
+        Pairs without an entry are split by the product of their centers.
     unions : mapping from the attributes of a table to the residual spaces that one strategy on this
         table measures jointly.
     stopped : names of the limits ("memory", "time", "work") that ended or prevented the search for
@@ -197,7 +197,8 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     """Multiply axis ``first + i`` of a tensor by ``matrices[i]``, for every i.
 
     A matrix of shape (n_i, m_i) turns an axis of length n_i into one of length m_i.  A vector of
-    shape (n_i,) sums the axis with these weights and so removes it.  None leaves the axis unchanged.
+    shape (n_i,) sums the axis with these weights and so removes it.  None leaves the axis
+    unchanged.
 
     >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
     (2, 5, 4)
@@ -229,7 +230,8 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
 
 
 def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first: int) -> Array:
-    """Multiply the axes after ``first`` by ``matrices``, one slab along axis ``first`` at a time."""
+    """Multiply the axes after ``first`` by ``matrices``, one slab along axis ``first`` at a
+    time."""
     length = tensor.shape[first]
     step = max(1, SLAB_ENTRIES * length // tensor.size)
     out: Array | None = None
@@ -452,7 +454,8 @@ def residual_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    # a complement changes the coefficients on single attributes and the total, not those on the pair
+    # a complement changes the coefficients on single attributes and the total, not those on the
+    # pair
     if complement is not None and len(axes_inside) < 2:
         return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, positions(sizes, [tuple(axes_inside)])
@@ -479,8 +482,9 @@ class Lift:
     (2, 6)
     """
 
-    # True if the coordinates belong to one residual space.  Then reversing an attribute, or swapping
-    # two attributes of equal size, permutes the coordinates and changes signs, and does no more.
+    # True if the coordinates belong to one residual space.  Then reversing an attribute, or
+    # swapping two attributes of equal size, permutes the coordinates and changes signs, and does no
+    # more.
     one_space = True
 
     def __init__(

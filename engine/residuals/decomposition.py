@@ -218,7 +218,8 @@ def _classify_spaces(
 ROUNDING = 1e-28
 # residual Grams of an attribute with at least this number of cells are computed at the first access
 MIN_DEFERRED_CELLS = 100
-# two Grams count as not proportional if their quadratic forms differ by more than this relative error
+# two Grams count as not proportional if their quadratic forms differ by more than this relative
+# error
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
@@ -331,7 +332,8 @@ class DeferredFactor(Factor):
 
     @property
     def interval_gram(self) -> IntervalGram | None:
-        """The Gram as weights of marginal, prefix, suffix and range queries; None for other queries."""
+        """The Gram as weights of marginal, prefix, suffix and range queries; None for other
+        queries."""
         return interval_gram(self.part, self.weights)
 
     def quadratic_forms(self, vectors: Array) -> Array:
@@ -569,8 +571,8 @@ class Registry:
 
         Returns
         -------
-        One pair per subset of the axes.  For a nonempty subset it is (axes, (index of a stored Gram,
-        scale)), with index -1 and scale 0 if the Gram is zero.  For the empty subset it is
+        One pair per subset of the axes.  For a nonempty subset it is (axes, (index of a stored
+        Gram, scale)), with index -1 and scale 0 if the Gram is zero.  For the empty subset it is
         ((), scalar) with the weighted sum of the squared answers of the queries to the centers.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
@@ -828,7 +830,8 @@ def decompose(
 
     Spaces with a zero Gram, and spaces inside a public table, are left out.  Spaces with
     proportional Grams share one subworkload if their attributes have equal sizes, centers and
-    labels.  Unions of the split are ignored here; `engine.residuals.tuning.unions.unite` forms them.
+    labels.  Unions of the split are ignored here; `engine.residuals.tuning.unions.unite` forms
+    them.
 
     Parameters
     ----------
@@ -896,9 +899,9 @@ def _pattern(
 ) -> list[tuple[Axes, float, Factors]]:
     """Return the decomposition of a group: one entry per residual space and term of its Gram.
 
-    An entry is (positions, coefficient, factors).  ``positions`` are those of the space's attributes
-    among the attributes of the group in schema order.  ``ranks`` lists the axes of the group in
-    schema order.
+    An entry is (positions, coefficient, factors).  ``positions`` are those of the space's
+    attributes among the attributes of the group in schema order.  ``ranks`` lists the axes of the
+    group in schema order.
     """
     parts, weights = group.parts, group.query_weights
     part_weights = [weights] if len(parts) == 1 else group.part_weights or [None] * len(parts)
@@ -906,8 +909,8 @@ def _pattern(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # query weights that are no product over the parts, and complements, couple the parts; so one
-        # part on all attributes replaces them
+        # query weights that are no product over the parts, and complements, couple the parts; so
+        # one part on all attributes replaces them
         parts, part_weights = (joint_part(group),), [weights]
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
     choices = []  # for every part, its Gram on every subset of its attributes
@@ -1057,7 +1060,8 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 
 
 def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
-    """Return the sum of two terms that differ in one factor; None if the sum is no Kronecker product."""
+    """Return the sum of two terms that differ in one factor; None if the sum is no Kronecker
+    product."""
     if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
         return None
     differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
@@ -1101,7 +1105,8 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of residual Grams on the same axes; ``parts`` are (weight, Gram) pairs.
+    """Return the weighted sum of residual Grams on the same axes; ``parts`` are (weight, Gram)
+    pairs.
 
     The sum has no matrix if all Grams are of interval queries on a wide attribute, or all of areas
     of one hierarchy and of the marginal.  It is stored as rows if all Grams are stored as rows and

@@ -56,7 +56,8 @@ Signed = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
-    """Return the number of reversals of attributes and of swaps of attributes among `symmetries`."""
+    """Return the number of reversals of attributes and of swaps of attributes among
+    `symmetries`."""
     is_swap = [bool((sign == 1.0).all()) for (_, sign), _ in symmetries(factor, lift)]
     return is_swap.count(False), is_swap.count(True)
 
@@ -218,8 +219,8 @@ def orbits(
 
 Places: TypeAlias = npt.NDArray[np.intp]
 
-# Weights below this share of the largest weight leave the active set.  An orbit whose optimal weight
-# is positive joins the set again, because its d is greater than 1.
+# Weights below this share of the largest weight leave the active set.  An orbit whose optimal
+# weight is positive joins the set again, because its d is greater than 1.
 ACTIVE_SHARE = 1e-3
 # largest number of active sets of one search; 1 is typical
 MAX_ACTIVE_SETS = 8
@@ -243,8 +244,8 @@ class Weights(Protocol):
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L for the weights ``mass``, shape (orbits,).
 
-        If ``on`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry per
-        listed orbit.
+        If ``on`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry
+        per listed orbit.
         """
 
     def curvature(self, mass: Array, on: Places) -> Array:
@@ -345,8 +346,8 @@ def _newton_minimum(
 NULL_SHARE = 1e-12
 # norm of the initial vector s = sqrt(mu); the dual is the same for all multiples of s
 START_NORM = 10.0
-# Newton steps begin when a relative RMSE gap of NEWTON_GAP is proved and the number of evaluations of
-# the dual is at least MIN_NEWTON_EVALUATIONS
+# Newton steps begin when a relative RMSE gap of NEWTON_GAP is proved and the number of evaluations
+# of the dual is at least MIN_NEWTON_EVALUATIONS
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
 # with at least this number of residual coordinates, symmetries save more time than their detection
 # takes
@@ -382,7 +383,8 @@ class Solution:
     bound : lower bound on the value of every strategy for the same Gram and lift.
     dual : weights mu that prove the bound and determine the strategy, one per orbit of cells.
     status : "optimal" if the search proved the required gap, otherwise why it ended; "closed form"
-        without a search.  If the strategy is a special construction, its name and a comma come first.
+        without a search.  If the strategy is a special construction, its name and a comma come
+        first.
     """
 
     strategy: Strategy
@@ -612,8 +614,8 @@ class DualProblem:
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # X = H^T M^(-1/2) H.  The strategy rows are M^(-1/4) H with the symmetric root M^(-1/4),
-            # so that they are a smooth function of the weights.
+            # X = H^T M^(-1/2) H.  The strategy rows are M^(-1/4) H with the symmetric root
+            # M^(-1/4), so that they are a smooth function of the weights.
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)
@@ -653,7 +655,8 @@ def _half_powers(
     eigenvalues: Array, U: Array, W: Array
 ) -> tuple[tuple[Array, Array], float, Array]:
     """Return the result of `_eigen_block`, given the eigenvalues and eigenvectors of M."""
-    # M may be singular if weights are zero; raising its smallest eigenvalues keeps the inverse finite
+    # M may be singular if weights are zero; raising its smallest eigenvalues keeps the inverse
+    # finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
     return (root, U), float(root.sum()), np.einsum("rc,rc->c", half, half)
@@ -761,7 +764,8 @@ class FourierProblem(DualProblem):
         value = float(
             np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
         )
-        # with non-uniform centers the cells have different privacy costs; the largest one is limited
+        # with non-uniform centers the cells have different privacy costs; the largest one is
+        # limited
         max_cost = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
             sizes=self.sizes,

@@ -202,7 +202,8 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or 2."""
+        """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or
+        2."""
         gram, ones = self.gram, np.ones(self.dimension)
         # differences of the total: 1 at the last cell, 0 elsewhere
         last = np.zeros(self.dimension)
@@ -271,7 +272,8 @@ def total_square(gram: IntervalGram, pi: Array) -> float:
 
 
 def gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Multiply tables x, shape (..., n), by the Gram W^T W of the weighted queries, in linear time."""
+    """Multiply tables x, shape (..., n), by the Gram W^T W of the weighted queries, in linear
+    time."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
     x = np.asarray(x)
 
@@ -337,9 +339,9 @@ def root_trace_bound(gram: IntervalGram) -> float:
 
     Notes
     -----
-    Let t_k = pi k / 2n.  The residual Gram of all prefixes is diagonal in the cosine basis, with the
-    entries 1 / (4 sin^2 t_k), k = 1..n - 1.  That of all ranges is n + 1 times this matrix, minus
-    v v^T with v_k = cos t_k / (sqrt(2 n) sin^2 t_k) for odd k and v_k = 0 for even k.  The
+    Let t_k = pi k / 2n.  The residual Gram of all prefixes is diagonal in the cosine basis, with
+    the entries 1 / (4 sin^2 t_k), k = 1..n - 1.  That of all ranges is n + 1 times this matrix,
+    minus v v^T with v_k = cos t_k / (sqrt(2 n) sin^2 t_k) for odd k and v_k = 0 for even k.  The
     eigenvalues of a diagonal matrix minus v v^T are the roots of the secular equation, and one lies
     between any two neighbouring diagonal entries.
 
@@ -421,8 +423,8 @@ class _Sweep:
     """The matrices Y_j = (K^-1 + s_j G)^-1 for a batch of quadrature nodes s_j.
 
     Every Y_j is the inverse of a tridiagonal matrix plus a matrix of low rank.  Z_j is defined as
-    Y_j, but with D^T diag(1/mu) D in place of K^-1.  The vector y is s Z G g with g = F - Pi, where F
-    holds the cumulative weights.  A column z of an inverse holds the potentials of the nodes of a
+    Y_j, but with D^T diag(1/mu) D in place of K^-1.  The vector y is s Z G g with g = F - Pi, where
+    F holds the cumulative weights.  A column z of an inverse holds the potentials of the nodes of a
     ladder of resistors; (1/mu + s a) D z are the currents through the resistors.
 
     Attributes
@@ -432,8 +434,8 @@ class _Sweep:
     joint : for the resistor of every cell, the conductance between its two ends through all other
         resistors, shape (nodes, n).
     diagonal : diagonal of the inverse of the tridiagonal matrix, shape (nodes, m).
-    multiplier : for every k, the ratio of row k to row k + 1 of this inverse in the columns after k,
-        shape (nodes, m - 1).  So entry (k, l) is entry (l, l) times the ratios from k to l - 1.
+    multiplier : for every k, the ratio of row k to row k + 1 of this inverse in the columns after
+        k, shape (nodes, m - 1).  So entry (k, l) is entry (l, l) times the ratios from k to l - 1.
     U_potentials, U_currents : solutions of the tridiagonal system for the columns of U, and their
         currents, shapes (r, nodes, m) and (r, nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
@@ -553,8 +555,8 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
     """Return two conductances to ground for every node of ladders of resistors.
 
     Node k lies between the resistors k and k + 1, and an extra resistor, the leak, connects it to
-    ground.  Resistor 0 ends at ground, and so does resistor m if it exists.  There is one ladder per
-    quadrature node.
+    ground.  Resistor 0 ends at ground, and so does resistor m if it exists.  There is one ladder
+    per quadrature node.
 
     Parameters
     ----------
@@ -599,10 +601,10 @@ def _pivots(diagonal: Array, between: Array) -> Array:
 def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Array:
     """Solve the recurrence l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
 
-    The initial values ``rough`` are differences of pivots and conductances.  Near a cell with little
-    weight, whose conductance is large, cancellation makes them inaccurate.  The recurrence has no
-    subtraction, so that a few Newton steps, each of which solves a bidiagonal system, reach full
-    accuracy.
+    The initial values ``rough`` are differences of pivots and conductances.  Near a cell with
+    little weight, whose conductance is large, cancellation makes them inaccurate.  The recurrence
+    has no subtraction, so that a few Newton steps, each of which solves a bidiagonal system, reach
+    full accuracy.
 
     Parameters
     ----------
@@ -647,8 +649,8 @@ def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
 
     Parameters
     ----------
-    pivots, multiplier : L D L^T factorization of the systems.  D has the pivots, shape (nodes, m); L
-        has the negative multipliers, shape (nodes, m - 1), below its unit diagonal.
+    pivots, multiplier : L D L^T factorization of the systems.  D has the pivots, shape (nodes, m);
+        L has the negative multipliers, shape (nodes, m - 1), below its unit diagonal.
     sources : right-hand sides, shape (nodes, m) each.
     """
     import scipy.linalg.lapack
@@ -901,7 +903,8 @@ def solve(
     """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
 
     The iteration mu_i <- mu_i d_i / f increases f in every step.  Anderson acceleration on log mu
-    reduces it to some 10 to 50 steps; an accelerated step that decreases f is replaced by a plain one.
+    reduces it to some 10 to 50 steps; an accelerated step that decreases f is replaced by a plain
+    one.
 
     Parameters
     ----------

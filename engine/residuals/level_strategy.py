@@ -42,7 +42,8 @@ class AreaRows(EntryRows):
     tree : the areas.
     measured : index of the area of every row, shape (rows,); areas are counted level by level from
         the root, which has index 0.
-    inside, outside : value of every row inside and outside its area, shape (rows,); real or integer.
+    inside, outside : value of every row inside and outside its area, shape (rows,); real or
+        integer.
     transposed : whether the matrix is transposed, shape (n, rows).
     """
 
@@ -84,7 +85,8 @@ class AreaRows(EntryRows):
         return np.asarray(self._by_cell(inside - outside) + outside.sum())
 
     def column_products(self, cells: Index, other: int) -> Array:
-        """Return the inner products of the k columns ``cells`` with column ``other``, shape (k,)."""
+        """Return the inner products of the k columns ``cells`` with column ``other``, shape
+        (k,)."""
         # the answers to a table with one record, in the cell ``other``, are this column
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0
@@ -438,7 +440,8 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
     ----------
     gram : weights of the areas.
     options : stopping rule of the search.
-    dual : the ``dual`` of an earlier solution; if given, it determines the strategy without a search.
+    dual : the ``dual`` of an earlier solution; if given, it determines the strategy without a
+        search.
     """
     problem = gram.problem
     tree, status = problem.tree, "optimal"

@@ -16,7 +16,8 @@ root and one back, with the value of the root known to be 0:
 u_a is the variance of z(a) from the measurements inside a, and v_a its variance from all of them.
 A record in cell i has the privacy cost
 
-    c_i = sum of p_a (1 - 2 pi(a)) over the areas a that contain i,  plus  sum of p_a pi(a)^2 over all a.
+    c_i = sum of p_a (1 - 2 pi(a)) over the areas a that contain i,  plus  sum of p_a pi(a)^2 over
+    all a.
 
 The precisions minimise the weighted sum of the v_a at max c_i = 1, by a quasi-Newton method on
 log p with a smooth maximum.  The weights mu that the smooth maximum gives to the cells prove a
@@ -26,9 +27,9 @@ pi)^T.  By the quadrature of the inverse square root, f = sum_j w_j tr G (K^-1 +
 these inverses is the covariance of z if area a of weight g_a is measured with precision s_j g_a and
 cell i with the additional precision 1 / mu_i, plus a rank-one term that vanishes for mu = pi.
 
-On trees whose cells have weights, precisions per area reach the optimum of all strategies up to about
-1e-4; if a few areas of very different sizes are the only queries, up to 1%.  The certificate has the
-gap that the search proves.
+On trees whose cells have weights, precisions per area reach the optimum of all strategies up to
+about 1e-4; if a few areas of very different sizes are the only queries, up to 1%.  The certificate
+has the gap that the search proves.
 
 Source: least squares on trees as in Hay et al., PVLDB 3 (2010), and Cumings-Menon and Zhuravlev,
 arXiv 2404.13164; the optimal precisions and the certificate are our work.
@@ -52,8 +53,8 @@ from engine.residuals.intervals import inverse_root_quadrature
 from engine.residuals.operators import CosineMatrix, Operator
 from engine.workload import AreaWeights
 
-# sharpness of the smooth maximum in every round of the search; a round starts from the result of the
-# round before
+# sharpness of the smooth maximum in every round of the search; a round starts from the result of
+# the round before
 SHARPNESS = (10.0, 50.0, 200.0, 1e3, 5e3, 2e4, 1e5)
 # number of earlier steps that the quasi-Newton method combines
 HISTORY = 20
@@ -117,7 +118,8 @@ class AreaTree:
 
     @cached_property
     def parent(self) -> tuple[Index, ...]:
-        """For every level, the index of the parent of each area in the level before; 0 for the root."""
+        """For every level, the index of the parent of each area in the level before; 0 for the
+        root."""
         parents = [np.zeros(1, dtype=np.int64)]
         for first, starts in zip(self.first_child, self.starts[1:], strict=True):
             children = np.diff(first, append=len(starts))
@@ -166,7 +168,8 @@ class AreaTree:
         return self if depth == self.depth else AreaTree(area_of_cell=self.area_of_cell[:depth])
 
     def split(self, values: Array) -> Levels:
-        """Split values of all areas, shape (areas,) from the root down, into one array per level."""
+        """Split values of all areas, shape (areas,) from the root down, into one array per
+        level."""
         return np.split(values, np.cumsum(self.counts)[:-1])
 
     def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
@@ -198,7 +201,8 @@ class AreaTree:
         return np.add.reduceat(values, self.first_child[level], axis=-1)
 
     def child_sums(self, values: Array, level: int) -> Array:
-        """Return for every area of a level the sum over its children, equal siblings counted too."""
+        """Return for every area of a level the sum over its children, equal siblings counted
+        too."""
         return self.upward(self.repeated(values, level + 1), level)
 
     def repeated(self, values: Array, level: int) -> Array:
@@ -231,7 +235,8 @@ class LevelGram:
 
     @classmethod
     def of(cls, area_weights: AreaWeights) -> LevelGram:
-        """Return the Gram of weighted areas; the weights are in the order of the hierarchy's areas."""
+        """Return the Gram of weighted areas; the weights are in the order of the hierarchy's
+        areas."""
         tree = area_tree(area_weights.levels)
         weights = [np.zeros(1)]
         for position, areas, values in zip(
@@ -569,8 +574,8 @@ class LevelProblem:
     def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:
         """Return log(error * smooth maximum of the privacy costs), its gradient and dual weights.
 
-        ``logs`` are the logarithms of the precisions of all areas but the root, shape (areas,).  The
-        smooth maximum is the norm of order ``sharpness``.
+        ``logs`` are the logarithms of the precisions of all areas but the root, shape (areas,).
+        The smooth maximum is the norm of order ``sharpness``.
 
         Returns
         -------
@@ -665,8 +670,9 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # Scaled variables have similar second derivatives: the second derivative by the logarithm of
-        # a precision grows with the number of equal areas, and about with the root of their size.
+        # Scaled variables have similar second derivatives: the second derivative by the logarithm
+        # of a precision grows with the number of equal areas, and about with the root of their
+        # size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25
@@ -715,7 +721,8 @@ class LevelProblem:
         ``precisions`` are those of all areas but the root; ``mass`` holds the weights mu of the
         areas of the last level.  Small precisions above the last level are set to 0.
         """
-        # areas of the last level are always measured, because a query may depend on one of them alone
+        # areas of the last level are always measured, because a query may depend on one of them
+        # alone
         smallest = MIN_PRECISION * float(precisions.max())
         cells = self.tree.counts[-1]
         precisions = np.where(precisions < smallest, 0.0, precisions)
@@ -748,7 +755,8 @@ class LevelProblem:
 
 
 def sums_upward(tree: AreaTree, values: Array) -> Levels:
-    """Return for every area the sum of ``values`` of the last level inside it, one array per level."""
+    """Return for every area the sum of ``values`` of the last level inside it, one array per
+    level."""
     out = [values]
     for level in reversed(range(tree.depth)):
         out.append(tree.child_sums(out[-1], level))

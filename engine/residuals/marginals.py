@@ -139,7 +139,8 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IdentityStrategy(Strategy):
-    """Strategy that measures every cell of one wide attribute; its identity matrices are operators."""
+    """Strategy that measures every cell of one wide attribute; its identity matrices are
+    operators."""
 
     rows: ScaledIdentity  # type: ignore[assignment]
     pinv: ScaledIdentity  # type: ignore[assignment]
@@ -306,9 +307,11 @@ class IntervalStrategy(Strategy):
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
         covariance = self.solution.covariance()
-        # the prefix of all cells is the total and has no component in the residual space: variance 0
+        # the prefix of all cells is the total and has no component in the residual space: variance
+        # 0
         squares = np.pad(np.diagonal(covariance), 1)
-        # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell i
+        # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell
+        # i
         rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
         for i in range(1, self.cells):
             rows[i][:-1] -= 2.0 * covariance[i - 1, i:]

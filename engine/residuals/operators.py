@@ -176,7 +176,8 @@ class EntryRows(Operator):
 
     @property
     def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Mapping from names to arrays that assign the entries to cells; empty if none are needed."""
+        """Mapping from names to arrays that assign the entries to cells; empty if none are
+        needed."""
         return {}
 
 
@@ -235,7 +236,8 @@ class CosineMatrix(Operator):
     def _apply(self, tensor: Array) -> Array:
         import scipy.fft
 
-        # the first column of the orthonormal transform has entries 1 / sqrt(n); pi has entries 1 / n
+        # the first column of the orthonormal transform has entries 1 / sqrt(n); pi has entries 1 /
+        # n
         if not self.transposed:
             out = scipy.fft.dct(tensor, norm="ortho")
             if not self.total:

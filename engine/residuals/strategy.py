@@ -85,13 +85,14 @@ class Strategy:
             rotation @ rotation.T, np.eye(len(rotation)), rtol=0.0, atol=ORTHOGONALITY_TOLERANCE
         ):
             return None
-        # pinv Q^-1 is computed by solving a system, because Q^T differs from Q^-1 by rounding errors,
-        # which would bias the estimates
+        # pinv Q^-1 is computed by solving a system, because Q^T differs from Q^-1 by rounding
+        # errors, which would bias the estimates
         return replace(self, rows=rows, pinv=np.linalg.solve(rotation.T, self.pinv.T).T)
 
     @cached_property
     def column_norm(self) -> float:
-        """Largest Euclidean norm of a column of B: the L2 sensitivity of the answers to one record."""
+        """Largest Euclidean norm of a column of B: the L2 sensitivity of the answers to one
+        record."""
         return float(np.sqrt(np.max(np.einsum("rc,rc->c", self.rows, self.rows))))
 
     @cached_property
@@ -116,7 +117,8 @@ class Strategy:
         Returns
         -------
         The squared norms of the k columns ``cells``, shape (k,); the squared norm of the column
-        ``other``; the inner products of the columns ``cells`` with the column ``other``, shape (k,).
+        ``other``; the inner products of the columns ``cells`` with the column ``other``, shape
+        (k,).
         """
         x, y = self.rows[:, cells], self.rows[:, other]
         return np.einsum("rv,rv->v", x, x), float(y @ y), y @ x
@@ -125,8 +127,8 @@ class Strategy:
     def rounding_terms(self) -> int:
         """Number K in the bound on the floating-point error of the answers B x.
 
-        The Euclidean norm of the error is at most K u / (1 - K u) times the sum over cells c of |x_c|
-        times the norm of column c of B, where u is the unit roundoff.
+        The Euclidean norm of the error is at most K u / (1 - K u) times the sum over cells c of
+        |x_c| times the norm of column c of B, where u is the unit roundoff.
         """
         return self.cells + 1
 
@@ -207,7 +209,8 @@ class Strategy:
 
     @cached_property
     def span(self) -> Array:
-        """Orthonormal basis of the measured span, as columns, shape (residual coordinates, rank)."""
+        """Orthonormal basis of the measured span, as columns, shape (residual coordinates,
+        rank)."""
         if self.measured is not None:
             return self.measured.T
         # computed from pinv, because the span does not depend on the centers, but the rows do
@@ -235,13 +238,16 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return the orthogonal matrix Q that rotates ``directions`` to a canonical basis of their span.
+    """Return the orthogonal matrix Q that rotates ``directions`` to a canonical basis of their
+    span.
 
-    ``directions`` are orthonormal rows, shape (r, m); Q has shape (r, r).  Q @ directions depends on
-    their span only: it is the Gram-Schmidt basis of the projections of fixed vectors to the span.
+    ``directions`` are orthonormal rows, shape (r, m); Q has shape (r, r).  Q @ directions depends
+    on their span only: it is the Gram-Schmidt basis of the projections of fixed vectors to the
+    span.
 
-    Eigenvectors of equal eigenvalues differ between processors and libraries.  The rows of a strategy
-    must not differ, because answers that are drawn on one machine are read on other machines.
+    Eigenvectors of equal eigenvalues differ between processors and libraries.  The rows of a
+    strategy must not differ, because answers that are drawn on one machine are read on other
+    machines.
     """
     Q, R = scipy.linalg.qr(
         directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False
@@ -266,7 +272,8 @@ MAX_JOINT_CELLS = 1 << 17
 MAX_JOINT_COMPARISONS = 1 << 28
 # relative difference up to which costs count as equal
 TIE_TOLERANCE = 1e-13
-# product of strategies: its attributes; the axes and the strategy of every factor; scale of its cost
+# product of strategies: its attributes; the axes and the strategy of every factor; scale of its
+# cost
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
 # attributes of a table of costs, and the index of the table
 Placed = tuple[Space, int]
@@ -333,7 +340,8 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     steps, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        # tables that are equal up to attribute names have equal rows, so only one of them is compared
+        # tables that are equal up to attribute names have equal rows, so only one of them is
+        # compared
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in touching[name]:
             axis = names.index(name)

@@ -35,8 +35,8 @@ FORMAT = "search/3"
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
 # assumed operations per second for products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# forecasts assume no symmetries for Grams with more residual coordinates, because counting symmetries
-# would take too long
+# forecasts assume no symmetries for Grams with more residual coordinates, because counting
+# symmetries would take too long
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
 # share of uniform weights that is mixed into initial weights from another search
@@ -45,13 +45,14 @@ UNIFORM_SHARE = 1e-4
 ALTERNATING_SWEEPS = 10
 # largest number of directions in the first block of the pinching bound, see `subworkload_solver`
 MAX_COUPLED_DIRECTIONS = 600
-# a search is repeated from uniform weights if its gap is more than this factor times the required gap
+# a search is repeated from uniform weights if its gap is more than this factor times the required
+# gap
 MAX_GAP_RATIO = 100.0
-# dual weights of interval queries on at least this number of cells are computed without matrices: this
-# and one evaluation with matrices take less time than a search with matrices
+# dual weights of interval queries on at least this number of cells are computed without matrices:
+# this and one evaluation with matrices take less time than a search with matrices
 MIN_LINEAR_CELLS = 200
-# the search without matrices proves this share of the required gap, so that its weights also prove the
-# required gap in the evaluation with matrices, despite rounding errors
+# the search without matrices proves this share of the required gap, so that its weights also prove
+# the required gap in the evaluation with matrices, despite rounding errors
 LINEAR_GAP_SHARE = 0.9
 # measured time to compute a strategy from its dual weights, relative to the time to set up its dual
 # problem
@@ -274,8 +275,8 @@ def start(problem: DualProblem, near: Array | None) -> Array | None:
 def dense_bytes(rank: int, dimension: int, cells: int) -> int:
     """Return the memory of one dense search, in bytes.
 
-    ``rank`` is the rank of the Gram, ``dimension`` the number of residual coordinates, and ``cells``
-    the number of cells of the table.
+    ``rank`` is the rank of the Gram, ``dimension`` the number of residual coordinates, and
+    ``cells`` the number of cells of the table.
     """
     gram = dimension * dimension if rank == dimension else 0
     return 8 * (5 * rank * cells + 4 * rank * dimension + 2 * gram + 4 * rank * rank + 64 * cells)
@@ -382,15 +383,15 @@ def full_rank_cost(
         symmetry_counts = [0]
     else:
         symmetry_counts = [sum(_example_symmetries(f)) for f in joint]
-    # a Gram of products only is assumed to be invariant under the reversal of every attribute with a
-    # uniform center
+    # a Gram of products only is assumed to be invariant under the reversal of every attribute with
+    # a uniform center
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
     blocks = 2 ** min(symmetry_counts, default=uniform_axes)
     order, orbits = math.ceil(dimension / blocks), cells / blocks
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     step_cost = blocks * (4.0 * order**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(order))
-    # time for the roots of the Gram before the steps, and for the strategy after them; the last term
-    # is the time of memory access
+    # time for the roots of the Gram before the steps, and for the strategy after them; the last
+    # term is the time of memory access
     setup_seconds = (
         blocks * (6.0 * order**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(order))
         + 2.2e-7 * dimension**2

@@ -432,8 +432,8 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # Solutions for Grams without a matrix.  Key: (cells, ratios of the query weights, center), or
-        # the key of a `LevelGram`; value: the largest weight and the solution for it.
+        # Solutions for Grams without a matrix.  Key: (cells, ratios of the query weights, center),
+        # or the key of a `LevelGram`; value: the largest weight and the solution for it.
         self._structured: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
@@ -587,8 +587,8 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
-            # error, lower bound and privacy cost of a Kronecker product are products of those of its
-            # factors
+            # error, lower bound and privacy cost of a Kronecker product are products of those of
+            # its factors
             coefficient, factors = terms[0]
             solved = [
                 (axes, self._factor_solution(factor, [sub.centers[a] for a in axes]))
@@ -640,8 +640,8 @@ class SubworkloadSolver:
             # was used because a dense one needed too much memory
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         coupling = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
-        # An alternating search over single axes needs the rows of factors on several axes.  Rows are
-        # stored only if they are fewer than the coordinates.
+        # An alternating search over single axes needs the rows of factors on several axes.  Rows
+        # are stored only if they are fewer than the coordinates.
         has_few_rows = (
             all(f.low_rank for f in coupling) and sum(f.n_rows for f in coupling) < sub.dimension
         )
@@ -669,7 +669,8 @@ class SubworkloadSolver:
         return uncoupled, prefix
 
     def _factor_solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
-        """Return the solution for one residual Gram; equal Grams with equal centers are solved once."""
+        """Return the solution for one residual Gram; equal Grams with equal centers are solved
+        once."""
         key = (factor, *map(digest, centers))
         if key not in self._solved:
             gram = self._structured_gram(factor, centers)
@@ -700,7 +701,8 @@ class SubworkloadSolver:
         return None if self.method != "optimal" or used_matrix else factor.gram
 
     def _structured_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
-        """Return the solution for interval queries or areas, and record its dual weights and status.
+        """Return the solution for interval queries or areas, and record its dual weights and
+        status.
 
         ``pi`` is the center, None for a uniform one.
         """
@@ -779,8 +781,8 @@ class SubworkloadSolver:
     def _recall_or_run(self, search: Search, similar_weights: Array | None) -> Solution:
         """Return the solution of a search from the cache, or run the search and store its solution.
 
-        ``similar_weights`` are initial dual weights from a similar plan; they are used only if there
-        is no cache.
+        ``similar_weights`` are initial dual weights from a similar plan; they are used only if
+        there is no cache.
         """
         if self.cache is None:
             return search.run(near=similar_weights, watch=self.watch)
@@ -860,9 +862,9 @@ class SubworkloadSolver:
     def _worker_searches(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that worker processes with one core each may run.
 
-        Searches are left out if their result is in the cache, if NumPy runs them on all cores, or if
-        they exceed the memory limit.  The steps of an alternating search are left out, too, because
-        each depends on the result of the step before.
+        Searches are left out if their result is in the cache, if NumPy runs them on all cores, or
+        if they exceed the memory limit.  The steps of an alternating search are left out, too,
+        because each depends on the result of the step before.
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))

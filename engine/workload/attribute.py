@@ -136,7 +136,8 @@ class Attribute:
         The labels `other` and `missing` are appended if `labels` does not contain them. A text in
         the records is counted in the cell whose label is equal, including case and spaces. Texts
         equal to no label are counted as `other`; missing values and the texts `missing_values` are
-        counted as `missing`. Where the label `other` or `missing` is None, such records are refused.
+        counted as `missing`. Where the label `other` or `missing` is None, such records are
+        refused.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -255,7 +256,8 @@ class Attribute:
         missing_values: Iterable[str] = (),
         date_format: str | None = None,
     ) -> Attribute:
-        """Create an attribute whose cells are the calendar periods from `start` to `stop` inclusive.
+        """Create an attribute whose cells are the calendar periods from `start` to `stop`
+        inclusive.
 
         Values in the records are dates, times or texts. A text is an ISO date such as 2024-03-15
         or an ISO period that is not longer than a cell, such as 2024-03 for monthly cells. A time
@@ -569,7 +571,8 @@ class Attribute:
 
     @cached_property
     def first_cell(self) -> int:
-        """Number of the first calendar period, as counted by `calendar.cell_number`; needs dates."""
+        """Number of the first calendar period, as counted by `calendar.cell_number`; needs
+        dates."""
         return _cell_of(self.start, self.unit or "", f"start of {quote_public(self.name)}")
 
     @property
@@ -798,7 +801,8 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Return the number of the calendar period that contains a date, as `calendar.cell_number` does.
+    """Return the number of the calendar period that contains a date, as `calendar.cell_number`
+    does.
 
     ``value`` is a date or a text; ``what`` names it in error messages. Raises SchemaError if it is
     not a date, or after `MAX_YEAR`.

@@ -21,7 +21,8 @@ from engine._format import quote_public
 from engine.errors import SchemaError
 
 UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
-# Cells end one year before the last year of Python's calendar, so that the day after a cell is a date.
+# Cells end one year before the last year of Python's calendar, so that the day after a cell is a
+# date.
 MAX_YEAR = 9998
 _MAX_FORMAT_LENGTH = 40
 # Directive of a date format -> largest number of digits.

@@ -74,7 +74,8 @@ class Condition:
 
 
 def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
-    """Return the condition that is true in the cells of the boolean mask ``inside``, shape (size,)."""
+    """Return the condition that is true in the cells of the boolean mask ``inside``, shape
+    (size,)."""
     return Condition(
         cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))}
     )
@@ -164,7 +165,8 @@ def parenthesize(part: str) -> str:
 
 
 def cells_text(attribute: Attribute, inside: Inside) -> str:
-    """Return a predicate text that is true exactly in the cells of the mask ``inside``, shape (size,).
+    """Return a predicate text that is true exactly in the cells of the mask ``inside``, shape
+    (size,).
 
     >>> code = Attribute.of_size("code", 9)
     >>> cells_text(code, np.arange(9) < 4), cells_text(code, np.arange(9) != 4), cells_text(code, np.arange(9) % 4 == 0)

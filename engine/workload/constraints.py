@@ -86,12 +86,14 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
 def read_rules(
     rules: Sequence[str], attributes: Sequence[Attribute]
 ) -> tuple[JointConstraint, ...]:
-    """Return the structural zeros of rules, one constraint per group of rules that share attributes.
+    """Return the structural zeros of rules, one constraint per group of rules that share
+    attributes.
 
     Raises
     ------
     SchemaError : if a rule is not a predicate on the attributes or holds for no cell, if the rules
-        exclude every cell, or if the attributes of combined rules have more than `MOST_CELLS` cells.
+        exclude every cell, or if the attributes of combined rules have more than `MOST_CELLS`
+        cells.
     """
     components: list[tuple[set[int], list[str]]] = []
     for rule in rules:

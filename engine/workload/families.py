@@ -98,7 +98,8 @@ class Family(ABC):
 
     @abstractmethod
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
-        """Return the condition of query ``index`` as text; empty if the query counts all records."""
+        """Return the condition of query ``index`` as text; empty if the query counts all
+        records."""
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Yield the query matrix in chunks of rows, as pairs (index of the first query, rows).
@@ -191,7 +192,8 @@ class Intervals(Family):
 
     @abstractmethod
     def bounds(self, n: int) -> tuple[Index, Index]:
-        """Return the first cells and the exclusive ends of the intervals, each of shape (count,)."""
+        """Return the first cells and the exclusive ends of the intervals, each of shape
+        (count,)."""
 
     def count(self, sizes: Sequence[int]) -> int:
         return len(self.bounds(sizes[0])[0])

@@ -2,8 +2,8 @@
 
 A hierarchy has several levels, from coarse to fine. Each level is a partition of the cells of an
 attribute into areas, and refines the level before. The table total and the cells do not count as
-levels. A cell that is not divided down to the last level, such as a district without counties, is an
-area of its own on every level below its parent.
+levels. A cell that is not divided down to the last level, such as a district without counties, is
+an area of its own on every level below its parent.
 
 A code list is read from one of three formats:
 
@@ -208,9 +208,9 @@ class Hierarchy(FrozenValue):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data with the keys name, levels and areas.
 
-        Each level has a name and labels and, except for the first level, "parents": the index of the
-        parent of each area in the level before. "areas" has one entry per cell: the index of its
-        area in the last level.
+        Each level has a name and labels and, except for the first level, "parents": the index of
+        the parent of each area in the level before. "areas" has one entry per cell: the index of
+        its area in the last level.
         """
         levels: list[dict[str, Any]] = []
         for i, level in enumerate(self.levels):
@@ -395,8 +395,8 @@ class CodeList(FrozenValue):
     ) -> CodeList:
         """Return the code list in rows (code, label, parent) or (code, label, parent, level).
 
-        Codes without children are the cells. An empty parent or None means that the code is directly
-        below the total. If the label is empty, the code is the label.
+        Codes without children are the cells. An empty parent or None means that the code is
+        directly below the total. If the label is empty, the code is the label.
 
         Parameters
         ----------
@@ -442,7 +442,8 @@ class CodeList(FrozenValue):
     def from_text(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list from text: by `from_hrc` if a line starts with @, otherwise by `from_csv`.
+        r"""Read a code list from text: by `from_hrc` if a line starts with @, otherwise by
+        `from_csv`.
 
         >>> CodeList.from_text("Ohio\n@Adams\n@Allen\nIowa\n@Adair\n").codes
         ('Adams', 'Allen', 'Adair')
@@ -455,7 +456,8 @@ class CodeList(FrozenValue):
     def from_csv(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list from CSV text with the columns code, parent and optionally label, level.
+        r"""Read a code list from CSV text with the columns code, parent and optionally label,
+        level.
 
         The meaning of the columns, the parameters and the errors are those of `from_rows`.
 

@@ -75,7 +75,8 @@ class LevelQueries:
         return np.asarray(np.ravel_multi_index(tuple(indices), self.counts), dtype=np.int64)
 
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the indices of `numbers` as ranges (first, exclusive end) of consecutive indices."""
+        """Return the indices of `numbers` as ranges (first, exclusive end) of consecutive
+        indices."""
         numbers = self.numbers(areas, start, stop)
         if not len(numbers):
             return []

@@ -364,7 +364,8 @@ class _Evaluator:
         return None
 
     def named(self, name: str) -> tuple[int, Attribute, HierarchyLevel | None]:
-        """Return the axis and the attribute of a name, and the level if the name denotes a level."""
+        """Return the axis and the attribute of a name, and the level if the name denotes a
+        level."""
         if name not in self.terms:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.terms[name]) > 1:

@@ -1,7 +1,7 @@
 """Reading and writing of schemas as JSON and CSV text.
 
-The texts are untrusted input: all readers limit their size and refuse everything that is not a valid
-description of a schema.
+The texts are untrusted input: all readers limit their size and refuse everything that is not a
+valid description of a schema.
 """
 
 from __future__ import annotations

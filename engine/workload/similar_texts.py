@@ -1,7 +1,9 @@
-"""Codes that differ only in details: blanks, characters that are not visible, case, accents or zeros.
+"""Codes that differ only in details: blanks, characters that are not visible, case, accents or
+zeros.
 
-Codes of records and of code lists must be equal, character by character. The functions of this module
-find the code that a person probably meant, for error messages. They never make two codes equal.
+Codes of records and of code lists must be equal, character by character. The functions of this
+module find the code that a person probably meant, for error messages. They never make two codes
+equal.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
-# Soft hyphen, zero-width characters, direction marks, variation selectors and other characters without
-# a visible form.
+# Soft hyphen, zero-width characters, direction marks, variation selectors and other characters
+# without a visible form.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0]"
@@ -19,7 +21,8 @@ _INVISIBLE = re.compile(
 
 
 def visible_text(text: str) -> str:
-    """Return a text without characters that are not visible, with single blanks, in Unicode form NFC.
+    """Return a text without characters that are not visible, with single blanks, in Unicode form
+    NFC.
 
     Blanks at the ends are removed. Texts with equal results look the same on screen.
 
@@ -62,7 +65,8 @@ _DIFFERENCES: dict[str, Callable[[str], str]] = {
 
 
 def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | None:
-    """Return the candidate that differs from a text only in details, and the kind of the difference.
+    """Return the candidate that differs from a text only in details, and the kind of the
+    difference.
 
     The kind is a phrase such as "leading zeros" or "upper and lower case". The result is None if
     every candidate differs in other characters. A candidate that equals the text is ignored.

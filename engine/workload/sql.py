@@ -6,12 +6,13 @@ A statement that is not a plain SELECT of counts, or has no exact translation, i
 reason.
 
 WHERE becomes a `Condition`. It is accepted only if it is true for all values in a cell or for none,
-in every cell of the schema; the workload then has exactly the counts of the SQL. Values are compared
-after encoding: a value that the schema counts as missing or as other has the label of that cell.
+in every cell of the schema; the workload then has exactly the counts of the SQL. Values are
+compared after encoding: a value that the schema counts as missing or as other has the label of that
+cell.
 
 GROUP BY becomes sets of attributes. A CASE expression merges cells of an attribute into coarser
-cells, which are called bands here. A group has one query per combination of cells that WHERE allows,
-including combinations without records, which a database would omit.
+cells, which are called bands here. A group has one query per combination of cells that WHERE
+allows, including combinations without records, which a database would omit.
 """
 
 from __future__ import annotations
@@ -238,7 +239,8 @@ def _constant(node: exp.Expr) -> str | int | float:
 
 
 def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Return the mask of the cells of an attribute in which a comparison with a constant is true."""
+    """Return the mask of the cells of an attribute in which a comparison with a constant is
+    true."""
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
@@ -338,9 +340,9 @@ def _cut_error(
 ) -> WorkloadError:
     """Return the error for a comparison that is true for only some values of bin ``i``.
 
-    The message proposes comparisons with the edges of the bin. If ``exact_for_integers`` is True, it
-    also proposes to declare in the schema that the values are integers, so that the comparison is
-    exact.
+    The message proposes comparisons with the edges of the bin. If ``exact_for_integers`` is True,
+    it also proposes to declare in the schema that the values are integers, so that the comparison
+    is exact.
     """
     assert a.edges is not None
     name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
@@ -410,8 +412,8 @@ def _sum(
 ) -> tuple[str, float]:
     """Return the predicate text of a sum or product, and a bound on its absolute value.
 
-    The bound must be at most `MAX_NUMBER`, so that floats compute the sum exactly. The attributes in
-    the sum are added to ``operands``. ``depth`` is the nesting depth of the node in the sum.
+    The bound must be at most `MAX_NUMBER`, so that floats compute the sum exactly. The attributes
+    in the sum are added to ``operands``. ``depth`` is the nesting depth of the node in the sum.
     """
     if depth > MAX_DEPTH:
         raise WorkloadError(
@@ -495,9 +497,9 @@ class Grouping:
     def sets(self, group: exp.Group | None) -> list[tuple[str, ...]]:
         """Return the different attribute sets by which a GROUP BY clause groups.
 
-        An item of the clause has one attribute set; CUBE, ROLLUP and GROUPING SETS have several. The
-        result has one union for each choice of one set per item, as in SQL. It is [()] if ``group``
-        is None.
+        An item of the clause has one attribute set; CUBE, ROLLUP and GROUPING SETS have several.
+        The result has one union for each choice of one set per item, as in SQL. It is [()] if
+        ``group`` is None.
         """
         if group is None:
             return [()]
@@ -613,7 +615,8 @@ class Grouping:
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     """Return the attribute in the conditions of a CASE, and one mask of cells per distinct result.
 
-    The masks are in the order in which the results first appear. Results without cells are left out.
+    The masks are in the order in which the results first appear. Results without cells are left
+    out.
     """
     if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
         raise WorkloadError(

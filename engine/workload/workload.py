@@ -1,8 +1,8 @@
 """Workloads: weighted groups of linear counting queries.
 
 A group has the queries of one or more families on a set of attributes. Its query matrix is the
-Kronecker product of its parts, one part per family. Groups that are equal up to attribute names form
-equivalence classes: many computations run once per class, because a workload can have 100,000
+Kronecker product of its parts, one part per family. Groups that are equal up to attribute names
+form equivalence classes: many computations run once per class, because a workload can have 100,000
 groups.
 """
 
@@ -440,7 +440,8 @@ class Workload(FrozenValue):
             default |= family
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
         if isinstance(family, Mapping) or family == "auto":
-            # There can be 100,000 groups, so each family is bound once per attribute, not per group.
+            # There can be 100,000 groups, so each family is bound once per attribute, not per
+            # group.
             fitted = {
                 name: make_group(schema, name, {name: spec}).parts[0]
                 for name, spec in default.items()

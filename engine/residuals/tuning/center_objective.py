@@ -3,12 +3,12 @@
 The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers.
 L_B is the smallest weighted squared error on B at privacy cost 1; see
 `engine.residuals.tuning.tune`.  Residual spaces that are equal up to attribute names form one class
-(`SpaceKind`).  A part of a query group, together with a choice of which of its attributes are inside
-a residual space, is called a piece (`Piece`).  If some attributes are inside, the piece contributes
-a factor, a residual Gram, to the Gram of the space.  If none is, it contributes a scalar, which is
-quadratic in the centers.  The Gram of a class of spaces is a sum of products of scalars and
-factors.  Derivatives are computed in reverse mode: from S to the L_B, from the L_B to scalars and
-factors, and from scalars and factors to the centers.
+(`SpaceKind`).  A part of a query group, together with a choice of which of its attributes are
+inside a residual space, is called a piece (`Piece`).  If some attributes are inside, the piece
+contributes a factor, a residual Gram, to the Gram of the space.  If none is, it contributes a
+scalar, which is quadratic in the centers.  The Gram of a class of spaces is a sum of products of
+scalars and factors.  Derivatives are computed in reverse mode: from S to the L_B, from the L_B to
+scalars and factors, and from scalars and factors to the centers.
 
 Attributes with equal sizes and equal queries have the same role and share one center.
 """
@@ -100,7 +100,8 @@ class Allowance:
     def is_short(self, seconds: float) -> bool:
         """Return whether a step may take ``seconds``; record "work" if not.
 
-        Without a time limit the longest step is `MAX_STEP_S`; with a time limit, any step is allowed.
+        Without a time limit the longest step is `MAX_STEP_S`; with a time limit, any step is
+        allowed.
         """
         if math.isinf(self.deadline) and seconds > MAX_STEP_S:
             self.stopped.add(WORK)
@@ -141,7 +142,8 @@ class Evaluation:
     Attributes
     ----------
     problem : the objective.
-    centers : mapping from roles to centers, shape (n,); roles without an entry have uniform centers.
+    centers : mapping from roles to centers, shape (n,); roles without an entry have uniform
+        centers.
     scalars, by_scalar : scalar of a piece, and the derivative of S by it.
     factors, by_factor : residual Gram of a piece, and the derivative of S by it.
     nonzero : result of `is_nonzero` for a piece.
@@ -231,8 +233,8 @@ class Evaluation:
         if not used:
             return 0.0
         if len(used) == 1 or kind.separate:
-            # derivative of L by a coefficient: the smallest error of the Kronecker product, which is
-            # the product of those of its factors
+            # derivative of L by a coefficient: the smallest error of the Kronecker product, which
+            # is the product of those of its factors
             by_coefficient = {
                 f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
             }
@@ -314,7 +316,8 @@ class Evaluation:
             self._add(role, weight * gradient)
 
     def _add_by_factor(self, number: int, by_gram: Array) -> None:
-        """Add a derivative by a piece's residual Gram to ``by_factor`` if the Gram depends on centers.
+        """Add a derivative by a piece's residual Gram to ``by_factor`` if the Gram depends on
+        centers.
 
         It does so if an attribute of the piece is outside the space.
         """
@@ -349,13 +352,15 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``by_role`` the derivatives of the objective S through the residual Gram of a piece.
+        """Add to ``by_role`` the derivatives of the objective S through the residual Gram of a
+        piece.
 
-        The Gram of a part on several attributes depends on the centers of its attributes outside the
-        space.  ``by_gram`` is the derivative of S by the Gram.
+        The Gram of a part on several attributes depends on the centers of its attributes outside
+        the space.  ``by_gram`` is the derivative of S by the Gram.
         """
         centers = [self.center(r) for r in piece.roles]
-        # derivative of S by the rows R with Gram R^T R; R is linear in each center outside the space
+        # derivative of S by the rows R with Gram R^T R; R is linear in each center outside the
+        # space
         by_rows = (
             2.0
             * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
@@ -419,8 +424,8 @@ class SpaceKind:
     roles : roles of the attributes of one space.
     terms : the Gram as a sum of Kronecker products, a mapping from the factors of a product to its
         coefficient.  A factor is a pair (axes, index of a piece).  A coefficient is a sum of
-        monomials in the scalars of pieces: a mapping from the indices of the pieces of a monomial to
-        its weight.
+        monomials in the scalars of pieces: a mapping from the indices of the pieces of a monomial
+        to its weight.
     separate : whether every term is solved on its own.  The sum of the smallest errors of the terms
         then replaces the smallest error for the Gram; it is a lower bound.
     """
@@ -550,8 +555,8 @@ class CenterProblem:
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
         """Return for each class of groups whether memory and time suffice for its parts.
 
-        ``firsts`` holds the first group of each class.  Memory and time are reserved one group after
-        the other; groups with small parts come first.
+        ``firsts`` holds the first group of each class.  Memory and time are reserved one group
+        after the other; groups with small parts come first.
         """
         fitting: dict[Any, bool] = {}
         # Roles with a query that needs a matrix.  Interval queries on a wide attribute need none,
@@ -842,8 +847,8 @@ class CenterProblem:
     ) -> tuple[float, Array, list[Array]]:
         """Return the smallest error for a residual Gram, and its derivatives by Gram and centers.
 
-        The result has the form of `DualProblem.sensitivities`.  The search starts at the dual weights
-        of the last search with the same ``key``.
+        The result has the form of `DualProblem.sensitivities`.  The search starts at the dual
+        weights of the last search with the same ``key``.
         """
         self.allowance.check()
         with threads_for(factor.rank):
@@ -871,8 +876,8 @@ class CenterProblem:
 
         Sigma is the covariance of the optimal strategy on all cells for the Gram
         G + c mean(G) 1 1^T.  G is a sum over the pieces that have only this attribute inside the
-        space; every piece adds its Gram divided by the trace.  If no query depends on the total, the
-        center is uniform.
+        space; every piece adds its Gram divided by the trace.  If no query depends on the total,
+        the center is uniform.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))
@@ -896,7 +901,8 @@ class CenterProblem:
         return pi / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one of its attributes, averaged over all other attributes."""
+        """Return the Gram of a part on one of its attributes, averaged over all other
+        attributes."""
         if len(part.sizes) == 1:
             return self.gram(part)
         means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]

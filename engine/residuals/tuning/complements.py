@@ -14,8 +14,8 @@ residual coordinates with the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
-The estimates on the four spaces still add up to the query, so a release is unbiased.  Every block is
-measured independently, so privacy costs add up and the optimal shares of the budget keep their
+The estimates on the four spaces still add up to the query, so a release is unbiased.  Every block
+is measured independently, so privacy costs add up and the optimal shares of the budget keep their
 closed form.  D = 0 is the split by products of centers.
 
 Tuning works in coordinates relative to uniform centers.  There Z_i, Z_j and z_0 of a pair take the
@@ -56,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# An initial strategy must be regular: in it, roots of eigenvalues of the Gram below this share of the
-# largest root are raised to this share.
+# An initial strategy must be regular: in it, roots of eigenvalues of the Gram below this share of
+# the largest root are raised to this share.
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -141,9 +141,10 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    The conditions are: all groups have at most two attributes and no weights of single queries; some
-    group on two attributes is not a product; every group on two attributes has at least two cells on
-    each, at most `MAX_CELLS` in its table and at most `MAX_QUERY_ENTRIES` in its query rows.
+    The conditions are: all groups have at most two attributes and no weights of single queries;
+    some group on two attributes is not a product; every group on two attributes has at least two
+    cells on each, at most `MAX_CELLS` in its table and at most `MAX_QUERY_ENTRIES` in its query
+    rows.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -329,8 +330,8 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
 # the search with one power ends if a step lowers log S by less than this
 MIN_DECREASE = 1e-8
-# If an evaluation is expected to take t < QUICK_STEP_S seconds, the numbers of steps are multiplied by
-# QUICK_STEP_S / t, but at most by MAX_STEP_FACTOR.
+# If an evaluation is expected to take t < QUICK_STEP_S seconds, the numbers of steps are multiplied
+# by QUICK_STEP_S / t, but at most by MAX_STEP_FACTOR.
 MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
@@ -359,12 +360,12 @@ class ComplementProblem:
     """Objective S as a function of strategies, complements and centers, with its gradient.
 
     Complements are given by Y and y_0 of every class of pairs, centers by zeta of every class of
-    attributes, and strategies by parameters E: a strategy is (I + E) times its initial value.  If all
-    parameters are 0, centers are uniform and there are no complements.
+    attributes, and strategies by parameters E: a strategy is (I + E) times its initial value.  If
+    all parameters are 0, centers are uniform and there are no complements.
 
     Let p be the index of a class of pairs and s that of a class of attributes.  The parameters are
-    named ("pair", p) and ("single", s) for E, ("Y", p, 0) for Y_i, ("Y", p, 1) for Y_j, ("y", p) for
-    y_0, and ("zeta", s) for zeta.
+    named ("pair", p) and ("single", s) for E, ("Y", p, 0) for Y_i, ("Y", p, 1) for Y_j, ("y", p)
+    for y_0, and ("zeta", s) for zeta.
     """
 
     def __init__(
@@ -497,8 +498,8 @@ class ComplementProblem:
     def even_part(self, x: Array) -> Array:
         """Remove from centers and complements what changes when all attributes are reversed.
 
-        Coefficients that change sign under reversal become 0, and strategies stay as they are.  ``x``
-        and the result have shape (length,).
+        Coefficients that change sign under reversal become 0, and strategies stay as they are.
+        ``x`` and the result have shape (length,).
         """
         values = {name: value.copy() for name, value in self.parameters(x).items()}
         for name in values:
@@ -555,8 +556,8 @@ class ComplementProblem:
     ) -> Noise:
         """Return the RMSE of one strategy, with its derivatives.
 
-        The strategy is determined by the parameter ``name``; the derivative by this parameter, times
-        ``count``, is added to ``gradient``.
+        The strategy is determined by the parameter ``name``; the derivative by this parameter,
+        times ``count``, is added to ``gradient``.
         """
         self.allowance.check()
         initial = self.initial_strategies[name]
@@ -627,8 +628,8 @@ class ComplementProblem:
         """Return what the total adds to the objective S; add its derivatives to ``gradient``.
 
         It is the root of the sum of the squared coefficients of all queries on the total.
-        ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to the
-        coefficients of the pair's queries on its first or second attribute.
+        ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to
+        the coefficients of the pair's queries on its first or second attribute.
         """
         square, derivatives = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
@@ -674,8 +675,9 @@ def tuned_complements(
 
     Returns
     -------
-    The centers, a mapping from attributes to vectors of shape (n_i,); the complements, a mapping from
-    pairs in schema order; the vector of all parameters.  At the time limit they are the best so far.
+    The centers, a mapping from attributes to vectors of shape (n_i,); the complements, a mapping
+    from pairs in schema order; the vector of all parameters.  At the time limit they are the best
+    so far.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -710,8 +712,9 @@ class _Search:
         for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
-        # If the workload is invariant under reversal, the coefficients that change sign under it are
-        # rounding errors.  They would give queries components that are too small to be measured.
+        # If the workload is invariant under reversal, the coefficients that change sign under it
+        # are rounding errors.  They would give queries components that are too small to be
+        # measured.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
@@ -719,13 +722,15 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise S for the current power by at most ``steps`` steps of L-BFGS, beginning at ``x``."""
+        """Minimise S for the current power by at most ``steps`` steps of L-BFGS, beginning at
+        ``x``."""
         import scipy.optimize
 
         lowest, total = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return the log of the objective S and its gradient; store ``x`` if S is the smallest."""
+            """Return the log of the objective S and its gradient; store ``x`` if S is the
+            smallest."""
             nonlocal lowest
             self.done += 1
             self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")

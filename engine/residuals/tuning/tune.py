@@ -25,15 +25,15 @@ V P = V - c 1 1^T: the total at precision c and the block P^T V P have exactly t
 matrix V, and mechanisms with equal privacy cost matrices have the same accuracy.
 
 **Separable workloads.**  A workload is separable if it has product groups only and each attribute
-occurs with one query family.  Then L_B is the product of two numbers: the product of the errors L of
-the attributes inside B, and a sum of products of scalars of the attributes outside B.  So S follows
-from a few numbers per attribute, for any number of spaces.  The best centers are among the centers
-with one parameter c per attribute, and c follows from the derivatives of S.  A few rounds of a
-fixed-point iteration (`CenterBalance`) replace the search.
+occurs with one query family.  Then L_B is the product of two numbers: the product of the errors L
+of the attributes inside B, and a sum of products of scalars of the attributes outside B.  So S
+follows from a few numbers per attribute, for any number of spaces.  The best centers are among the
+centers with one parameter c per attribute, and c follows from the derivatives of S.  A few rounds
+of a fixed-point iteration (`CenterBalance`) replace the search.
 
-Attributes of the same role in the workload share a center.  If the Gram of an attribute is invariant
-under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center is optimal
-by symmetry and is not tuned.
+Attributes of the same role in the workload share a center.  If the Gram of an attribute is
+invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
+is optimal by symmetry and is not tuned.
 
 **Cache.**  If the same workload was tuned before in this process, its centers and complements are
 read from the cache.  For another workload on the same attributes, the cached values are the initial
@@ -110,7 +110,8 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return the objective S at some centers, and for every role the parameter c of its next one.
+        """Return the objective S at some centers, and for every role the parameter c of its next
+        one.
 
         The next center of a role is `CenterProblem.optimal_center` for c; it minimises S while the
         centers of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
@@ -166,8 +167,9 @@ def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
     """Return for every tuned role the indices (inside, outside) of its two pieces.
 
     The attribute of the role is inside the residual space in the first piece, and outside in the
-    second.  The mapping is empty if the workload is not separable: if a tuned role has several query
-    families or is in a part on several attributes, or if the Gram of some space has several terms.
+    second.  The mapping is empty if the workload is not separable: if a tuned role has several
+    query families or is in a part on several attributes, or if the Gram of some space has several
+    terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
@@ -273,7 +275,8 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return the objective S and its derivatives; store the centers if S is the smallest so far."""
+        """Return the objective S and its derivatives; store the centers if S is the smallest so
+        far."""
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
@@ -369,11 +372,11 @@ class _Search:
 
 # version of the cached numbers, part of every cache key
 FORMAT = "split/2"
-# expected time in seconds, and expected number of steps of the search for centers, per residual space
-# whose Gram is not one product of factors on single attributes
+# expected time in seconds, and expected number of steps of the search for centers, per residual
+# space whose Gram is not one product of factors on single attributes
 MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
-# additional time in seconds per residual space with a factor on several attributes, because the rows
-# of the factor are computed again in every step
+# additional time in seconds per residual space with a factor on several attributes, because the
+# rows of the factor are computed again in every step
 JOINT_ROWS_SECONDS = 0.4
 # expected number of steps per residual space with a factor on several attributes, if tuning
 # complements exceeds the limits
@@ -459,9 +462,9 @@ class SplitMemory:
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
         """Return the cached values of a split, and whether they can be used without a search.
 
-        The values are those of this workload.  If there are none, they are those of another workload
-        on the same attributes, or None.  They can be used without a search only if this process
-        computed them for this workload.
+        The values are those of this workload.  If there are none, they are those of another
+        workload on the same attributes, or None.  They can be used without a search only if this
+        process computed them for this workload.
 
         Parameters
         ----------

@@ -46,8 +46,8 @@ MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # largest number of cells of a union of all spaces if it needs more than MAX_STEP_MULTIPLICATIONS,
 # because searches with few rows on many cells converge slowly
 MAX_LOW_RANK_CELLS = 4_096
-# time in seconds that a union of all spaces may take even if tuning separate spaces takes less time;
-# it is enough for 690 cells
+# time in seconds that a union of all spaces may take even if tuning separate spaces takes less
+# time; it is enough for 690 cells
 MAX_FULL_DOMAIN_S = 1.4
 # no union is formed on a single attribute if the variances of its queries would take longer than
 # this, in seconds
@@ -59,8 +59,8 @@ MAX_ROW_ENTRIES = 2e8
 # largest number of cells of a product group whose variances in a union of all spaces are computed
 # from its factors, without one row per query
 MAX_PRODUCT_CELLS = 4_096
-# measured number of steps of the search for a union's strategy, for Grams of full rank and for Grams
-# of low rank
+# measured number of steps of the search for a union's strategy, for Grams of full rank and for
+# Grams of low rank
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
 # shortest time of the search for a union's strategy, in seconds
 MIN_SEARCH_S = 0.01
@@ -91,8 +91,8 @@ def unite(
 
     Raises
     ------
-    ValueError : a union is too large or does not fit the decomposition.  This cannot happen with the
-        unions that `choose_unions` returns.
+    ValueError : a union is too large or does not fit the decomposition.  This cannot happen with
+        the unions that `choose_unions` returns.
     """
     if not split.unions:
         return parts
@@ -210,8 +210,8 @@ def group_rows(
     Returns
     -------
     inside : positions in ``attributes`` of the attributes that the group has.
-    rows : rows with the same Gram as the coefficients of the queries, in the order of `pieces`, shape
-        (rows, cells of the attributes ``inside``).  There are at most as many rows as cells.
+    rows : rows with the same Gram as the coefficients of the queries, in the order of `pieces`,
+        shape (rows, cells of the attributes ``inside``).  There are at most as many rows as cells.
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
@@ -255,13 +255,14 @@ def choose_unions(
     """Choose which residual spaces of the workload are measured jointly.
 
     If computing time and memory allow it, there is one union of all spaces.  Otherwise attribute
-    sets that overlap are merged into clusters, large sets first, and every residual space belongs to
-    the largest cluster that contains its attributes.
+    sets that overlap are merged into clusters, large sets first, and every residual space belongs
+    to the largest cluster that contains its attributes.
 
     With more than `MAX_SPACES` spaces only a union of all spaces is considered.  On a single
-    attribute there is no union if the variances of its queries would take too long.  A union answers
-    only the span of its queries.  So there is no union if a group of positive weight has queries of
-    weight 0, or if the weights of queries differ by more than the factor `MAX_WEIGHT_RATIO`.
+    attribute there is no union if the variances of its queries would take too long.  A union
+    answers only the span of its queries.  So there is no union if a group of positive weight has
+    queries of weight 0, or if the weights of queries differ by more than the factor
+    `MAX_WEIGHT_RATIO`.
 
     Parameters
     ----------
@@ -363,7 +364,8 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 def _entries(
     group: Group, least: int = 0, closed_form: bool = False, parts: Sequence[Part] | None = None
 ) -> float:
-    """Return the number of entries of a group's query rows, which measures the time of its variances.
+    """Return the number of entries of a group's query rows, which measures the time of its
+    variances.
 
     Parameters
     ----------
@@ -404,7 +406,8 @@ def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    """Return the number of cells of the table on those attributes of a part that are in ``inside``."""
+    """Return the number of cells of the table on those attributes of a part that are in
+    ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )

@@ -13,7 +13,8 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 
 
 def draw() -> None:
-    """Draw the choice of a ledger and a dataset, its releases, and unfinished two-stage releases."""
+    """Draw the choice of a ledger and a dataset, its releases, and unfinished two-stage
+    releases."""
     place = dataset_form.browse()
     if place is None:
         return

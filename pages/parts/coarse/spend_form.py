@@ -130,8 +130,8 @@ def confirm_remainder(
     """Draw the cost and the typed confirmation of the remainder of the chosen analysis.
 
     If an earlier attempt was paid for without a stored result, only its error and a checkbox are
-    drawn, until the checkbox allows another attempt. ``paid_steps`` are the ledger keys of the spends
-    so far; the button shows the cost of all steps together.
+    drawn, until the checkbox allows another attempt. ``paid_steps`` are the ledger keys of the
+    spends so far; the button shows the cost of all steps together.
     """
     attempt = len(steps.lost) + 1
     remainder = steps.common.residuals[steps.common.position(option)]

@@ -170,8 +170,8 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
     """Return pairs of key and state of the look with this key, and of later looks of its chain.
 
-    A look is a first measurement; in a chain of choices, a later look follows each choice of a finer
-    analysis. The list ends before a look without a stored result; an error is then drawn.
+    A look is a first measurement; in a chain of choices, a later look follows each choice of a
+    finer analysis. The list ends before a look without a stored result; an error is then drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored_steps(book, key)) is not None:
@@ -235,7 +235,8 @@ def _title(number: int) -> str:
 
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
-    """Draw look ``number`` of a chain and its decision, by the rule recorded with the first look."""
+    """Draw look ``number`` of a chain and its decision, by the rule recorded with the first
+    look."""
     settings = ledger_state.recorded_rule(book, first_key) or Settings()
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:

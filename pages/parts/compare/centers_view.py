@@ -27,7 +27,8 @@ UNKNOWN = "Some tables may be less accurate than with uniform centers; see Compa
 
 
 def draw(plan: Plan) -> None:
-    """Draw the mechanism and its centers, their effect on single tables, and buttons to change them.
+    """Draw the mechanism and its centers, their effect on single tables, and buttons to change
+    them.
 
     The option ``keep`` is the largest relative increase of the error of a table by tuned centers: 0
     allows no increase, and None any increase.
@@ -82,7 +83,8 @@ def _apply(options: Mapping[str, Any]) -> None:
 def _effect_text(request_state: RequestState, plan: Plan) -> str:
     """Return as text how tuned centers change the errors of single tables.
 
-    One cached text serves all budgets, because the ratios of the errors do not depend on the budget.
+    One cached text serves all budgets, because the ratios of the errors do not depend on the
+    budget.
     """
     try:
         return _compare_with_uniform(

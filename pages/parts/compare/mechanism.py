@@ -33,7 +33,8 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
 
 
 def draw(request_state: RequestState, comparison: Compared | None) -> None:
-    """Draw the list of mechanisms for the plan, and an expander with the options of the current one.
+    """Draw the list of mechanisms for the plan, and an expander with the options of the current
+    one.
 
     Mechanisms with results in ``comparison`` come first.
     """

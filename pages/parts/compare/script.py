@@ -18,8 +18,9 @@ def _comparison(
 ) -> str:
     """Return code that runs a comparison and then further ``lines``.
 
-    ``imports`` are the names that these lines need, as module -> names separated by spaces. A double
-    underscore in a module name stands for a dot: ``engine__figures="rows_picture block_names"``.
+    ``imports`` are the names that these lines need, as module -> names separated by spaces. A
+    double underscore in a module name stands for a dot: ``engine__figures="rows_picture
+    block_names"``.
     """
     choices = [(name, dict(options)) for name, options in _choices(comparison)]
     argument = "" if not choices else f", {choices!r}"
@@ -69,7 +70,8 @@ def spreads(request_state: RequestState, comparison: Compared, labels: Sequence[
 
 
 def against(request_state: RequestState, comparison: Compared, one: str, other: str) -> str:
-    """Return code that prints for which queries mechanism ``one`` has a larger error than ``other``."""
+    """Return code that prints for which queries mechanism ``one`` has a larger error than
+    ``other``."""
     lines = [
         f"a, b = (load_plan(results.plans[label]) for label in {(one, other)!r})",
         "difference = losses(a, b)",
@@ -110,8 +112,8 @@ def difference(
 ) -> str:
     """Return code that prints the differences between two plans.
 
-    ``one`` and ``other`` are labels of compared mechanisms, or equal to ``current`` (the plan of the
-    current request) or ``file`` (an uploaded plan).
+    ``one`` and ``other`` are labels of compared mechanisms, or equal to ``current`` (the plan of
+    the current request) or ``file`` (an uploaded plan).
     """
     names = {"first": one, "second": other}
     lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}

@@ -96,8 +96,8 @@ def _has_only_marginals(workload: Workload) -> bool:
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
     """Draw which mechanisms have the same error for every table.
 
-    If numeric attributes have plain counts, a button proposes cumulative counts, for which the errors
-    of the mechanisms differ.
+    If numeric attributes have plain counts, a button proposes cumulative counts, for which the
+    errors of the mechanisms differ.
     """
     tied = figures.tied_mechanisms(results)
     cumulative = analysis.cumulative_workload(request_state.required_workload)

@@ -22,7 +22,8 @@ PLACE = "remedy"  # key of the error of a remedy, see `deferred_errors`
 
 
 def is_too_costly(expected: Forecast) -> bool:
-    """Return whether planning would take longer than `LONG_PLANNING_S` or more than `MEMORY_LIMIT`."""
+    """Return whether planning would take longer than `LONG_PLANNING_S` or more than
+    `MEMORY_LIMIT`."""
     return expected.seconds > LONG_PLANNING_S or expected.memory > MEMORY_LIMIT
 
 
@@ -104,8 +105,8 @@ def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
 def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
     """Return changes of the request with which planning takes less time for a table.
 
-    Each is a pair of a button label, which has the predicted planning time, and the changed request.
-    ``group`` is the index of the table.
+    Each is a pair of a button label, which has the predicted planning time, and the changed
+    request. ``group`` is the index of the table.
     """
     return _cached_remedies(f"{group}|{request_state.request_key}", request_state, group)
 

@@ -85,7 +85,8 @@ def start(
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
-    """Start or queue a job, unless a job of this key is waiting, running or done; return its status.
+    """Start or queue a job, unless a job of this key is waiting, running or done; return its
+    status.
 
     If there is such a job already, ``copies`` and ``files`` are removed at once.
 

@@ -170,8 +170,8 @@ def _line(key: str, label: str) -> None:
 def _bar(key: str, label: str, shown_fraction: float | None) -> None:
     """Draw the progress bar of a running job; run the page again when it ends.
 
-    If the page shows partial results, ``shown_fraction`` is their progress, from 0 to 1, and the page
-    also runs again as soon as the job has made progress. Otherwise it is None.
+    If the page shows partial results, ``shown_fraction`` is their progress, from 0 to 1, and the
+    page also runs again as soon as the job has made progress. Otherwise it is None.
     """
     job_state = job_queue.find(key)
     if (

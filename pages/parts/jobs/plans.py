@@ -26,8 +26,8 @@ from pages.parts.shell.history import RequestState
 # Plans with a forecast of at most this many seconds are computed while the page waits; the second
 # limit is for pages that need a plan after every edit.
 QUICK_S, LIVE_S = 1.5, 0.5
-# A worker starts a slower plan without a click of the user if its forecast is at most this long; the
-# second limit is for tables that a form proposes.
+# A worker starts a slower plan without a click of the user if its forecast is at most this long;
+# the second limit is for tables that a form proposes.
 STARTED_S, FORM_STARTED_S = 60.0, 10.0
 LIVE_PLAN = "live_plan"  # session state key of the job that plans the present workload
 FORM_PLAN = "foreseen"  # session state key of the job that plans the tables that a form proposes
@@ -67,8 +67,8 @@ def _search_key(request_state: RequestState) -> str:
 def plan_of(request_state: RequestState) -> Plan | None:
     """Return the plan of a request; None if it is not available yet.
 
-    If it is not available, the page shows what is missing: a schema or tables, a click on the button
-    that starts planning, or the end of a running job.
+    If it is not available, the page shows what is missing: a schema or tables, a click on the
+    button that starts planning, or the end of a running job.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info("To continue, choose a schema and add queries on Workload.", icon="🧮")

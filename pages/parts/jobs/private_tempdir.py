@@ -1,7 +1,8 @@
 """Private temporary folder of the server, for copies of records and for results.
 
 Only the user who runs the server can read it.  It contains a file that is locked while the server
-runs, and it is removed when the server ends.  If a server is killed, the next one removes its folder.
+runs, and it is removed when the server ends.  If a server is killed, the next one removes its
+folder.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def new_file(kind: str, suffix: str = "") -> Path:
 def checkpoint_folder(job: str) -> Path:
     """Return the folder for the checkpoint of a job, created if absent.
 
-    It remains when the job is stopped, so that the job can continue later. Of all such folders, only
-    the `MAX_CHECKPOINTS` used most recently are kept.
+    It remains when the job is stopped, so that the job can continue later. Of all such folders,
+    only the `MAX_CHECKPOINTS` used most recently are kept.
     """
     places = folder() / "reached"
     places.mkdir(exist_ok=True)

@@ -31,7 +31,8 @@ PATHS = {
     45: ("attack", "noise", "rows", "binning", "strategies"),  # leaves 8 minutes for discussion
     15: ("attack", "noise"),
 }
-# Older addresses have the number of a lesson instead of its name; these are the names in that order.
+# Older addresses have the number of a lesson instead of its name; these are the names in that
+# order.
 NUMBERED = (
     "pieces",
     "overlap",

@@ -126,8 +126,8 @@ def choose(
     schema : schema of the plan; a dataset that was chosen for another schema is not preselected.
     budget : budget of the plan, the default of a new total.
     describe : function that returns as text what a dataset can pay for.
-    next_step : session key of the open step, and title of the step that opens once a ledger with its
-        first dataset was created.
+    next_step : session key of the open step, and title of the step that opens once a ledger with
+        its first dataset was created.
     """
     place = ledger_path()
     if place is None:

@@ -192,7 +192,8 @@ def _content(measurement: Measurement, kind: str) -> bytes:
 
 
 def _package(measurement: Measurement, ledger: str) -> bytes:
-    """Return the package as bytes, signed if there is a ledger; called when the button is pressed."""
+    """Return the package as bytes, signed if there is a ledger; called when the button is
+    pressed."""
     write = partial(tasks.write_signed_package, ledger=Ledger(ledger)) if ledger else write_package
     with _data_errors(), tempfile.TemporaryDirectory() as folder:
         return write(measurement, Path(folder) / "release.zip").read_bytes()

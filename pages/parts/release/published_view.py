@@ -162,8 +162,8 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
 def _rule_arguments(least_count: float) -> dict[str, float] | None:
     """Return the arguments of `QualityRule`; None, with the error on the page, if they are invalid.
 
-    A count is doubtful if its CV is above the limit `NoiseScale.publishable`, and suppressed if it is
-    above the limit `NoiseScale.doubtful`.
+    A count is doubtful if its CV is above the limit `NoiseScale.publishable`, and suppressed if it
+    is above the limit `NoiseScale.doubtful`.
     """
     scale = record_count_form.other_page_scale()
     if scale is None:

@@ -303,7 +303,8 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
 
 
 def _kind_of_form(kinds: Sequence[str]) -> str:
-    """Return the chosen kind of source; by default an upload, or a file if its path was restored."""
+    """Return the chosen kind of source; by default an upload, or a file if its path was
+    restored."""
     kind = str(st.session_state.get("records_how"))
     if kind in kinds:
         return kind

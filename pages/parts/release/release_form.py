@@ -147,7 +147,8 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
 
 
 def _use_unit(status: DatasetStatus) -> None:
-    """Give the budget of the request the privacy unit (rows per person, neighbours) of a dataset."""
+    """Give the budget of the request the privacy unit (rows per person, neighbours) of a
+    dataset."""
     with deferred_errors("release"):
         history.change(budget=status.definition.unit(history.current().budget), redraw=True)
 
@@ -319,7 +320,8 @@ def stored_measurement(book: Ledger, key: str) -> Measurement | None:
 
 
 def receipt(book: Ledger, measurement: Measurement) -> None:
-    """Draw the receipt of a release. The session that started it also sees the report on the rows."""
+    """Draw the receipt of a release. The session that started it also sees the report on the
+    rows."""
     key, plan = measurement.key, measurement.plan
     with show_errors():
         spend = dataset_form.spent(book, key)

@@ -227,7 +227,8 @@ def _base_rows(schema: Schema | None) -> list[Row]:
 
 
 def _levels_text(attribute: Attribute) -> str:
-    """Return the levels of an attribute, each with its number of areas: "region (4), state (51)"."""
+    """Return the levels of an attribute, each with its number of areas: "region (4), state
+    (51)"."""
     levels = [level for hierarchy in attribute.hierarchies for level in hierarchy.levels]
     return ", ".join(f"{level.name} ({level.areas:,})" for level in levels)
 

@@ -293,7 +293,8 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
     """Return a mapping from the columns of a table to their formats and widths.
 
     Integers have thousands separators. Floats are shown in percent in the columns of
-    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, and otherwise with two decimals.
+    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, and otherwise with
+    two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}

@@ -18,7 +18,8 @@ from pages.parts.shell import history
 from pages.parts.shell.error_text import error_text, escape_markdown
 from pages.parts.shell.history import RequestState
 
-# Larger workloads, and custom families with more cells, would take seconds to forecast at each edit.
+# Larger workloads, and custom families with more cells, would take seconds to forecast at each
+# edit.
 MAX_FORECAST_GROUPS = 3_000
 MAX_CUSTOM_CELLS = 1_000
 

@@ -13,7 +13,8 @@ from pages.parts.shell.error_text import deferred_errors, escape_markdown
 
 
 def use_person(rows: str, neighbours: str) -> None:
-    """Apply rows per person and neighbouring datasets to the budget; the arguments are field keys."""
+    """Apply rows per person and neighbouring datasets to the budget; the arguments are field
+    keys."""
     with deferred_errors("budget"):
         unit = {
             "rows_per_person": int(st.session_state[rows]),

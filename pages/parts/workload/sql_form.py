@@ -29,7 +29,8 @@ class SqlRequest:
         return workload_from_sql(schema, self.text)
 
     def readings(self, schema: Schema) -> list[tuple[str, str]]:
-        """Return pairs of a condition as it is written and as it is parsed; raises WorkloadError."""
+        """Return pairs of a condition as it is written and as it is parsed; raises
+        WorkloadError."""
         return sql_readings(schema, self.text)
 
 
