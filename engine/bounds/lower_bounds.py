@@ -684,8 +684,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
     ----------
     linked_queries : the workload, reduced to its free attributes.
     deadline : time at which the search ends, on the clock of `planning_time`.
-    steps : largest number of search steps.  With 0 only the starting points are evaluated, and the
-        result does not depend on the clock.
+    steps : largest number of steps of the first stage (later stages: `HIGHER_LEVEL_STEPS`).  With 0
+        only the starting points are evaluated, and the result does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
     now = planning_time()

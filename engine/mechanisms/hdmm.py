@@ -415,8 +415,8 @@ def _search(
             args=(lattice, traces, noise),
             jac=True,
             method="L-BFGS-B",
-            # for Gaussian noise the sign of theta is irrelevant, and with the bound theta >= 0
-            # entries would remain at 0
+            # for Gaussian noise the sign of theta is irrelevant; a bound theta >= 0 would only trap
+            # entries at 0
             bounds=[(0.0, None)] * count if noise == "laplace" else None,
             options={
                 "maxcor": 15,

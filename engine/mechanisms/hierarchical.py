@@ -124,7 +124,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """Return the 0/1 rows of a tree of intervals with the single cells as leaves, shape (nodes, n).
 
     Children of a node differ in size by at most one cell.  Without the root, no row measures the
-    total of all cells.
+    total of all cells, unless n is 1.
 
     Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root
     out.

@@ -321,9 +321,9 @@ class Layout:
         """Return the key of the line of an attribute in a space; equal keys mean the same line.
 
         With ``separate``, or for a space on at most `MAX_SEPARATE_AXES` attributes, the line is
-        shared by equivalent attributes of spaces of the same class.  Otherwise it is also shared by
-        spaces of other classes that have equally many attributes and equivalent attributes with a
-        line.
+        shared by equivalent attributes of spaces of the same class.  Otherwise spaces of other
+        classes share it too, if they have as many attributes and if those of their attributes that
+        need a line are equivalent.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -408,8 +408,8 @@ class Layout:
         )
 
 
-# In a line, this share of the largest query weight is added to all weights, because a query of
-# weight 0 could have an infinite variance.
+# This share of the largest query weight of a line (strategy on one attribute) is added to all its
+# query weights, because a query of weight 0 could have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
 # Smallest cell weight as a share of the mean, because a weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
@@ -654,7 +654,13 @@ def rebuild_proof(
     tradeoff: Tradeoff,
     recorded: Recorded,
 ) -> tuple[Decomposition, list[SpaceSolution], float]:
-    """Rebuild the strategies and the lower bound of a plan file.
+    """Rebuild the strategies and the lower bound of a plan from the query weights in its file.
+
+    Parameters
+    ----------
+    tradeoff : result of the search in the plan file; its ``lines`` are the query weights by
+        attribute.
+    recorded : dual weights (cell weights) of the searches.  Used entries are removed.
 
     Returns
     -------
@@ -663,29 +669,29 @@ def rebuild_proof(
     Raises
     ------
     ValueError
-        If the recorded weights do not fit the workload.
+        If the query weights or the dual weights do not fit the workload.
     """
-    lines = tradeoff.lines
-    if lines is None or not is_applicable(workload, goal, split):
+    line_weights = tradeoff.lines
+    if line_weights is None or not is_applicable(workload, goal, split):
         raise ValueError(
             "query weights by attribute are stored for a workload that does not use them"
         )
     spaces = list(decompose(workload, split, labels).spaces)
-    if len(lines.indices) != len(spaces) or any(
-        len(s) != len(i) for s, i in zip(spaces, lines.indices, strict=True)
+    if len(line_weights.indices) != len(spaces) or any(
+        len(s) != len(i) for s, i in zip(spaces, line_weights.indices, strict=True)
     ):
         raise ValueError("the stored query weights do not fit the residual spaces")
     line_of = {
         (space, name): index
-        for space, indices in zip(spaces, lines.indices, strict=True)
+        for space, indices in zip(spaces, line_weights.indices, strict=True)
         for name, index in zip(space, indices, strict=True)
         if index >= 0
     }
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
-    if any(len(lines.weights[index]) != rows[name] for (_, name), index in line_of.items()):
+    if any(len(line_weights.weights[index]) != rows[name] for (_, name), index in line_of.items()):
         raise ValueError("the stored query weights do not fit the numbers of queries")
     measured = strategies_of_weights(
-        workload, split, spaces, lines.weights, line_of, None, recorded
+        workload, split, spaces, line_weights.weights, line_of, None, recorded
     )
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
@@ -902,7 +908,7 @@ class _SearchState:
     def best_noises(self) -> Array:
         """Return the optimal squared noises at privacy cost 1, one per class of spaces.
 
-        They minimize the weighted sum of the variances.
+        They minimize the weighted sum of the variances relative to their targets.
         """
         weighted_variances = np.zeros(len(self.counts))
         for group_class, weights, tables in zip(
@@ -916,10 +922,11 @@ class _SearchState:
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
     def line_weights(self) -> list[Array]:
-        """Return for every line the weights of its queries, shape (queries,) each.
+        """Return for every line (strategy on one attribute) the weights of its queries.
 
-        The weight of a query on a line is the derivative of the objective of `best_noises` (the
-        weighted sum of variances relative to their targets) by the variance of this query.
+        Every array has shape (queries,).  A weight is the derivative of the weighted sum of
+        variances relative to their targets, which `best_noises` minimizes, by the variance of this
+        query on the line.
         """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for group_class, weights, tables in zip(

@@ -375,9 +375,10 @@ def _assign_bins(gram: Array) -> Index:
 
 
 def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
-    """Return the result of `_intervals` without computing the Gram matrix of the columns.
+    """Return bounds on the entries of each bin without computing the Gram matrix of the columns.
 
-    All pairs of different cells are in bin 2.
+    They are at least as wide as the result of `_intervals`.  All pairs of different cells are in
+    bin 2.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
@@ -399,10 +400,11 @@ def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
 
 
 def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
-    """Return the result of `_intervals` without computing the Gram matrix of the columns.
+    """Return bounds on the entries of each bin without computing the Gram matrix of the columns.
 
-    The bin of two different cells is that of the level of the smallest area that contains both
-    cells.  If there are more levels than bins, the finest levels share the last bin.
+    They are at least as wide as the result of `_intervals`.  The bin of two different cells is that
+    of the level of the smallest area that contains both cells.  If there are more levels than bins,
+    the finest levels share the last bin.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)

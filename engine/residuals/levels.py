@@ -118,8 +118,10 @@ class AreaTree:
 
     @cached_property
     def parent(self) -> tuple[Index, ...]:
-        """For every level, the index of the parent of each area in the level before; 0 for the
-        root."""
+        """For every level, the index, in the level before, of the parent of each area.
+
+        The entry of the root, which has no parent, is 0.
+        """
         parents = [np.zeros(1, dtype=np.int64)]
         for first, starts in zip(self.first_child, self.starts[1:], strict=True):
             children = np.diff(first, append=len(starts))

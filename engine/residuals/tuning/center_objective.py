@@ -311,20 +311,25 @@ class Evaluation:
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
     ) -> None:
-        """Add to ``by_role`` the derivatives by the centers of some roles, times ``weight``."""
+        """Add to ``self.by_role`` derivatives of S by the centers of some roles.
+
+        They are ``weight``, the derivative of S by the error L of a space, times ``by_center``, the
+        derivatives of L by the centers.
+        """
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
 
     def _add_by_factor(self, number: int, by_gram: Array) -> None:
-        """Add a derivative by a piece's residual Gram to ``by_factor`` if the Gram depends on
-        centers.
+        """Add to ``self.by_factor`` the derivative of S by a piece's residual Gram.
 
-        It does so if an attribute of the piece is outside the space.
+        Nothing is added if all attributes of the piece are inside the space, because the Gram then
+        does not depend on the centers.
         """
         if len(self.problem.pieces[number].inside) < len(self.problem.pieces[number].roles):
             self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
 
     def _add(self, role: Role, gradient: Array) -> None:
+        """Add to ``self.by_role`` a derivative of S by N^T pi of a role, shape (n - 1,)."""
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
@@ -352,11 +357,10 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``by_role`` the derivatives of the objective S through the residual Gram of a
-        piece.
+        """Add to ``self.by_role`` the derivatives of S by centers through a piece's residual Gram.
 
-        The Gram of a part on several attributes depends on the centers of its attributes outside
-        the space.  ``by_gram`` is the derivative of S by the Gram.
+        S depends on the centers of the piece's attributes outside the space through this Gram.
+        ``by_gram`` is the derivative of S by the Gram.
         """
         centers = [self.center(r) for r in piece.roles]
         # derivative of S by the rows R with Gram R^T R; R is linear in each center outside the
