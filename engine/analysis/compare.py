@@ -489,8 +489,8 @@ def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str,
     """Run one job, in a worker process, and return its result.
 
     If ``name`` is `BOUND`, the result is that of `_bound`; otherwise it is the summary of the plan
-    of this mechanism, planning time and memory.  Its entry ``status`` is "ok".  If the job fails,
-    the result has only a ``status``, the reason.
+    of this mechanism, planning time and memory.  Its entry ``status`` is "ok".  If the job raises
+    MemoryError or EngineError, the result has only a ``status``, the reason.
     """
     started = time.perf_counter()
     try:

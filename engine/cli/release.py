@@ -173,8 +173,8 @@ def _release(args: argparse.Namespace) -> Reply:
     if args.rehearsal and args.public and ledger is not None:
         if not args.dataset:
             raise LedgerError(
-                "With --ledger the records are marked as public in the ledger, which needs the name"
-                " of their dataset. Give --dataset, or leave --ledger out."
+                "With --public and --ledger, the records are marked as public in the ledger, which"
+                " needs the name of their dataset. Give --dataset, or leave --ledger out."
             )
         arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(
             args

@@ -272,7 +272,8 @@ def _answers_figure(
 
     If the queries are all combinations of values of two attributes, there is one panel per value of
     the attribute with fewer values; if these are more than `MAX_PANELS`, the answers of the last
-    series are drawn as a heat map.  All other queries are drawn next to each other.
+    series, without the truth, are drawn as a heat map.  All other queries are drawn next to each
+    other.
     """
     axes = _product_axes(queries)
     if axes is None:

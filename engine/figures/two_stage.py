@@ -334,7 +334,7 @@ def rule_text(rule: NestedPlanRule) -> str:
         target = f"the next analysis, '{common.following.names[0]}'"
     decision = "choose it" if common.following is None else "look closer"
     margin = (
-        f"Safety margin: {_standard_errors(rule.sigmas)} of the look."
+        f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement (the look)."
         if rule.sigmas
         else "No safety margin."
     )
@@ -385,7 +385,7 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
             f"{_rehearsal_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
             f" {'is' if n_above == 1 else 'are'} reliable in {name} (ratio above {rule.snr:g})."
         ),
-        note=f"From the look alone. {note}".strip(),
+        note=note,
     )
 
 
@@ -465,8 +465,8 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
             f" {', '.join(texts)}; required: {rule.share:.0%}."
         ),
         note=(
-            "Thick: estimates. Thin: confidence bounds of the look. Dotted: the required ratio"
-            f" {rule.snr:g} and share {rule.share:.0%}."
+            "Thick: estimates. Thin: confidence bounds from the first measurement (the look)."
+            f" Dotted: the required ratio {rule.snr:g} and share {rule.share:.0%}."
         ),
     )
 
@@ -549,7 +549,10 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
         "legend": LEGEND,
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
-    note = f"Bars: confidence bounds of the look. Dotted: required ratio {min_ratio:g}.{left_out}"
+    note = (
+        "Bars: confidence bounds from the first measurement (the look)."
+        f" Dotted: required ratio {min_ratio:g}.{left_out}"
+    )
     return go.Figure(traces, layout), note
 
 
@@ -575,7 +578,10 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     hover, unit = "%{y}<br>%{x}<br>at least %{z:,.4~r}", "lower bound<br>of the ratio"
     cell_texts = {"texttemplate": "%{z:,.3~r}"} if grid.size <= 400 else {}
     figure = heat_map(grid, [first, others], axes, hover, unit, **cell_texts)
-    note = f"Lower bounds; cells are reliable from {rule.snr:g}."
+    note = (
+        "Lower confidence bounds from the first measurement (the look); a cell is reliable if its"
+        f" bound is at least {rule.snr:g}."
+    )
     if grid.size < len(table):
         note += f" {grid.size:,} evenly spaced cells are drawn."
     return figure, note

@@ -346,7 +346,8 @@ def publish(
     Raises
     ------
     PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, the
-        folder of ``resume`` is not writable, or no integer counts have all public totals.
+        folder of ``resume`` is not writable, or under the rules no integer counts have all public
+        totals.
     NotApplicable : the plan measures full tables instead of residual spaces.
     NotAnswerable : the number of records was not measured.
     LimitExceeded : more than ``memory_limit`` bytes would be needed, or the groups have more than

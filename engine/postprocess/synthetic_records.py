@@ -473,7 +473,7 @@ def meet_facts(
     Raises
     ------
     LimitExceeded : several public totals share attributes of too many cells.
-    PlanError : no integer counts have all public totals.
+    PlanError : under the rules of the schema, no integer counts have all public totals.
     """
     out = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
     people = len(next(iter(out.values()))) if out else 0
@@ -575,8 +575,8 @@ def _meet_margins(
     )
     if solution.status != 0:
         raise PlanError(
-            f"No integer counts have all exact totals on {set_name(names)}, so these totals"
-            " contradict each other. Correct one of these invariants of the schema."
+            "Under the rules of the schema, no integer counts have all exact totals on"
+            f" {set_name(names)}. Correct one of these totals (invariants) or a rule."
         )
     adjusted, changes = counts.copy(), np.rint(solution.x).astype(np.int64)
     adjusted.flat[cells] += changes[: cells.size] - changes[cells.size :]

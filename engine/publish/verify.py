@@ -129,7 +129,7 @@ def _options(text: bytes) -> dict[str, Any]:
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
-            f"The tables have the format {str(format_name)[:40]!r}, but this version only reads"
+            f"The tables have the format {str(format_name)[:40]!r}, but this version reads only"
             f" {', '.join(formats)}. Verify with the version that wrote the package."
         )
     types = {

@@ -81,7 +81,11 @@ def check_blocks(part: Measurable) -> None:
 
 
 def _check_grid(block: Block) -> None:
-    """Raise PlanError unless the noise of a block can be drawn exactly and fits into 64 bits."""
+    """Raise PlanError unless the noise of a block can be drawn exactly.
+
+    In grid steps the noise scale must have at most `MOST_NOISE_BITS` bits, and the block must have
+    fewer than `MAX_DRAWS` measurements.
+    """
     if block.law not in STD_PER_SCALE:
         raise PlanError(_refusal_text(block, "has an unknown noise distribution"))
     if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:

@@ -572,7 +572,11 @@ def _distinct_values(column: pa.Array | list[Any]) -> Iterable[Any]:
 
 
 def _type_reason(kind: pa.DataType) -> str:
-    """Return why no attribute can have values of an Arrow type; "" for texts, numbers and dates."""
+    """Return why no attribute can have values of an Arrow type; "" if it can.
+
+    The types with a reason are nested types, times and durations, and dates with dictionary or
+    run-end encoding.
+    """
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return DATES if pa.types.is_temporal(kind.value_type) else _type_reason(kind.value_type)
     if pa.types.is_temporal(kind):

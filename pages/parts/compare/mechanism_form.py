@@ -47,6 +47,8 @@ MEANINGS: dict[tuple[str, object], str] = {
 def use_option(name: str, key: str, entry: str | None = None) -> None:
     """Store the new value of an option in the request; remove the option if it has its default.
 
+    Options that depend on it (`DEPENDENT`) are removed.
+
     Parameters
     ----------
     name : option of the mechanism.
