@@ -245,6 +245,8 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
     ------
     ValueError
         The member is missing, or has more than ``max_bytes`` bytes.
+    zipfile.BadZipFile
+        The checksum of the member is wrong, or the member is outside the archive.
     """
     if name not in archive.NameToInfo:
         raise ValueError(f"its file {name} is missing")

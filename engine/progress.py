@@ -89,7 +89,8 @@ def defer_interrupts() -> Iterator[None]:
     """Delay an interrupt (Ctrl-C, or the stop button of a notebook) until the block has ended."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        # only the main thread receives signals, and only a Python handler can be called later
+        # nothing to delay outside the main thread; and a handler that is not a Python function
+        # (SIG_IGN, SIG_DFL, or set in C) could not be called after the block
         yield
         return
     delayed: list[tuple[int, FrameType | None]] = []

@@ -307,7 +307,7 @@ class Budget:
     def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """Return the budget of rho-zCDP, whose pcost is exactly 2 rho.
 
-        Raises: BudgetError unless rho is finite and above 0.
+        Raises: BudgetError unless rho is finite and above 0, or if 2 rho is not a finite double.
         """
         return cls(
             _at_most(2 * Fraction(_positive("rho", rho)), "rho"),
@@ -319,7 +319,8 @@ class Budget:
     def gdp(cls, mu: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """Return the budget of mu-Gaussian DP, whose pcost is mu^2, rounded down.
 
-        Raises: BudgetError unless mu is finite and above 0.
+        Raises: BudgetError unless mu is finite and above 0, or if its square is not a positive
+        finite double.
         """
         return cls(
             _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"),
@@ -371,7 +372,8 @@ class Budget:
         Its pcost is epsilon^2, rounded up, because epsilon-DP implies rho-zCDP with
         rho = epsilon^2 / 2.
         Source: Bun and Steinke 2016, proposition 4.
-        Raises: BudgetError unless epsilon is finite and above 0.
+        Raises: BudgetError unless epsilon is finite and above 0, or if its square is not a positive
+        finite double.
 
         >>> Budget.pure(2.0).pcost, Budget.pure(2.0).law
         (4.0, 'laplace')

@@ -75,9 +75,9 @@ class Clock:
     def check(self, attribute: Attribute) -> None:
         """Raise DataError if a number of this unit may be a period that lies in several cells.
 
-        An example are numbers of quarters for an attribute with one cell per month. Business days
-        are refused too, because the file does not contain their calendar. An attribute that does
-        not contain dates is not checked.
+        For example, numbers of quarters are refused for an attribute with one cell per month.
+        Business days are refused too, because the file does not contain their calendar. An
+        attribute that does not contain dates is not checked.
         """
         if not attribute.is_dated:
             return
@@ -91,7 +91,8 @@ class Clock:
         elif self.unit in UNITS:
             finest = self.unit
         else:
-            # a week or half-year lies within one year, but not always within one month or quarter
+            # a Stata week (52 per year) or a half-year lies within one year, but not always within
+            # one month or quarter
             finest = "year"
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(

@@ -252,7 +252,8 @@ def test_database_failure_is_reported_and_spends_nothing(
 ) -> None:
     book, reader = prepare_release(postgres, owner, tmp_path)
     if when == "midway":
-        # a separate query looks up the numbers in texts before the query that counts
+        # with age as text, a first query fetches its distinct values to convert them, so that the
+        # damage can fall between it and the counting query
         owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
     remote, fetch = reader.table("records"), database_module._fetched
 

@@ -59,6 +59,7 @@ def test_log_axes_have_ticks_at_1_2_5() -> None:
         ticks = log_ticks(low, high)
         assert 3 <= len(ticks) <= 10
         assert low <= ticks[0] < ticks[-1] <= high
+        assert np.diff(ticks) == pytest.approx(ticks[1] - ticks[0])
     axis = spread_axes((0.5, 40.0))["xaxis"]
     assert axis["ticktext"] == ["0.5", "1", "2", "5", "10", "20"]
     assert "tickvals" not in spread_axes(None)["xaxis"]
