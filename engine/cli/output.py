@@ -254,7 +254,10 @@ _SENTENCE_START = re.compile(
 
 
 def sentence(message: str) -> str:
-    """Return a message with a full stop and, unless it begins with a name, a capital letter.
+    """Return a message that ends with a punctuation mark, by default a full stop.
+
+    The first letter becomes a capital if the first word is one of those that begin messages of the
+    engine; any other first word may be a name and is not changed.
 
     >>> sentence("the file 'a.csv' has no rows; give some"), sentence("a.csv exists.")
     ("The file 'a.csv' has no rows; give some.", 'a.csv exists.')

@@ -232,17 +232,18 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best_error: float = math.inf,
     ) -> list[CandidatePlan]:
-        """Return the plan for a split in a list, which is empty if planning fails.
+        """Return a list with the plan for a split; the list is empty if planning fails.
 
         A search stops when its lower bound shows that the error is at least ``best_error``.
         """
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
-            # A plan with unions is the last candidate.  It is assembled now, because that raises
-            # `Unanswered` if the plan does not answer all queries.
-            return [plan] if not split.unions or plan.plan else []
-        # TimeoutError: after the deadline.  NotApplicable: the plan does not answer all queries, or
-        # the spaces of the split are too large for the objective.
+            if split.unions:
+                # assembling the plan raises `Unanswered` if unions leave queries without an answer
+                _ = plan.plan
+            return [plan]
+        # TimeoutError: after the deadline.  NotApplicable: the plan does not answer all queries
+        # (`Unanswered`), or the spaces of the split are too large for the objective.
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:

@@ -611,7 +611,13 @@ class Emphasis:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Emphasis:
-        """Return the weights that `to_dict` described; raise ValueError if an entry is invalid."""
+        """Return the weights that `to_dict` described.
+
+        Raises
+        ------
+        KeyError : an entry is missing.
+        ValueError : lists differ in length, or an index or a weight is out of range.
+        """
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
@@ -632,8 +638,8 @@ class Emphasis:
             )
         ):
             raise ValueError(
-                "the query weights of the plan (emphasis) are invalid: the index of a class or of a"
-                " vector, or a weight, is out of range"
+                "the query weights of the plan (emphasis) are invalid: lists differ in length, or an"
+                " index or a weight is out of range"
             )
         return emphasis
 

@@ -158,7 +158,8 @@ class Certificate:
         Parameters
         ----------
         achieved : `Plan.achieved`, the error of the plan in the unit of its objective.
-        bound : lower bound on `Plan.achieved` over the class.
+        bound : lower bound on `Plan.achieved` over the plans that the mechanism chooses from.
+        statement, weighted_rmse : see `Certificate`.
         search : function that returns a lower bound on the weighted RMSE of all matrix mechanisms,
             in counts.  It is called only if no table is public.
         exact : text that names the public tables; empty if there are none.

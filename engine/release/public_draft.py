@@ -201,6 +201,10 @@ SEPARATORS_REASON = (
     "it contains numbers with a decimal comma or thousands separators, such as {}. Add the"
     " attribute by hand and declare its decimal sign"
 )
+POINTS_REASON = (
+    "it contains numbers whose point may be a decimal point or a thousands separator, such as {}."
+    " Add the attribute by hand and declare its decimal sign"
+)
 UNCLEAR_MISSING_REASON = (
     "it contains texts that may mean a missing value, such as {}. Add the attribute by hand and"
     " declare which texts mean missing, or replace these texts by empty fields"
@@ -312,7 +316,8 @@ class _Summary:
     labels : text of a value -> its number, or None if the value is not a number; at most
         ``MAX_LABELS + 1`` entries.
     kinds : kinds of values that occur (see `_kind`), as keys of a counter.
-    examples : kind -> a few texts of this kind.
+    examples : kind -> a few texts of this kind; "points" has numbers such as 1.234, whose points may
+        separate thousands.
     reason : reason why no attribute can be drafted; "" if there is none so far.
     low, high : smallest and largest number.
     is_integer : whether all numbers are integers.
@@ -322,7 +327,6 @@ class _Summary:
     only_iso_dates : whether all dates are ISO dates.
     has_leading_zeros : whether a number is written with leading zeros.
     has_outer_blanks : whether a text begins or ends with a blank.
-    has_grouping_points : whether a number has points that may separate thousands, such as 1.234.
     has_decimal_points : whether a number has a point that can only be a decimal point.
     """
 
@@ -337,9 +341,7 @@ class _Summary:
         self.missing: set[str] = set()
         self.days: set[datetime.date] = set()
         self.only_usual_missing = self.only_iso_dates = True
-        self.has_leading_zeros = self.has_outer_blanks = self.has_grouping_points = (
-            self.has_decimal_points
-        ) = False
+        self.has_leading_zeros = self.has_outer_blanks = self.has_decimal_points = False
 
     def add(self, column: pa.Array | list[Any]) -> None:
         """Add the values of one batch of rows to the summary."""
@@ -405,8 +407,7 @@ class _Summary:
         self.kinds[kind] += 1
         if len(self.labels) <= MAX_LABELS:
             self.labels[text] = number
-        if len(self.examples.setdefault(kind, [])) < MAX_EXAMPLES:
-            self.examples[kind].append(text)
+        self._add_example(kind, text)
         if kind == "missing":
             self.only_usual_missing &= text in DEFAULT_MISSING_TEXTS
             self.missing |= {text} & set(DEFAULT_MISSING_TEXTS)
@@ -424,8 +425,15 @@ class _Summary:
         if is_text:
             self.has_leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
             by_points = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
-            self.has_grouping_points |= by_points
+            if by_points:
+                self._add_example("points", text)
             self.has_decimal_points |= "." in text and not by_points
+
+    def _add_example(self, kind: str, text: str) -> None:
+        """Store a text as an example of its kind, unless there are enough."""
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(text)
 
     def attribute(self, name: str) -> Attribute:
         """Return the drafted attribute; raise SchemaError with the reason if there is none."""
@@ -441,11 +449,11 @@ class _Summary:
         # a text such as 1.234 may mean 1234, unless the point in another text, such as 0.5, can
         # only be a decimal point
         if (
-            self.has_grouping_points
+            "points" in self.examples
             and not self.has_decimal_points
             and kinds <= {"number", "missing"}
         ):
-            raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("number")))
+            raise SchemaError(POINTS_REASON.format(self._quoted_examples("points")))
         if (
             "number" in kinds <= {"number", "missing"}
             and self.only_usual_missing

@@ -556,8 +556,8 @@ class Schema:
                 if document.get("kind") == RULE_KIND:
                     if document.keys() != {"name", "kind"}:
                         raise SchemaError(
-                            "a row of the kind impossible has more than a name; give a rule as its"
-                            " name and leave the other columns empty"
+                            f"a row of the kind {RULE_KIND!r} must have a name and no other value;"
+                            " write the rule in the column name"
                         )
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:

@@ -111,7 +111,8 @@ class Person:
             self.page.press("release_leave_0")
         mark = f"canary{self.name}q"
         self.page.set("step", string_value=FILE)
-        if self.page.has("records_path"):
+        if self.page.has("records_how"):
+            self.page.set("records_how", string_value="File on the server")
             self.page.set("records_path", string_value=str(self.folder / f"{mark}.csv"))
         self.page.set("step", string_value=PAYER)
         self.page.set("ledger_path", string_value=str(self.folder / f"{mark}.ledger"))

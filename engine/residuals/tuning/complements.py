@@ -141,10 +141,10 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    The conditions are: all groups have at most two attributes and no weights of single queries;
-    some group on two attributes is not a product; every group on two attributes has at least two
-    cells on each, at most `MAX_CELLS` in its table and at most `MAX_QUERY_ENTRIES` in its query
-    rows.
+    All groups must have at most two attributes and no weights of single queries.  Of the groups of
+    positive weight on two attributes, at least one must not be a product, and every one must have
+    at least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
+    `MAX_QUERY_ENTRIES` entries in its query rows.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):

@@ -38,6 +38,11 @@ STEPS = (
 )
 
 
+def draw_again() -> None:
+    """Choose a new seed for the noise of this lesson."""
+    renew_seed(NAME)
+
+
 def picture(step: int) -> LessonPicture:
     """Draw the attack: on all exact answers, then on fewer exact answers, then on noisy answers."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
@@ -55,9 +60,7 @@ def picture(step: int) -> LessonPicture:
         label = "Privacy cost (pcost) of all answers"
         pcost = user_workload_cost(middle.select_slider, COSTS, of=NAME, default=COST, label=label)
         budget = Budget(pcost=pcost)
-        right.button(
-            "Draw again", key="publish_again", on_click=renew_seed, args=(NAME,), width="stretch"
-        )
+        right.button("Draw again", key="publish_again", on_click=draw_again, width="stretch")
     noise_seed = seed(NAME)
     attack = reconstruct_replies(
         published_answers(count, budget, seed=noise_seed) if is_noisy else published_answers(count)

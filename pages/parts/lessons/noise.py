@@ -34,12 +34,17 @@ STEPS = (
 )
 
 
+def draw_again() -> None:
+    """Choose a new seed for the noise of this lesson."""
+    renew_seed(NAME)
+
+
 def picture(step: int) -> LessonPicture:
     """Draw possible releases, then the effect of one person, then the budget in all units."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
     budget = Budget(pcost=pcost)
-    right.button("Draw again", key="draw_again", on_click=renew_seed, args=(NAME,), width="stretch")
+    right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     counts, noise_seed = list(INVENTED.values()), seed(NAME)
     releases_part, person_part, units_part = newest_first(3)
     with releases_part:

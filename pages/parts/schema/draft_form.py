@@ -98,6 +98,7 @@ def _take_table(
             sheets = visible_sheets(path)
         cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
+            # the page shows SheetFile as the label of the field for the sheet
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
     # Empty rows are retained, so that row numbers in error messages are those of the sheet.
     name, content = as_text(name, content, sheet, empty_rows=True)

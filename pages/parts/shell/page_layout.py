@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from engine._format import pluralize
 from pages.parts.shell import budgets, buttons, history, permalink, session_restore
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
@@ -147,8 +146,8 @@ def gauge() -> None:
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
     """Draw title, one-sentence lead and tooltip of a page; return the current request.
 
-    Below the title, draw two messages if they apply: the error of a damaged address, and the list
-    of tables that were removed because they do not fit a changed schema.
+    Below the title, draw two messages if they apply: the error of a damaged address, and the number
+    of tables that were removed because they do not fit a changed schema, with up to five reasons.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title(f"{info.icon} {info.title}", anchor=False, width="content")
@@ -157,10 +156,13 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
         show_error(damaged)
     if reasons := history.dropped_groups():
         with st.container(border=True):
-            st.warning(
-                f"{pluralize(len(reasons), 'table')} no longer fit the schema and"
-                f" {'was' if len(reasons) == 1 else 'were'} removed. Undo restores them."
+            outcome = (
+                "1 table no longer fits the schema and was removed. Undo restores it."
+                if len(reasons) == 1
+                else f"{len(reasons):,} tables no longer fit the schema and were removed. Undo"
+                " restores them."
             )
+            st.warning(outcome)
             for reason in reasons[:5]:
                 st.caption(escape_markdown(in_labels(reason)))
             buttons.button("Dismiss", history.note_dropped_groups, (), key="forget_lost")

@@ -251,7 +251,7 @@ def test_unspent_total_does_not_look_spent(ledger: Ledger) -> None:
     assert "ε 3.308 of ε 8.307 spent" in session.run(session.app).text()
 
 
-def test_dataset_of_another_schema_is_not_preselected(ledger: Ledger) -> None:
+def test_dataset_chosen_for_another_schema_is_not_preselected(ledger: Ledger) -> None:
     session = open_step(ledger.path)
     assert session.app.selectbox(key="dataset").value is None
     assert "choose or create the dataset" in session.text()
