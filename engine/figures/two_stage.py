@@ -383,7 +383,8 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
         table=table.rename(columns={"stands_out": "reliable"}),
         alt=(
             f"{_rehearsal_prefix(look)}{n_above:,} of {pluralize(len(table), 'cell')} of {where}"
-            f" {'is' if n_above == 1 else 'are'} reliable in {name} (ratio above {rule.snr:g})."
+            f" {'is' if n_above == 1 else 'are'} reliable in {name} (lower confidence"
+            f" bound of the ratio at least {rule.snr:g})."
         ),
         note=note,
     )
@@ -461,7 +462,7 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
         figure=figure,
         table=table,
         alt=(
-            f"{_rehearsal_prefix(look)}Share of cells with a ratio above {rule.snr:g}:"
+            f"{_rehearsal_prefix(look)}Share of cells with a ratio of at least {rule.snr:g}:"
             f" {', '.join(texts)}; required: {rule.share:.0%}."
         ),
         note=(
