@@ -172,7 +172,7 @@ def open_zip(
 def _check_directory(file: IO[bytes], max_members: float) -> None:
     """Raise ValueError if the directory of a zip file (its list of members) is too long.
 
-    Only the record at the end of the file is read, which states the length of the directory.
+    Only the records at the end of the file are read, which state the length of the directory.
     """
     size = file.seek(0, os.SEEK_END)
     # The record has 22 bytes, followed by a comment of at most 65,535 bytes.  In a file of the
@@ -247,6 +247,11 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
         The member is missing, or has more than ``max_bytes`` bytes.
     zipfile.BadZipFile
         The checksum of the member is wrong, or the member is outside the archive.
+
+    Notes
+    -----
+    Other damage of a member raises other errors, such as zlib.error or EOFError; `open_zip`
+    replaces them all.
     """
     if name not in archive.NameToInfo:
         raise ValueError(f"its file {name} is missing")

@@ -110,7 +110,7 @@ class AreaTree:
 
     @cached_property
     def first_child(self) -> tuple[Index, ...]:
-        """For every level but the last, the number of the first child of each area."""
+        """For every level but the last, the index, in the next level, of each area's first child."""
         return tuple(
             np.searchsorted(fine, coarse)
             for coarse, fine in zip(self.starts, self.starts[1:], strict=False)
