@@ -277,11 +277,11 @@ def draw() -> None:
             _show_gaps(draft)
             _confirm(draft)
     if columns := cache.get(RECORDS):
-        st.warning(
+        st.info(
             f"Of the records, only the {pluralize(len(columns), 'column name')} were read: a schema"
             " must not depend on records, because a rare value would reveal a person. Enter the"
             " possible values from a questionnaire or code book.",
-            icon="🛑",
+            icon="ℹ️",
         )
     if cache.get(DICTIONARY) is not None:
         _confirm_dictionary(cache[DICTIONARY])
