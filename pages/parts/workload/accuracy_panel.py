@@ -55,7 +55,12 @@ def _errors(plan: Plan) -> None:
         hide_index=True,
         alt="The five tables with the largest typical errors",
         column_config={
-            "attributes": st.column_config.TextColumn("Table", width=190),
-            "typical error": st.column_config.NumberColumn("Error", format="± %,.2f", width=80),
+            "attributes": st.column_config.TextColumn("Table", width=160),
+            "typical error": st.column_config.NumberColumn(
+                "Standard error",
+                format="%,.2f",
+                width=110,
+                help="Root mean square (RMSE) of the standard errors in the table, in counts.",
+            ),
         },
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from engine import analysis
@@ -29,6 +31,13 @@ def test_panel_shows_errors_of_the_plan() -> None:
     grid, worst = session.app.dataframe[0].value, session.app.dataframe[-1].value
     assert grid["typical error"].tolist() == reference.by_group()["rmse"].tolist()
     assert worst["typical error"].iloc[0] == reference.by_group()["rmse"].max()
+
+
+def test_panel_shows_standard_errors_without_plus_minus() -> None:
+    session = open_panel(Budget(pcost=1.0))
+    column = json.loads(session.app.dataframe[-1].proto.columns)["typical error"]
+    assert column["label"] == "Standard error"
+    assert "±" not in column["type_config"]["format"]
 
 
 @pytest.mark.parametrize(
