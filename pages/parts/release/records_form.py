@@ -46,7 +46,7 @@ ENCODINGS = {
 ROWS_ARE = {
     RECORDS: "No: one row per record",
     COUNTED: "Yes",
-    IGNORED: "No, but columns look like it",
+    IGNORED: "No; number columns are not counts",
 }
 
 
