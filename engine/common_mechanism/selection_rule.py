@@ -120,7 +120,7 @@ def nested_decision(
     ...     9 * one, 15 * one, [one, 2 * one], names=["Coarse", "Fine"], share=0.5, snr=5
     ... )
     >>> decision.sentence.partition(";")[0]
-    'Choose Coarse: only 0.0-100.0% of cells would be reliable in Fine'
+    'Choose Coarse: between 0.0% and 100.0% of cells would be reliable in Fine'
     """
     lower_shares = [float(exceeds_noise(low, e, snr).mean()) for e in errors]
     upper_shares = [float(exceeds_noise(high, e, snr).mean()) for e in errors]
@@ -129,11 +129,15 @@ def nested_decision(
         shares |= {f"{name}, lower": lower, f"{name}, upper": upper}
     certain_positions = [i for i, lower in enumerate(lower_shares) if i and lower >= share]
     possible_positions = [i for i, upper in enumerate(upper_shares) if i and upper >= share]
-    requirement = f"the rule requires {share:.1%} of {pluralize(len(low), 'cell')} above {snr:g} standard errors."
+    cells = f"{share:.1%} of {pluralize(len(low), 'cell')} above {snr:g} standard errors"
 
     def decision(choice: int | None, certain: bool, sentence: str) -> Decision:
+        requirement = cells if certain or choice != 0 else f"at least {cells}, for sure"
         return Decision(
-            choice=choice, certain=certain, shares=shares, sentence=f"{sentence}; {requirement}"
+            choice=choice,
+            certain=certain,
+            shares=shares,
+            sentence=f"{sentence}; the rule requires {requirement}.",
         )
 
     if certain_positions:
@@ -155,8 +159,8 @@ def nested_decision(
             " analysis",
         )
     text = (
-        f"Choose {names[0]}: only {100 * lower_shares[1]:.1f}-{upper_shares[1]:.1%} of cells would"
-        f" be reliable in {names[1]}"
+        f"Choose {names[0]}: between {lower_shares[1]:.1%} and {upper_shares[1]:.1%} of cells"
+        f" would be reliable in {names[1]}"
     )
     return decision(0, False, text)
 

@@ -88,7 +88,7 @@ def test_nested_rule_bounds_match_section_6_2():
     [
         (50, 3, 1, True, "Choose Fine"),
         (0.1, 3, None, True, "Stop"),
-        (4.5, 3, 0, False, "Choose Coarse: only"),
+        (4.5, 3, 0, False, "Choose Coarse: between"),
         (2.6, 0, 0, True, "Choose Coarse: at most"),
     ],
 )
