@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import MAX_NAME, near_matches, quote_public, set_name
+from engine._format import MAX_NAME, near_matches, pluralize, quote_public, set_name
 from engine._validation import check_int
 from engine.errors import EngineError, SchemaError
 from engine.privacy import Budget
@@ -170,8 +170,8 @@ class Schema:
         if attribute is None:
             near = near_matches(name, self.names)
             raise SchemaError(
-                f"the schema has no attribute {quote_public(name)} among its {len(self):,}"
-                f" attributes{near}"
+                f"the schema has no attribute {quote_public(name)} among its"
+                f" {pluralize(len(self), 'attribute')}{near}"
             )
         return attribute
 

@@ -205,3 +205,8 @@ def test_invalid_attributes_are_refused(case: str) -> None:
         WRONG_ATTRIBUTES[case]()
     assert len(str(caught.value)) < 500
     assert str(caught.value).isprintable()
+
+
+def test_unknown_attribute_counts_attributes_in_singular() -> None:
+    with pytest.raises(SchemaError, match=r"'b' among its 1 attribute$"):
+        Schema([Attribute.of_size("a", 2)])["b"]
