@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.errors import SchemaError
 from pages.parts.schema import grid
 from pages.parts.shell import history
 from tests.app.session import Session, demo_schema, open_demo, open_demo_schema, upload
@@ -88,6 +89,12 @@ def test_names_in_grid_survive_a_change_of_page() -> None:
     assert [row["name"] for row in session.app.session_state[grid.BASE]] == names
     upload(session, "schema.json", b'{"age": 9}')
     assert session.app.session_state[grid.INCOMPLETE] == []
+
+
+def test_row_without_name_asks_for_column_name() -> None:
+    rows = [{"name": "age", "values": "0, 18, 120"}, {"name": " ", "values": "F | M"}]
+    with pytest.raises(SchemaError, match=r"^Row 2: enter a column name, or clear the row\.$"):
+        grid.schema_of_rows(None, rows)
 
 
 def test_warning_of_exact_totals_is_in_advanced_fold() -> None:

@@ -89,11 +89,12 @@ def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema |
             incomplete.append(row)
         if not row.get("values", "").strip():
             continue
+        if not row.get("name", "").strip():
+            raise SchemaError(f"Row {number}: enter a column name, or clear the row.")
         try:
             attributes.append(attribute_of_row(row))
         except SchemaError as error:
-            name = f" ({row['name'][:60]})" if row.get("name") else ""
-            raise SchemaError(f"Row {number}{name}: {error}") from None
+            raise SchemaError(f"Row {number} ({row['name'][:60]}): {error}") from None
     if attributes:
         if schema is None:
             return Schema(tuple(attributes)), incomplete
