@@ -91,6 +91,16 @@ def test_names_in_grid_survive_a_change_of_page() -> None:
     assert session.app.session_state[grid.INCOMPLETE] == []
 
 
+def test_person_column_is_not_listed_without_values() -> None:
+    session = open_demo_schema("census")
+    set_edits(session, {"added_rows": [{"name": "id"}, {"name": "job"}]})
+    assert "2 columns without values, not in the schema yet: id, job" in session.text()
+    person = next(f for f in session.app.text_input if f.label.startswith("Person ID column"))
+    session.run(person.set_value("id"))
+    assert session.studio.schema.person == "id"
+    assert "1 column without values, not in the schema yet: job" in session.text()
+
+
 def test_row_without_name_asks_for_column_name() -> None:
     rows = [{"name": "age", "values": "0, 18, 120"}, {"name": " ", "values": "F | M"}]
     with pytest.raises(SchemaError, match=r"^Row 2: enter a column name, or clear the row\.$"):

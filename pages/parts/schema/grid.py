@@ -191,7 +191,8 @@ def draw(schema: Schema | None) -> None:
     )
     st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
-    names = incomplete_names()
+    # The person ID column needs no values: it never becomes an attribute.
+    names = [name for name in incomplete_names() if schema is None or name != schema.person]
     if schema is not None and names:
         names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
