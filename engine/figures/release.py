@@ -104,7 +104,12 @@ def spending_picture(
             for text, (_, size, color, shape) in zip(texts, segments, strict=True)
         ]
         unit_text, alt = "", f"{'; '.join(texts)}."
-        table["running total"] = [format_amount(x) for x in (spent, spent + requested, total)]
+        # The remaining budget is not spent, so its row has no amount.
+        table["spent in total after it"] = [
+            format_amount(spent),
+            format_amount(spent + requested),
+            "",
+        ]
     bars = [
         {
             "type": "bar",

@@ -241,3 +241,9 @@ def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> Non
     fits = pcost <= 0.5  # the spent half leaves 0.5; a release that needs more is refused
     assert picture.figure.data[2].name == ("left after it: 0.25" if fits else "left: 0.5")
     assert picture.figure.data[1].x == ((pcost if fits else 0.0),)
+
+
+def test_spending_table_has_no_total_after_remaining_budget() -> None:
+    picture = check_picture(figures.spending_picture(1.0, 0.5, 0.25, format_amount="{:g}".format))
+    assert picture.table is not None
+    assert list(picture.table["spent in total after it"]) == ["0.5", "0.75", ""]

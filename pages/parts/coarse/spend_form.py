@@ -199,8 +199,8 @@ def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed
         return f"choose another dataset. {error_text(error)}"
     if needed > status.left:
         return (
-            "choose a smaller budget on Preview, or another dataset: what is left of this one is"
-            f" {budgets.amount(status.left, status.definition, is_left=True)}, but"
+            "choose a smaller budget on Preview, or another dataset:"
+            f" {dataset_form.left_text(status)}, but"
             f" {budgets.amount(needed, status.definition)} is needed."
         )
     return source.problem(common.look.schema)

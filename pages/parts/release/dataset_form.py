@@ -47,6 +47,8 @@ from pages.parts.shell.error_text import (
 DEFAULT_LEDGER = "budget.ledger"
 # session key: digest of the schema of the plan for which the dataset was chosen
 FOR_SCHEMA = "dataset_schema"
+# a remaining budget of at most this share of the total is written as nothing
+MIN_LEFT_SHARE = 1e-6
 
 
 def schema_digest(schema: Schema | None) -> str:
@@ -290,6 +292,17 @@ def balance(status: DatasetStatus) -> str:
     return f"{spent} of {budgets.amount(status.total, status.definition)} spent"
 
 
+def left_text(status: DatasetStatus) -> str:
+    """Return what is left of the total of a dataset, as a clause in the chosen unit.
+
+    Totals are entered rounded, so that a tiny amount can be left of a total that is spent.
+    """
+    if status.left <= MIN_LEFT_SHARE * status.total:
+        return "nothing is left of this one"
+    left = budgets.amount(status.left, status.definition, is_left=True)
+    return f"what is left of this one is {left}"
+
+
 def charge(book: Ledger, receipt: Receipt) -> str:
     """Return what a release was charged, as text in the chosen unit."""
     definition = book.status(receipt.dataset).definition
@@ -381,8 +394,9 @@ def _total_text(total: Budget, plan_budget: Budget) -> str:
     releases = analysis.releases_within(total, plan_budget)
     if releases is None:
         return "A total in this unit cannot be charged for this plan."
+    each = "" if releases == 1 else " each"
     return (
-        f"Enough for {pluralize(releases, 'release')} of this plan ({in_words(plan_budget)} each)."
+        f"Enough for {pluralize(releases, 'release')} of this plan ({in_words(plan_budget)}{each})."
         " The total limits all releases of these records together; later changes are recorded."
     )
 

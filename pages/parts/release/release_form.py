@@ -285,8 +285,8 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
         return "choose “pure epsilon” as the budget unit on Preview, or another dataset."
     if price > status.left and not interrupted:
         return (
-            "choose a smaller budget on Preview, or another dataset: what is left of this one is"
-            f" {budgets.amount(status.left, status.definition, is_left=True)}, and the plan costs"
+            "choose a smaller budget on Preview, or another dataset:"
+            f" {dataset_form.left_text(status)}, and the plan costs"
             f" {budgets.amount(price, status.definition)}."
         )
     return source.problem(plan.schema)

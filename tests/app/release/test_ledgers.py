@@ -11,7 +11,7 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from tests.app.release.sessions import PAYER, open_step
+from tests.app.release.sessions import PAYER, SURVEY, open_confirmation, open_step
 from tests.app.session import UNIFORM, Session, demo_schema, wait
 
 
@@ -28,6 +28,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
         )
         assert total <= box.value <= 1.001 * total
         assert "Enough for 1 release" in session.text()
+        assert " each)" not in session.text()
     assert "Enough for 3 releases" in session.set(dataset_total=3.2).text()
     session.set(dataset_name="a", dataset_total=0.0).press("declare")
     assert "pcost was given as 0.0" in session.errors()
@@ -67,6 +68,14 @@ def test_damaged_ledger_offers_no_new_budget(tmp_path: Path, content: bytes) -> 
     assert session.errors()
     assert not any(b.key in ("release", "declare") for b in session.app.button)
     assert place.read_bytes() == content
+
+
+def test_rounding_rest_of_total_is_nothing_left(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=1.0))
+    book.spend(dataset="survey", key="a", pcost=1.0 - 1e-10, plan_hash="p")
+    text = open_confirmation(open_step(book.path, records_path=SURVEY)).text()
+    assert "nothing is left of this one, and the plan costs ε 4.887" in text
 
 
 def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
