@@ -370,14 +370,18 @@ class Intake:
         persons = f"{self.people_over_cap:,} of {self.people:,} persons"
         return f"{text} + over the cap {self.over_cap:,} ({persons})."
 
-    def describe_dropped(self) -> str:
+    def describe_dropped(self, *, before_release: bool = False) -> str:
         """Return the number and share of the rows that do not fit the schema, as one sentence.
+
+        The sentence says that a release will drop these rows if ``before_release`` is true, and
+        that they were dropped otherwise.
 
         >>> Intake(rows_in=200, counted=188, refused=12, reasons={}).describe_dropped()
         '12 of 200 rows (6.0%) were dropped.'
         """
         share = self.refused / max(self.rows_in, 1)
-        return f"{self.refused:,} of {self.rows_in:,} rows ({share:.1%}) were dropped."
+        verb = "will be" if before_release else "were"
+        return f"{self.refused:,} of {self.rows_in:,} rows ({share:.1%}) {verb} dropped."
 
     @property
     def many_dropped(self) -> bool:

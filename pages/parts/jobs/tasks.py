@@ -232,7 +232,8 @@ def check(
             **columns,
             progress=lambda done, text: progress(0.4 + 0.6 * done, text),
         )
-    return _rows(intake) | {"columns": [_fit(column_fit) for column_fit in fits]}
+    rows = _rows(intake) | {"dropped": intake.describe_dropped(before_release=True)}
+    return rows | {"columns": [_fit(column_fit) for column_fit in fits]}
 
 
 def same_records(

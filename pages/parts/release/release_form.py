@@ -329,8 +329,7 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
             job_key(book, key),
             f"Released for {spend.dataset} on {dataset_form.time_text(spend.utc)}:"
             f" {texts.pluralize(plan.workload.queries, 'answer')} for"
-            f" {dataset_form.charge(book, spend)}, ledger row {spend.seq}. Opening this page again"
-            " spends nothing.",
+            f" {dataset_form.charge(book, spend)}. Opening this page again spends nothing.",
             icon="✅",
         )
 

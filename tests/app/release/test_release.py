@@ -289,8 +289,11 @@ def test_many_dropped_rows_are_an_amber_box(
     invalid = lines[1].replace("36", "136", 1)
     place = tmp_path / "records.csv"
     place.write_text("\n".join([*lines, *[invalid] * extra_rows]) + "\n", encoding="utf-8")
-    session = open_release(ledger, records=str(place)).set(confirmation="survey")
-    wait(session.press("release"))
+    session = open_release(ledger, records=str(place))
+    wait(session.press("check_records"))
+    assert ("will be dropped" in session.text()) == is_warned
+    wait(session.set(confirmation="survey").press("release"))
+    assert ("were dropped" in session.text()) == is_warned
     assert f"age: {extra_rows} outside the schema" in session.text()
     boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
     assert (f"dropped {extra_rows}" in boxes) == is_warned
