@@ -298,7 +298,8 @@ def _deciders(choices: Sequence[Choice]) -> list[str]:
     for number, choice in enumerate(choices, start=1):
         after = f"After look {number}, " if len(choices) > 1 else ""
         if choice.by:
-            sentences.append(f"{after}{choice.by} decided against the rule ({choice.reason}).")
+            reason = choice.reason.rstrip(". ")
+            sentences.append(f"{after}{choice.by} decided against the rule ({reason}).")
     if len(sentences) < len(choices):
         others = " all other times" if sentences else ""
         sentences.append(f"The rule decided{others}.")

@@ -111,9 +111,8 @@ def draw_choices(steps: Steps) -> None:
     """Draw one line per recorded decision, and a note if the last one is to stop."""
     for choice in steps.choices:
         option = "Stop" if choice.option == STOP else f"'{choice.option}'"
-        author = (
-            f" by {choice.by}, against the rule ({choice.reason})" if choice.by else " by the rule"
-        )
+        reason = choice.reason.rstrip(". ")
+        author = f" by {choice.by}, against the rule ({reason})" if choice.by else " by the rule"
         st.success(
             escape_markdown(
                 f"{option} was chosen{author} on {dataset_form.time_text(choice.utc)}, ledger row"

@@ -165,7 +165,7 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
     assert find_button(session, "coarse_record_").disabled
     enter_override(session, "1-way", " ", "x")
     assert find_button(session, "coarse_record_").disabled
-    record_decision(enter_override(session, "1-way", "A. Reader", "totals matter most"))
+    record_decision(enter_override(session, "1-way", "A. Reader", "totals matter most."))
     assert (
         "'1-way' was chosen by A. Reader, against the rule (totals matter most)" in session.text()
     )
