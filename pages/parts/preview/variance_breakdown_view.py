@@ -13,8 +13,9 @@ from engine import analysis, figures
 from engine.analysis.variance_breakdown import breakdown_text, worst_query
 from engine.analysis.what_if import CHANGES, Change, ChangedRequest
 from engine.plans import Plan
+from engine.privacy import Budget
 from pages.parts.jobs import plans
-from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
@@ -142,7 +143,8 @@ def _draw_trial(plan: Plan) -> None:
     if changed_request is None or before != request_state.to_json():
         return
     with st.container(border=True), show_errors():
-        st.markdown(f"**What if: {escape_markdown(changed_request.text)}**")
+        text = _change_text(changed_request, request_state.budget)
+        st.markdown(f"**What if: {escape_markdown(text)}**")
         after = plans.plan_of(request_state.with_request(changed_request.request))
         if after is not None:
             table = analysis.error_table(plan, after, group, changed_request.group)
@@ -154,6 +156,18 @@ def _draw_trial(plan: Plan) -> None:
                     "Apply this change", _apply, changed_request, key="what_if_keep", type="primary"
                 )
             st.button("Discard this change", on_click=_discard, key="what_if_forget")
+
+
+def _change_text(changed_request: ChangedRequest, budget: Budget) -> str:
+    """Return the sentence that describes a change; budgets are in the chosen unit.
+
+    ``budget`` is the budget before the change.
+    """
+    changed_budget = changed_request.request.budget
+    if changed_budget == budget:
+        return changed_request.text
+    texts = [budgets.headline(b, budgets.chosen_unit()) for b in (changed_budget, budget)]
+    return f"Budget of {texts[0]} instead of {texts[1]}."
 
 
 def _apply(changed_request: ChangedRequest) -> None:

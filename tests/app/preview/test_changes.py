@@ -37,6 +37,8 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
     )
     assert session.studio.to_json() == before
     assert "What if:" in session.text()
+    if name == "budget":
+        assert "Budget of ε 7.287 instead of ε 4.887." in session.text()
     frame = session.app.dataframe[-1].value.set_index("errors in counts")
     assert frame["before"].iloc[0] == pytest.approx(demo_plan().rmse)
     after = float(frame["after"].iloc[0])
