@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
+from engine._format import cost as cost_text
 from engine._untrusted import parse_json
 from engine._validation import check_choice, check_type
 from engine.common_mechanism.common_plan import CommonPlan, option_cost
@@ -410,9 +411,9 @@ def finish(
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
             raise DataError(
-                f"{changed} This stage costs {cost!r} only on the records of the look. Nothing was"
-                ' spent. Give the records of the look, or use on_changed="charge", which spends'
-                f" {max(cost, residual.pcost)!r}."
+                f"{changed} This stage costs pcost {cost_text(cost)} only on the records of the"
+                " look. Nothing was spent. Give the records of the look, or use"
+                f' on_changed="charge", which spends pcost {cost_text(max(cost, residual.pcost))}.'
             )
         report_intake = report_separate_charges(intake, changed, residual.pcost)
         records = fingerprint_of(book, dataset, counts, sets, report_intake)
