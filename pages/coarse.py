@@ -127,7 +127,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
     """Draw step 6: the typed confirmation of the look (first measurement); return its code."""
-    return two_stage_view.take_look(common, settings, PAYER)
+    return two_stage_view.take_look(common, settings, PAYER, FILE)
 
 
 key = wizard.open_release_key(two_stage_view.NAME)

@@ -153,6 +153,7 @@ def confirm(plan: Plan) -> str:
         release_form.running(book, key)
         job = job_queue.find(release_form.job_key(book, key))
         if job is None or not job.running:
+            records_form.draw_missing_upload(FILE, key=STEP)
             release_form.confirm(book, plan, status, source, attempt, interrupted=interrupted)
     else:
         show_released(book, spent[-1], source)

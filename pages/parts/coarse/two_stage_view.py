@@ -65,10 +65,13 @@ def draw_waiting(past: str) -> None:
             buttons.button("Show the looks", wizard.open_step, STEP, past, key="coarse_waiting")
 
 
-def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script | None:
+def take_look(
+    common: CommonPlan, settings: Settings, payer_step: str, file_step: str
+) -> Script | None:
     """Draw the confirmation or the progress of the first measurement (look); return its code.
 
-    ``payer_step`` is the title of the step in which the dataset is chosen.
+    ``payer_step`` and ``file_step`` are the titles of the steps in which the dataset and the
+    records are chosen.
     """
     rule = candidates_form.rule(common, settings)
     book = dataset_form.ledger_of_form()
@@ -88,6 +91,7 @@ def take_look(common: CommonPlan, settings: Settings, payer_step: str) -> Script
         )
         spend_form.show_job(job, "Look")
         if not spend_form.running(job):
+            records_form.draw_missing_upload(file_step, key=STEP)
             spend_form.confirm_look(book, common, status, source, attempt, settings)
     else:
         _offer_look(book, keys[-1], source)

@@ -18,7 +18,7 @@ from engine.records.database import named_sources
 from engine.records.subprocess_readers import SHEET_ENDINGS, visible_sheets
 from engine.workload import Schema
 from pages.parts.jobs import private_tempdir, record_sources
-from pages.parts.release import file_access
+from pages.parts.release import file_access, wizard
 from pages.parts.shell import buttons, demo_records, history, python_script
 from pages.parts.shell.error_text import error_text, escape_markdown, show_errors
 
@@ -300,6 +300,18 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
         sheet=(form.get("records_sheet") or "") if sheets else "",
         sheets=sheets,
     )
+
+
+def draw_missing_upload(file_step: str, *, key: str) -> None:
+    """Draw a note and a button to the step ``file_step`` if an upload is chosen but has no file.
+
+    This is so after a reload, and after another page was open. ``key`` is the session key
+    of the open step.
+    """
+    if _kind_of_form([UPLOAD, FILE, TABLE]) != UPLOAD or history.page_state().get(UPLOADED):
+        return
+    st.info("A reload or change of page removes uploaded files; choose the file again.", icon="↩️")
+    wizard.back_button(file_step, key=key)
 
 
 def _kind_of_form(kinds: Sequence[str]) -> str:

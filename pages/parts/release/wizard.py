@@ -58,6 +58,11 @@ def missing(reason: str, title: str, *, key: str) -> None:
     ``reason`` says what is missing, as the end of a sentence.
     """
     st.info(escape_markdown(f"To continue, {reason}"), icon="↩️")
+    back_button(title, key=key)
+
+
+def back_button(title: str, *, key: str) -> None:
+    """Draw the button that goes back to the step ``title``."""
     buttons.button(f"Back to {title.partition('. ')[2]}", open_step, key, title, key=f"{key}_back")
 
 

@@ -206,3 +206,15 @@ def test_missing_or_forbidden_file_is_named_at_once(
     monkeypatch.setenv("DP_WORKBENCH_FOLDERS", "")
     assert "may only access" in session.set(records_path="/etc/none.csv").text()
     assert "there is none" not in session.set(records_path=SURVEY).text()
+
+
+def test_missing_upload_before_release_leads_to_file_step(ledger: Ledger) -> None:
+    session = open_release(ledger, records="")
+    assert "removes uploaded files" not in session.set(records_how="File on the server").text()
+    session.set(records_how="Upload")
+    assert (
+        "A reload or change of page removes uploaded files; choose the file again."
+        in session.text()
+    )
+    session.press("Back to File")
+    assert "Which file has the records?" in session.text()
