@@ -34,9 +34,9 @@ QUESTIONS = {
     FILE: "Which file has the records?",
     PAYER: "Which dataset pays?",
     LOOK: "Measure what the analyses share? It is part of each, so it costs nothing extra.",
-    PAST: "Which looks were taken?",
+    PAST: "Which first measurements (looks) were taken?",
 }
-RESULT = "Look, decide, and measure the remainder"
+RESULT = "First measurement (look), decision and second measurement (remainder)"
 TUTORIAL = (
     "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share,"
     " the **look**, is measured first and shows whether the counts are large enough. A **rule** set"

@@ -118,7 +118,10 @@ def shares_picture(
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, format_budget),
-        note="The look is measured first.",
+        note=(
+            "The first measurement (look) is the same for all options. The second measurement"
+            " (remainder) follows the decision."
+        ),
     )
 
 
@@ -126,7 +129,8 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
     """Return sentences with the privacy cost of the first measurement (the look)."""
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
-        " privacy cost. The look is part of every option, so it costs nothing extra."
+        " privacy cost. This first measurement (look) is part of every option, so it costs nothing"
+        " extra."
     )
 
 
@@ -223,8 +227,8 @@ def to_finish_text(
             " dataset."
         )
     return (
-        f"The look costs {format_budget(common.look.budget)}. Look and remainder together cost"
-        f" {' or '.join(totals)}. {fits}"
+        f"The first measurement (look) costs {format_budget(common.look.budget)}. Together with the"
+        f" second measurement (remainder), it costs {' or '.join(totals)}. {fits}"
     )
 
 

@@ -135,7 +135,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.fill("Ledger file", str(place))
     visit.fill("Dataset name", "office 2026")
     visit.press("Create ledger and dataset")
-    visit.expect_text("Look and remainder together cost")
+    visit.expect_text("Together with the second measurement (remainder), it costs")
     expect(page.get_by_role("button", name="Look: spend")).to_be_disabled()
     visit.fill("to confirm", "office 2026")
     visit.check_accessibility("30_coarse_look_waits")

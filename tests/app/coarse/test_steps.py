@@ -64,7 +64,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     assert find_button(session, "coarse_look").disabled
     assert "choose the records" in session.text()
     session.set(coarse_step=FILE).set(records_path=str(records)).press("Next: Who pays")
-    assert "Look and remainder together cost" in session.text()
+    assert "Together with the second measurement (remainder), it costs" in session.text()
     session.press("Next: Look")
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
