@@ -126,6 +126,7 @@ with left:
         demo()
     with st.container(border=True):
         if page_button("Describe my own data", key="start_Use my own schema"):
+            project_file.clear_demo()
             st.switch_page(page_layout.page("Schema").file)
         if opened := project_file.draw():
             st.switch_page(page_layout.page(opened).file)

@@ -7,7 +7,7 @@ import pytest
 from engine._format import format_number
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.schema import grid
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
@@ -39,6 +39,32 @@ def test_demo_says_what_it_opens_and_is_resumed() -> None:
 def test_buttons_open_schema_and_lessons() -> None:
     assert title(Session().go("start").press("start_Use my own schema")) == "Schema"
     assert title(Session().go("start").press("start_Take a lesson")) == "Learn"
+
+
+def test_own_schema_after_demo_starts_empty_until_undo() -> None:
+    session = open_demo("census").go("start").press("start_Use my own schema")
+    assert title(session) == "Schema"
+    assert session.studio.workload is None
+    assert not any(row["name"] for row in session.app.session_state[grid.BASE])
+    session.press("undo")
+    assert session.studio.workload == Workload.all_ways(demo_schema("census"), (1, 2))
+
+
+def test_own_schema_is_not_replaced_by_empty_one() -> None:
+    workload = Workload.all_ways(Schema([Attribute.of_size("a", 3)]), (1,))
+    session = open_file("w.json", workload.to_json()).go("start")
+    assert session.press("start_Use my own schema").studio.workload == workload
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("r.csv", "age,job\n31,F\n"), ("r.json", '[{"age": 31, "job": "F"}]')]
+)
+def test_records_after_demo_show_only_their_columns(name: str, content: str) -> None:
+    session = open_file(name, content, open_demo("census"))
+    assert title(session) == "Schema"
+    assert session.studio.workload is None
+    assert [row["name"] for row in session.app.session_state[grid.BASE]] == ["age", "job"]
+    assert "only the 2 column names were read" in session.text()
 
 
 def saved_files(session: Session) -> dict[str, bool]:

@@ -7,9 +7,11 @@ from typing import Any
 
 import streamlit as st
 
+import demo_data
 from engine._untrusted import parse_json
+from engine.analysis import remove_targets
 from engine.mechanisms import load_plan
-from engine.workload import Workload
+from engine.workload import Schema, Workload
 from pages.parts.jobs import plan_cache
 from pages.parts.schema import draft_form, grid
 from pages.parts.shell import history
@@ -45,16 +47,40 @@ def read_project(content: bytes, present: RequestState) -> RequestState | None:
     return RequestState.from_json(content) if is_project else None
 
 
+def clear_demo() -> None:
+    """Remove the schema of the session, with its workload, if it is the schema of a demo.
+
+    The user can restore them by undo.
+    """
+    schema = history.current().schema
+    demos = (Schema.from_json(path.read_bytes()) for path in demo_data.schemas().values())
+    if schema is None or schema not in list(demos):
+        return
+    grid.clear()
+    options = remove_targets(history.current().options)
+    history.change(workload=None, options=options, redraw=True)
+    history.note_dropped_groups(())
+
+
+def _separate_from_demo() -> None:
+    """Remove a demo after records were opened, so that the grid shows only their column names."""
+    if names := history.page_state().get(draft_form.RECORDS):
+        clear_demo()
+        grid.set_names(names)
+
+
 def _use_file() -> None:
     """Open the uploaded file, and store the title of the page that shows its content."""
     file = st.session_state.get(KEY)
     if file is None or not file.name.lower().endswith(".json"):
         draft_form.use_upload(KEY, PLACE)
+        _separate_from_demo()
         return
     with deferred_errors(PLACE):
         request = read_project(file.getvalue(), history.current())
         if request is None:
             draft_form.take(KEY, file.name, file.getvalue())
+            _separate_from_demo()
         else:
             grid.clear()
             history.commit(request, redraw=True)
