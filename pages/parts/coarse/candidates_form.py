@@ -353,6 +353,8 @@ def draw_shared_part(common: CommonPlan) -> None:
         picture = figures.shares_picture(choice, short_budget)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)
         st.markdown(f"**{escape_markdown(picture.alt)}**")
+        if number == 0:
+            budgets.sum_note(is_pure=False)
         key, label = f"coarse_space_{number}_open", "Shared part in detail"
         with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:

@@ -86,6 +86,7 @@ def confirm_look(
         config=figure_view.EXPORT,
         show_title=False,
     )
+    budgets.sum_note(is_pure=status.definition.counts == "epsilon")
     with st.expander("Costs to the last digit (pcost)"):
         figure_view.table(
             figures.spend_table(common),
@@ -170,6 +171,7 @@ def confirm_remainder(
         config=figure_view.EXPORT,
         show_title=False,
     )
+    budgets.sum_note(is_pure=status.definition.counts == "epsilon")
     paid = [dataset_form.spent(book, step).pcost for step in paid_steps]
     in_all = budgets.amount(math.fsum([*paid, spend]), status.definition)
     label = f"Measure the remainder: {'at most ' if charge else ''}{in_all} in all"

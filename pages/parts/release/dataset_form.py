@@ -377,6 +377,7 @@ def _new_dataset(
         st.text_input("Note (optional)", key="dataset_note")
     with suppress(EngineError):  # an invalid total is reported by the button
         st.caption(escape_markdown(_total_text(_form_total(unit), budget)))
+        budgets.sum_note(is_pure=budget.pure_epsilon is not None, has_bar=False)
     buttons.button(
         "Create ledger and dataset" if book is None else "Register dataset",
         register,

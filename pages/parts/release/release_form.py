@@ -186,6 +186,7 @@ def confirm(
         config=figure_view.EXPORT,
         show_title=False,
     )
+    budgets.sum_note(is_pure=definition.counts == "epsilon")
     st.info(
         escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
         icon="🙋",

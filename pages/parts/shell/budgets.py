@@ -40,6 +40,7 @@ UNITS = {
 AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
 ROWS_LABEL = "Maximum rows per person"
 AGAINST_LABEL = "Protect"
+SUM_NOTE = "Epsilons do not add up; privacy costs do."
 UNIT = "budget_unit"  # session state key of the chosen unit
 
 
@@ -99,6 +100,18 @@ def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) 
         return f"{word} 0"
     budget = Budget(pcost=value, report_delta=definition.delta)
     return f"{word} {number_text(numbers_of(budget, unit)[0])}"
+
+
+def sum_note(*, is_pure: bool, has_bar: bool = True) -> None:
+    """Draw a note that epsilons do not add up, if the chosen unit is epsilon.
+
+    Parameters
+    ----------
+    is_pure : whether the amounts are pure epsilons, which add up; nothing is drawn then.
+    has_bar : whether the note is below a bar, whose lengths are privacy costs.
+    """
+    if chosen_unit() in (APPROX, PURE) and not is_pure:
+        st.caption(f"{SUM_NOTE} The bar shows privacy costs." if has_bar else SUM_NOTE)
 
 
 def _number_text(value: float) -> str:

@@ -10,6 +10,7 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import permalink
+from pages.parts.shell.budgets import SUM_NOTE
 from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import PAYER, SURVEY, open_confirmation, open_step
 from tests.app.session import UNIFORM, Session, demo_schema, wait
@@ -36,7 +37,9 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
     assert "Release now?" in session.text()  # the next step opens
-    session.set(step=PAYER)
+    assert f"{SUM_NOTE} The bar shows privacy costs." in session.text()
+    assert SUM_NOTE not in session.set(budget_unit="rho").text()
+    session.set(budget_unit="epsilon, delta").set(step=PAYER)
     spent = "ε 0 of ε 3.308 spent"
     assert spent in next(p.text for p in session.app.get("progress"))
     assert spent in session.text()
