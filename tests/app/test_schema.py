@@ -91,6 +91,24 @@ def test_names_in_grid_survive_a_change_of_page() -> None:
     assert session.app.session_state[grid.INCOMPLETE] == []
 
 
+def test_undo_first_discards_invalid_edit() -> None:
+    session = open_demo_schema("census")
+    before, state = session.studio, session.app.session_state
+    rows = [*state[grid.BASE], dict.fromkeys(grid.ROW_KEYS, "") | {"values": "F | M"}]
+    state[grid.REJECTED] = state[history.KEY].version, rows
+    state["trouble"] = {grid.PLACE: "Row 3: enter a column name"}
+    state[grid.BASE] = None
+    session.run(session.app)
+    assert "Row 3" in session.errors()
+    assert len(state[grid.BASE]) == 3
+    session.press("undo")
+    assert not session.errors()
+    assert session.studio is before
+    assert [row["name"] for row in state[grid.BASE]] == ["age", "sex"]
+    assert session.press("undo").studio.schema is None
+    assert session.press("redo").studio is before
+
+
 def test_person_column_is_not_listed_without_values() -> None:
     session = open_demo_schema("census")
     set_edits(session, {"added_rows": [{"name": "id"}, {"name": "job"}]})

@@ -166,6 +166,7 @@ def draw(schema: Schema | None) -> None:
         state[SERIAL] = state.get(SERIAL, 0) + 1
         key = f"schema_grid_{history.version()}_{state[SERIAL]}"
         state[BASE] = _rejected_rows() or _base_rows(schema)
+    history.page_state()[history.INVALID_EDIT] = REJECTED in state
     shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
     hidden = {HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS)}
     shown = [name for name in ROW_KEYS if name not in hidden]

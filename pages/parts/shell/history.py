@@ -26,6 +26,8 @@ TARGETS = "targets"  # option of the mechanism: one error target per table
 DROPPED = "targets_dropped"  # session state key: True if a workload change removed the targets
 # session state key of a random token, by which a reloaded page finds its report on dropped rows
 REPORT_TOKEN = "report_token"
+# page state key: True while the page shows an invalid edit, which is not part of the request
+INVALID_EDIT = "invalid_edit"
 CARRIED = "carried"  # session state key of page-state values that the next page receives
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)
 
@@ -112,9 +114,16 @@ def start_with(request: RequestState) -> None:
 
 
 def undo() -> None:
-    """Undo the last change of the request, and remove all error messages of forms."""
-    note_dropped_groups(())
+    """Undo the last change of the request, and remove all error messages of forms.
+
+    While the page shows an invalid edit, only that edit is discarded: the request is unchanged.
+    """
     st.session_state["trouble"] = {}
+    if page_state().pop(INVALID_EDIT, False):
+        # With a new version, all widgets show the values of the request again.
+        st.session_state[KEY] = replace(history(), version=version() + 1)
+        return
+    note_dropped_groups(())
     st.session_state[KEY] = history().undo()
 
 
