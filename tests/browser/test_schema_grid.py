@@ -13,9 +13,10 @@ def type_values(visit: Visit, text: str) -> None:
     grid = visit.page.get_by_test_id("stDataFrame").first
     with visit.run():
         grid.dblclick(position=VALUES)
-        visit.page.keyboard.press("ControlOrMeta+a")
-        visit.page.keyboard.type(text)
-        visit.page.keyboard.press("Enter")
+        # keys that are typed before the editor of the cell is there would be lost
+        editor = visit.page.locator("#portal textarea, #portal input").first
+        editor.fill(text)
+        editor.press("Enter")
 
 
 def test_invalid_edit_stays_until_it_is_corrected(visit: Visit) -> None:
