@@ -82,7 +82,7 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "late": (pa.array([10**9, 0], pa.int32()).cast(pa.date32()), "9999"),
     "zone": (pa.array([0, 10**9], pa.timestamp("s", "Asia/Tokyo")), "unit"),
     "decimal comma": (pa.array(["1,5", "2,25", "3"]), "separators"),
-    "thousands": (pa.array(["1.200", "800", "31.000"]), "separators"),
+    "thousands": (pa.array(["1.200", "800", "31.000"]), "thousands separator"),
     "thousands and cents": (pa.array(["1.200,50", "800", "31.000"]), "separators"),
     "line break": (pa.array(["a\nb", "c", None]), "control"),
     "long": (pa.array(["a" * 1_001, "c", None]), "characters"),
