@@ -123,10 +123,12 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
         [f for f in FITS if f in SMOOTHING],
         format_func=SMOOTHING.__getitem__,
         key=f"{key}_fit",
+        persist_state="session",
     )
     integer = middle.checkbox(
         "Integer counts",
         key=f"{key}_whole",
+        persist_state="session",
         help="All cells are integers, and all tables have the same sums.",
     )
     least = right.number_input(
@@ -136,10 +138,13 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
         0.0,
         step=1.0,
         key=f"{key}_least",
+        persist_state="session",
         help="For readability. Privacy comes from the noise, not from suppression.",
     )
     left, right = options.columns([1, 2], vertical_alignment="bottom")
-    simulate = left.checkbox("Add simulated records", key=f"{key}_simulate")
+    simulate = left.checkbox(
+        "Add simulated records", key=f"{key}_simulate", persist_state="session"
+    )
     size = right.number_input(
         "Number of simulated records",
         1,
@@ -147,6 +152,7 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
         None,
         placeholder="total of the tables",
         key=f"{key}_size",
+        persist_state="session",
         disabled=not simulate,
     )
     rule = _rule_arguments(least)

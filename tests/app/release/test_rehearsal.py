@@ -79,6 +79,10 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     }
     published = session.set(rehearsal_shown="Published").app.dataframe[0].value
     assert list(published) == [*list(sides)[:7], "measured"]
+    # another view and back: the options, and so the tables, are the same
+    session.set(rehearsal_view="Answers").set(rehearsal_view="Published tables")
+    assert session.app.session_state["rehearsal_simulate"]
+    assert files <= {b.label for b in session.app.get("download_button") if not b.disabled}
     session.set(rehearsal_least=1e6)  # another rule needs another run
     assert not session.app.get("download_button")
     session.set(scale_publishable=50.0)
