@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 from _pytest.doctest import DoctestModule
+from hypothesis import settings
 
 from engine._workers import FORK_ENVIRONMENT
 from tests import requirements
@@ -29,6 +30,9 @@ pytest.register_assert_rewrite(*(HELPER_PACKAGES - set(sys.modules)))
 # background jobs of a shell ignore SIGINT, which some tests send
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# on a busy machine an example of a property test can take longer than any deadline
+settings.register_profile("no deadline", parent=settings.default, deadline=None)
+settings.load_profile("no deadline")
 # without bytecode files every process of a test would compile the engine and its libraries
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
