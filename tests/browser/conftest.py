@@ -189,6 +189,18 @@ class Visit:
         yield
         self.settle(before + 1)
 
+    def fill_values(self, *texts: str) -> None:
+        """Enter the possible values of the first columns in the grid of the Schema page."""
+        self.settle()  # a run that still redraws the grid would drop the selection
+        grid = self.page.get_by_test_id("stDataFrame").first
+        grid.click(position={"x": 400, "y": 54})  # the possible values of the first column
+        for text in texts:  # the key Enter selects the cell below
+            self.page.keyboard.press("Enter")
+            editor = self.page.locator("#portal textarea, #portal input").first
+            editor.fill(text)
+            with self.run():
+                editor.press("Enter")
+
     def press(self, name: str, *, exact: bool = False) -> None:
         """Press a button by its name."""
         with self.run():
