@@ -66,9 +66,7 @@ def rehearse(plan: Plan) -> str:
     rows = int(
         left.number_input("Simulated records", 1, limit, key="rows", persist_state="session")
     )
-    seed = int(
-        middle.number_input("Random seed", 0, 2**31 - 1, 1, key="seed", persist_state="session")
-    )
+    seed = rehearsal_size.seed(middle, "seed")
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
     with right.container(horizontal=True):
         is_done = job_queue.find(key) is not None

@@ -51,11 +51,7 @@ def draw(
     rows = int(
         left.number_input("Simulated records", 1, limit, key="coarse_rows", persist_state="session")
     )
-    seed = int(
-        middle.number_input(
-            "Random seed", 0, 2**31 - 1, 1, key="coarse_seed", persist_state="session"
-        )
-    )
+    seed = rehearsal_size.seed(middle, "coarse_seed")
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
     with right.container(horizontal=True):

@@ -101,11 +101,13 @@ def rehearsal(*, rows: int, seed: int) -> Script:
     """Return code that rehearses all steps on simulated records."""
     return script(
         f"records = synthetic(schema, rows={rows}, seed={seed})",
-        "look = stepwise.look(common, records, rehearsal=True)",
+        f"look = stepwise.look(common, records, rehearsal=True, seed={seed})",
         "decision = rule.decide(look)",
         "print(decision.sentence)",
         "if decision.choice is not None:",
-        "    measurement = stepwise.rehearse_finish(common, look, records, option=decision.choice)",
+        "    measurement = stepwise.rehearse_finish(",
+        f"        common, look, records, option=decision.choice, seed={seed}",
+        "    )",
         "    print(measurement.answers(0))",
         imports=[("engine", "stepwise"), ("demo_data.make_synthetic", "synthetic")],
     )

@@ -163,13 +163,17 @@ def _request(
 
 
 def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Measure a plan on ``rows`` simulated records and save the measurement; return the path."""
+    """Measure a plan on ``rows`` simulated records and save the measurement; return the path.
+
+    ``seed`` determines the records and the noise.
+    """
     loaded_plan = load_plan(plan_text)
     save_rehearsal(
         measure(
             loaded_plan,
             synthetic(loaded_plan.schema, rows, seed),
             rehearsal=True,
+            seed=seed,
             progress=progress,
         ),
         file,
@@ -317,10 +321,15 @@ def coverage(
 
 
 def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
-    """Make the first measurement (the look) on simulated records, save it, and return the path."""
+    """Make the first measurement (the look) on simulated records, save it, and return the path.
+
+    ``seed`` determines the records and the noise.
+    """
     common_plan = CommonPlan.from_json(common)
     records = synthetic(common_plan.look.schema, rows, seed)
-    save_rehearsal(stepwise.look(common_plan, records, rehearsal=True, progress=progress), file)
+    save_rehearsal(
+        stepwise.look(common_plan, records, rehearsal=True, seed=seed, progress=progress), file
+    )
     return file
 
 
@@ -335,7 +344,11 @@ def rehearse_rest(
     records = synthetic(common_plan.look.schema, rows, seed)
     progress(0.2, "Measuring the remainder")
     measurement = stepwise.rehearse_finish(
-        common_plan, load_rehearsal(common_plan.look, look_file), records, option=option
+        common_plan,
+        load_rehearsal(common_plan.look, look_file),
+        records,
+        option=option,
+        seed=seed,
     )
     save_rehearsal(measurement, file)
     return file

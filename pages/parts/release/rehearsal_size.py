@@ -1,8 +1,9 @@
-"""Number of simulated records of a rehearsal: the expected number, or that of a demo."""
+"""Number of simulated records of a rehearsal, and its random seed."""
 
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine.workload import Schema
 from pages.parts.shell import demo_records
@@ -10,6 +11,25 @@ from pages.parts.workload import record_count_form
 
 DEFAULT_RECORDS = 10_000
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
+MAX_SEED = 2**31 - 1
+
+
+def seed(place: DeltaGenerator, key: str) -> int:
+    """Draw the field for the random seed of a rehearsal, and return the seed."""
+    return int(
+        place.number_input(
+            "Random seed",
+            0,
+            MAX_SEED,
+            1,
+            key=key,
+            persist_state="session",
+            help=(
+                "Determines the simulated records and the noise: the same plan, number of records and"
+                " seed give the same numbers again. A release has no seed."
+            ),
+        )
+    )
 
 
 def set_default(key: str, schema: Schema, max_records: int) -> int:

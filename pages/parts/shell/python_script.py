@@ -237,7 +237,7 @@ def rehearsal_code(request: RequestState, *, rows: int, seed: int) -> str:
     """Return the code that rehearses the plan on simulated records."""
     lines = (
         f"records = synthetic(schema, rows={rows}, seed={seed})\n"
-        "measurement = measure(workload_plan, records, rehearsal=True)\n"
+        f"measurement = measure(workload_plan, records, rehearsal=True, seed={seed})\n"
         "print(measurement.answers(0))"
     )
     more = _script(lines, engine="measure", demo_data__make_synthetic="synthetic")

@@ -119,10 +119,13 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     np.testing.assert_allclose(
         table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6
     )
-    # a new first measurement draws new noise and removes the previous second measurement
+    # a new first measurement removes the previous second measurement
     wait(session.press("coarse_rehearse"))
     assert "Choose 2-way: at least" in session.text()
     assert "Rehearsed answers of 2-way" not in session.text()
+    # the seed determines records and noise
+    wait(session.press("coarse_rest_0"))
+    np.testing.assert_array_equal(answers_on_page(session, -1)["answer"], table["answer"])
 
 
 def test_rehearsal_below_threshold_shows_stop() -> None:

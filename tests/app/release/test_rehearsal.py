@@ -9,7 +9,12 @@ import pytest
 
 from pages.parts.jobs import tasks
 from pages.parts.release import download_view
-from tests.app.release.sessions import FILE, SURVEY, answers_on_page
+from tests.app.release.sessions import (
+    FILE,
+    SURVEY,
+    answers_of_worst_group,
+    answers_on_page,
+)
 from tests.app.session import Session, open_demo, wait
 
 
@@ -95,6 +100,16 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
     assert "No rehearsal" in session.text()
+
+
+def test_rehearsal_has_numbers_of_its_python_code() -> None:
+    # noise and records depend on plan, number of records and seed only, not on session or process
+    session = open_demo("survey", (1,), page="release")
+    table = answers_on_page(wait(session.set(seed=2).press("rehearse")))
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    expected = answers_of_worst_group(names["measurement"])
+    np.testing.assert_array_equal(table["answer"], expected["answer"])
 
 
 def test_rehearsal_has_records_of_demo_or_expected_records() -> None:
