@@ -29,6 +29,7 @@ from pages.parts.shell.python_script import Script
 
 STEP = "coarse_step"
 NAME = "coarse"  # name of this wizard in `wizard`
+FIELDS = ("coarse_",)  # start of the session keys of analyses, rule, rehearsal and open tabs
 
 
 def open_look(key: str) -> None:
@@ -158,13 +159,13 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
     """
     book = dataset_form.ledger_of_form()
     if book is None:
-        wizard.result_header("Look", leave, name=NAME, step_key=STEP)
+        wizard.result_header("Look", leave, name=NAME, step_key=STEP, anew=FIELDS)
         st.info("To continue, open the ledger of this look under Past looks.", icon="🗂️")
         return
     with show_errors():
         dataset = dataset_form.spent(book, key).dataset
         dataset_form.remember(book.status(dataset))
-        wizard.result_header(f"Look at {dataset}", leave, name=NAME, step_key=STEP)
+        wizard.result_header(f"Look at {dataset}", leave, name=NAME, step_key=STEP, anew=FIELDS)
         if spend_form.running(ledger_state.look_job(book, key)):
             spend_form.show_job(ledger_state.look_job(book, key), "Look")
             return
@@ -211,17 +212,12 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
                 st.caption(escape_markdown(text))
         return
     if state.choice is not None and state.choice.option == STOP:
-        ledger_state.draw_summary(book, stages)
-    else:
-        ledger_state.draw_look_receipt(book, first_key)
+        _draw_stop(book, stages)
+        return
+    ledger_state.draw_look_receipt(book, first_key)
     settings = ledger_state.recorded_rule(book, first_key, stages[0][1].common) or Settings()
-    is_open = state.choice is None or state.choice.option == STOP
-    for number, (_, decided) in enumerate(stages[:-1] if is_open else stages):
-        title = _title(number)
-        with st.expander(title, key=f"coarse_seen_{number}", on_change="rerun") as fold:
-            if fold.open:
-                _draw_decided_look(book, first_key, decided, number)
-    if not is_open:
+    _draw_decided_looks(book, first_key, stages if state.choice is not None else stages[:-1])
+    if state.choice is not None:
         ledger_state.draw_choices(state)
         _finish(book, key, state, ledger_state.paid_keys(stages))
         return
@@ -230,8 +226,38 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
         number = len(stages) - 1
         st.subheader(_title(number), anchor=False)
         decision = views.look(rule, state.look, key=f"coarse_real_{number}")
-        ledger_state.draw_choices(state)
         _decide(book, key, state, decision, dict(rule.rule))
+
+
+def _draw_stop(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
+    """Draw a release that ended with the decision to stop: its summary and the answers of the look.
+
+    An expander contains the form that chooses an analysis after all. ``stages`` are as for
+    `_draw_stages`.
+    """
+    first_key, (key, state) = stages[0][0], stages[-1]
+    ledger_state.draw_summary(book, stages)
+    name = f"coarse_stopped_{len(stages) - 1}"
+    views.answers(state.look, key=name, ledger=str(book.path), is_look=True)
+    _draw_decided_looks(book, first_key, stages)
+    with st.expander(
+        "Choose an analysis after all", key="coarse_change", on_change="rerun"
+    ) as fold:
+        if not fold.open:
+            return
+        settings = ledger_state.recorded_rule(book, first_key) or Settings()
+        rule = candidates_form.rule(state.common, settings)
+        if rule is not None:
+            _decide(book, key, state, rule.decide(state.look), dict(rule.rule))
+
+
+def _draw_decided_looks(book: Ledger, first_key: str, stages: Sequence[tuple[str, Steps]]) -> None:
+    """Draw one closed expander per look, with its result and the decision after it."""
+    for number, (_, decided) in enumerate(stages):
+        title = _title(number)
+        with st.expander(title, key=f"coarse_seen_{number}", on_change="rerun") as fold:
+            if fold.open:
+                _draw_decided_look(book, first_key, decided, number)
 
 
 def _title(number: int) -> str:
@@ -299,6 +325,7 @@ def _decide(
     common, verdict = stored_steps.common, views.verdict_option(decision, stored_steps.common)
     has_stopped = stored_steps.choice is not None
     options = [*common.names] if has_stopped else [*common.names, STOP]
+    proposed = options.index(verdict) if verdict in options else 0
     labels = {name: f"Choose {name}" for name in common.names} | {
         STOP: "Stop; release only the first look"
     }
@@ -306,18 +333,19 @@ def _decide(
     option = st.radio(
         "Decision",
         options,
-        index=options.index(verdict) if verdict in options else 0,
+        # nothing proposes to change the decision to stop
+        index=None if has_stopped else proposed,
         format_func=labels.__getitem__,
         key=f"coarse_decision_{stored_steps.look.utc}_{has_stopped}",
     )
     by, reason = "", ""
-    if option != verdict:
+    if option is not None and option != verdict:
         left, right = st.columns([1, 2])
         by = left.text_input(
             "Name (required against the rule)", key=f"coarse_by_{stored_steps.look.utc}", live=True
         )
         reason = right.text_input("Reason", key=f"coarse_reason_{stored_steps.look.utc}", live=True)
-    missing = option != verdict and not (by.strip() and reason.strip())
+    missing = option is None or (option != verdict and not (by.strip() and reason.strip()))
     left, right = st.columns([1, 2], vertical_alignment="center")
     buttons.button(
         "Record this decision",
@@ -331,11 +359,13 @@ def _decide(
         reason,
         key=f"coarse_record_{stored_steps.look.utc}_{has_stopped}",
         place=left,
-        type="primary",
+        type="secondary" if has_stopped else "primary",
         disabled=missing,
         width="stretch",
     )
-    if missing:
+    if option is None:
+        right.caption("To continue, choose an analysis.")
+    elif missing:
         right.caption("Enter a name and a reason, which the ledger records, to continue.")
     else:
         right.caption("Spends nothing. Only a decision to stop can be changed later.")

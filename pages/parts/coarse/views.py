@@ -65,11 +65,21 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
     figure_view.picture(figures.snr_picture(rule, measurement, group, option), key=f"{key}_snr")
 
 
-def answers(measurement: Measurement, *, key: str, records: Any = None, ledger: str = "") -> None:
+def answers(
+    measurement: Measurement,
+    *,
+    key: str,
+    records: Any = None,
+    ledger: str = "",
+    is_look: bool = False,
+) -> None:
     """Draw the answers, a form for further questions, and the downloads of a finished release.
 
-    ``records`` are the simulated records of a rehearsal; ``ledger`` is the path of the ledger of a
-    release.
+    Parameters
+    ----------
+    records : simulated records of a rehearsal.
+    ledger : path of the ledger of a release.
+    is_look : whether the measurement is a look, after the decision to stop.
     """
     views = {
         "Answers": lambda: results_view.browse(
@@ -77,7 +87,7 @@ def answers(measurement: Measurement, *, key: str, records: Any = None, ledger: 
         ),
         "Ask a question": lambda: results_view.ask(measurement, key=key),
         "Download": lambda: download_view.downloads(
-            measurement, key=key, ledger=ledger, to_server=False
+            measurement, key=key, ledger=ledger, to_server=False, has_package=not is_look
         ),
     }
     figure_view.tabs(views, key=f"{key}_tab")

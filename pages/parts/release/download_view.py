@@ -37,7 +37,12 @@ def mark(measurement: Measurement) -> str:
 
 
 def downloads(
-    measurement: Measurement, *, key: str, ledger: str = "", to_server: bool = True
+    measurement: Measurement,
+    *,
+    key: str,
+    ledger: str = "",
+    to_server: bool = True,
+    has_package: bool = True,
 ) -> None:
     """Draw the downloads of all answers, the plan and the package.
 
@@ -46,6 +51,8 @@ def downloads(
     ledger : path of the ledger of a release, which signs the package; "" for a rehearsal.
     to_server : whether to draw the export to a file on the server, if ``ledger`` is given. A
         two-stage release has no such export, because `load_measurement` cannot load it.
+    has_package : whether to draw the plan and the package. The first measurement (look) of a
+        two-stage release has neither, because `load_plan` and `verify` cannot read its plan.
     """
     queries = measurement.plan.workload.queries
     st.caption(f"{pluralize(queries, 'answer')} with standard errors and 95% intervals.")
@@ -67,6 +74,9 @@ def downloads(
             help=reason,
             width="stretch",
         )
+    if not has_package:
+        st.caption("The answers of a look have no package of their own.")
+        return
     columns[2].download_button(
         "Plan (JSON)",
         measurement.plan.to_json,

@@ -20,6 +20,7 @@ from tests.app.session import Session, wait
 SCHEMA = Schema(
     [Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])]
 )
+ANALYSES = "1. Analyses"
 RULE = "2. Rule"
 REHEARSE = "3. Rehearse"
 FILE = "4. File"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -23,10 +24,12 @@ from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.jobs import job_queue
 from pages.parts.shell import budgets
 from tests.app.coarse.sessions import (
+    ANALYSES,
     FILE,
     LOOK,
     PAST,
     PAYER,
+    RULE,
     SCHEMA,
     build_common_plan,
     enter_override,
@@ -131,6 +134,16 @@ def test_coarse_steps_requested_twice_run_once(
     assert "Attempt 2 draws new noise" in session.text()
 
 
+def test_new_look_starts_with_default_rule_and_analyses(ledger: Ledger, records: Path) -> None:
+    session = run_look(ledger, records, snr=7.0, share=0.3)
+    session.set(coarse_real_0_view="Share of reliable cells").press("New look")
+    assert session.app.session_state["coarse_step"] == ANALYSES
+    assert "at least 5 standard errors" in session.set(coarse_step=RULE).text()
+    assert session.app.number_input(key="coarse_share").value == 0.5
+    assert "coarse_real_0_view" not in session.app.session_state["open_tabs"]
+    assert session.app.session_state["records_path"] == str(records)  # the same records
+
+
 def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: Path) -> None:
     run_look(ledger, records, snr=7.0)
     # a new session has no analyses, and the default rule on the page differs
@@ -180,12 +193,21 @@ def test_stop_decision_can_be_replaced_by_option(
     session = run_look(ledger, records, snr=1e4)
     assert "Stop: at most" in session.text()
     record_decision(session)
-    assert "Stop was chosen by the rule" in session.text()
     assert "was to stop" in session.text()
+    assert "Stop was chosen by the rule" in session.set(coarse_seen_0=True).text()
     assert "Only the look is released. It cost ε" in session.text()
     assert "Only the look is released. It cost ε" in downloads["decision.txt"]().decode()
     assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
+    session.set(coarse_stopped_0_tab="Download")
+    assert "release.zip" not in downloads
+    table = pd.read_csv(io.BytesIO(downloads["answers.csv"]()))
+    assert len(table) == build_common_plan().look.workload.queries
+    # nothing proposes to change the decision
+    session.set(coarse_change=True)
+    assert find_decision(session).value is None
+    button = find_button(session, "coarse_record_")
+    assert (button.disabled, button.proto.type) == (True, "secondary")
     record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
     assert "'2-way' was chosen by A. Reader" in session.text()
     run_finish(session)
