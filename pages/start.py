@@ -10,7 +10,14 @@ from engine.privacy import Budget
 from engine.release import Measurement, measure
 from engine.workload import Levels, Schema, Workload
 from pages.parts.schema import grid
-from pages.parts.shell import budgets, figure_view, history, page_layout, python_script
+from pages.parts.shell import (
+    budgets,
+    figure_view,
+    history,
+    page_layout,
+    python_script,
+    session_restore,
+)
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.start import project_file
 
@@ -67,6 +74,7 @@ def demo_workload(name: str) -> Workload:
 def try_demo() -> None:
     """Replace the project of the session by the chosen demo."""
     grid.clear()
+    session_restore.clear_project()
     history.change(
         workload=demo_workload(st.session_state.start_demo),
         budget=history.DEFAULT_BUDGET,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine._format import format_number
@@ -9,7 +11,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.schema import grid
-from pages.parts.shell import permalink
+from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import RequestState
 from tests.app.session import Session, demo_schema, open_demo, upload, wait
 
@@ -48,6 +50,26 @@ def test_own_schema_after_demo_starts_empty_until_undo() -> None:
     assert not any(row["name"] for row in session.app.session_state[grid.BASE])
     session.press("undo")
     assert session.studio.workload == Workload.all_ways(demo_schema("census"), (1, 2))
+
+
+@pytest.mark.parametrize("way", ["demo", "file"])
+def test_another_project_starts_with_defaults(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
+    monkeypatch.setattr(session_restore, "browser", lambda: "mine")
+    session = open_demo("census", page="coarse", coarse_step="2. Rule").set(coarse_snr=9.0)
+    session.go("release", step="2. File", records_how="File on the server", records_path="a.csv")
+    if way == "demo":
+        session.go("start").set(start_demo="survey").press("start_Try a demo")
+    else:
+        open_file("w.json", Workload.all_ways(demo_schema("survey"), (1,)).to_json(), session)
+    for one in (session, Session(**session.app.query_params)):  # also after a reload
+        assert "What will come out" in one.go("release").text()
+        assert "records_path" not in one.app.session_state
+        assert "Which analyses are possible" in one.go("coarse").text()
+        assert one.set(coarse_step="2. Rule").app.number_input(key="coarse_snr").value == 5.0
+        one.set(coarse_step="1. Analyses")
 
 
 def test_own_schema_is_not_replaced_by_empty_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell import buttons, figure_view, history, session_restore
 from pages.parts.shell.error_text import escape_markdown
 
 
@@ -98,20 +98,37 @@ def open_release_key(name: str) -> str:
     return key
 
 
-def close_result(name: str, step_key: str, title: str) -> None:
-    """Close the result page and open a step of the wizard; for use as a callback."""
+def close_result(name: str, step_key: str, title: str, starts: tuple[str, ...] = ()) -> None:
+    """Close the result page and open a step of the wizard; for use as a callback.
+
+    Values of the session whose keys have one of these ``starts`` are removed before.
+    """
+    if starts:
+        session_restore.clear(starts)
     st.session_state[f"{name}_open"], st.session_state[step_key] = "", title
 
 
-def result_header(title: str, steps: Mapping[str, str], *, name: str, step_key: str) -> None:
+def result_header(
+    title: str,
+    steps: Mapping[str, str],
+    *,
+    name: str,
+    step_key: str,
+    anew: tuple[str, ...] = (),
+) -> None:
     """Draw the title of a result page, and buttons that lead back to steps of the wizard.
 
-    ``steps`` maps the labels of the buttons to the titles of the steps.
+    Parameters
+    ----------
+    steps : labels of the buttons, each with the title of the step that it opens.
+    anew : starts of the keys of the choices that the first button discards.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header(escape_markdown(title), anchor=False, width="content")
         for number, (label, step) in enumerate(steps.items()):
-            buttons.button(label, close_result, name, step_key, step, key=f"{name}_leave_{number}")
+            starts = anew if number == 0 else ()
+            key = f"{name}_leave_{number}"
+            buttons.button(label, close_result, name, step_key, step, starts, key=key)
 
 
 def _request_digest() -> str:

@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Collection, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import streamlit as st
 from engine._atomic_io import atomic_file
 from engine.workload.schema_rows import ROW_KEYS
 from pages.parts.shell.auth_middleware import BROWSER
+from pages.parts.shell.figure_view import OPEN
 from pages.parts.shell.history import REPORT_TOKEN
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
@@ -63,6 +65,14 @@ SESSION_ROWS = ("schema_incomplete",)
 KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS)
 # keys with a value once there is something to restore
 STARTED = ("ledger_path", "step", "coarse_step", *SESSION_ROWS)
+# Keys of choices and results that belong to one project, and starts of such keys. The ledger and
+# incomplete rows of the schema are not among them.
+PROJECT_KEYS = (
+    *("dataset", "dataset_schema", "dataset_status", "step", "rows", "rows_default", "seed"),
+    *("rows_are", "person_how", "person_column", "number_column", OPEN),
+)
+PROJECT_STARTS = ("coarse_", "release_", "rehearsal_", "records_", "scale_")
+CLEARED = "place_cleared"  # session key: True until `keep` has stored a state with fewer values
 MAX_ROWS = 2_000
 MAX_BROWSERS, MAX_PAGES, MAX_LEDGERS = 50, 100, 10  # pages and ledgers per browser
 _LOCK = threading.Lock()
@@ -110,7 +120,8 @@ def keep() -> None:
     is_empty = not any(values.get(name) for name in STARTED)
     if not browser() or (is_empty and "place" not in st.session_state):
         return
-    if values == st.session_state.get("place"):
+    is_cleared = st.session_state.pop(CLEARED, False)
+    if values == st.session_state.get("place") and not is_cleared:
         return
     st.session_state["place"] = values
     if st.session_state.pop("place_is_shared", False):
@@ -124,6 +135,33 @@ def keep() -> None:
         entry["pages"] = dict([*entry["pages"].items(), (name, values)][-MAX_PAGES:])
         entry["used"] = time.time()
         _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))
+
+
+def clear_project() -> None:
+    """Remove the choices and results of the present project; called before another one is opened.
+
+    They are those of the pages Release and Coarse or fine, and the expected record count.
+    """
+    clear(PROJECT_STARTS, PROJECT_KEYS)
+
+
+def clear(starts: tuple[str, ...], keys: Collection[str] = ()) -> None:
+    """Remove values from the session and from the state that a reload restores.
+
+    Removed are the values with these keys, and those whose keys have one of these starts.
+    """
+
+    def remove(values: MutableMapping[Any, Any]) -> None:
+        for name in [name for name in values if str(name).startswith(starts) or name in keys]:
+            del values[name]
+
+    form = st.session_state
+    remove(form)
+    remove(form.get(OPEN, {}))
+    if "place" in form:
+        form["place"] = dict(form["place"])
+        remove(form["place"])
+        form[CLEARED] = True
 
 
 def _fits(name: str, value: object) -> bool:

@@ -14,7 +14,7 @@ from engine.mechanisms import load_plan
 from engine.workload import Schema, Workload
 from pages.parts.jobs import plan_cache
 from pages.parts.schema import draft_form, grid
-from pages.parts.shell import history
+from pages.parts.shell import history, session_restore
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 from pages.parts.shell.request_state import RequestState
 
@@ -57,6 +57,7 @@ def clear_demo() -> None:
     if schema is None or schema not in list(demos):
         return
     grid.clear()
+    session_restore.clear_project()
     options = remove_targets(history.current().options)
     history.change(workload=None, options=options, redraw=True)
     history.note_dropped_groups(())
@@ -71,21 +72,28 @@ def _separate_from_demo() -> None:
 
 def _use_file() -> None:
     """Open the uploaded file, and store the title of the page that shows its content."""
-    file = st.session_state.get(KEY)
+    file, schema = st.session_state.get(KEY), history.current().schema
     if file is None or not file.name.lower().endswith(".json"):
         draft_form.use_upload(KEY, PLACE)
         _separate_from_demo()
+    else:
+        with deferred_errors(PLACE):
+            _use_json(file.name, file.getvalue())
+    if history.current().schema != schema:
+        session_restore.clear_project()
+
+
+def _use_json(name: str, content: bytes) -> None:
+    """Open the content of a JSON file: a project, workload or plan, a schema, or records."""
+    request = read_project(content, history.current())
+    if request is None:
+        draft_form.take(KEY, name, content)
+        _separate_from_demo()
         return
-    with deferred_errors(PLACE):
-        request = read_project(file.getvalue(), history.current())
-        if request is None:
-            draft_form.take(KEY, file.name, file.getvalue())
-            _separate_from_demo()
-        else:
-            grid.clear()
-            history.commit(request, redraw=True)
-            has_tables = request.workload is not None and bool(request.workload.groups)
-            history.page_state()[TARGET] = "Preview" if has_tables else "Workload"
+    grid.clear()
+    history.commit(request, redraw=True)
+    has_tables = request.workload is not None and bool(request.workload.groups)
+    history.page_state()[TARGET] = "Preview" if has_tables else "Workload"
 
 
 def draw() -> str:
