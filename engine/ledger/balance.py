@@ -34,8 +34,8 @@ from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 
 TOTAL_KINDS = ("zcdp", "gdp", "pure")
 _PURE_EPSILON_PREFIX = "epsilon "
-# two costs that differ relatively by at most this count as equal; the upward rounding of costs is
-# larger
+# two costs count as equal if their relative difference is at most this; the amount by which costs
+# are rounded up is larger
 RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)
 
 
@@ -48,7 +48,7 @@ class TotalDefinition:
     kind : unit, "zcdp", "gdp" or "pure"; see the table in the docstring of the module.
     rows_per_person : largest number of rows of one person; all of them are protected jointly.
     neighbours : neighbouring relation of the guarantee, "add_remove" or "replace_one".
-    delta : delta at which epsilon is reported; the same after a change of the total.
+    delta : delta at which epsilon is reported; a change of the total does not change it.
     """
 
     kind: str = "zcdp"
@@ -86,7 +86,7 @@ class TotalDefinition:
 
     @property
     def whom(self) -> str:
-        """Return the neighbouring relation as text.
+        """Neighbouring relation of the guarantee, as text.
 
         >>> TotalDefinition(rows_per_person=3).whom
         'adding or removing a person of at most 3 rows'
@@ -97,7 +97,8 @@ class TotalDefinition:
     def unit(self, budget: Budget) -> Budget:
         """Return ``budget`` with the neighbouring relation of this total.
 
-        The rows per person of the result are the larger number of ``budget`` and this total.
+        If this total has a larger number of rows per person than ``budget``, the result has the
+        number of this total.
         """
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
@@ -130,8 +131,8 @@ class TotalDefinition:
                 "pure epsilon" if self.kind == "pure" else "pcost, rho, mu, or epsilon and delta"
             )
             raise LedgerError(
-                f"The total of this dataset is counted in {self.counts}, and the budget is of"
-                f" another kind. Give the budget in {allowed}."
+                f"The unit of this dataset's total is {self.counts}, and the budget cannot be"
+                f" converted to it. Give the budget in {allowed}."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
 
@@ -301,7 +302,7 @@ class DatasetStatus:
 
         The parameters and errors are those of `takes`.
         """
-        # `left` is rounded down, so its decimal number is at most the exact remaining budget
+        # `status` rounded `left` down, so the text repr(left) is at most the exact remaining budget
         return int(exact(repr(self.left)) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 
@@ -362,7 +363,7 @@ class Fingerprint:
     def same_columns(self, other: Fingerprint) -> bool:
         """Return whether at least one column is in both fingerprints and all such columns agree."""
         shared = self.columns.keys() & other.columns.keys()
-        # without a shared column the records cannot be compared, so they do not count as the same
+        # without a shared column nothing shows that both fingerprints are of the same records
         return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
 
     def to_text(self) -> str:
@@ -386,7 +387,7 @@ class Balance:
 
     Attributes
     ----------
-    totals : dataset -> row that added the dataset; its pcost is the latest total.
+    totals : dataset -> row that added the dataset, in which `pcost` is replaced by the latest total.
     spent : dataset -> exact sum of the spends, in the unit of the total.
     spends : key of a release -> row of its spend.
     saved : key of a release -> row of its saved result.
@@ -430,7 +431,7 @@ class Balance:
                 " them, or add the dataset with its total first."
             )
         spent, left = self.spent[dataset], self.left(dataset)
-        # round the fractions to doubles whose decimal numbers overstate no remaining budget
+        # round spent up and left down, so that no rounding error overstates the remaining budget
         rounded_spent, rounded_left = float(spent), float(left)
         while exact(repr(rounded_spent)) < spent:
             rounded_spent = math.nextafter(rounded_spent, math.inf)

@@ -221,6 +221,21 @@ class Checked:
         return replace(self, file_state=_file_state(path), written=tuple(written))
 
 
+def _change_text(cells: list[RowCells], verified: Checked) -> str:
+    """Return how the rows of the file contradict rows that this program verified or wrote.
+
+    The result is "" if the file still contains all these rows.
+    """
+    n_verified = len(verified.cells)
+    if cells[:n_verified] != verified.cells:
+        # if the last verified row is in its place, the file is not an older copy
+        has_head = len(cells) >= n_verified and cells[n_verified - 1] == verified.cells[-1]
+        return _EDITED_TEXT if has_head else _REPLACED_TEXT
+    if tuple(cells[n_verified : verified.length]) != verified.written:
+        return _REPLACED_TEXT
+    return ""
+
+
 def check(
     connection: sqlite3.Connection, path: Path, verified: Checked | None
 ) -> tuple[Checked | None, list[str]]:
@@ -228,8 +243,9 @@ def check(
 
     Parameters
     ----------
-    verified : state after the last verification by this program; only later rows are verified. With
-        None the complete file is verified, including the pages of SQLite.
+    verified : state after the last verification by this program. The budget rules and the hash
+        chain are then checked only for later rows. With None they are checked for all rows, and
+        SQLite checks the integrity of the file.
 
     Returns
     -------
@@ -245,27 +261,23 @@ def check(
         and (file_state, schema_version) == (verified.file_state, verified.schema_version)
     )
     if verified and is_unchanged:
-        # rows after the last verified row are read although the timestamps are equal: another
-        # program may have written between this program's commit and its call of `stat`
+        # Only the last verified row and later rows are read. Later rows may exist although the
+        # timestamps are equal: another program may have written a row between this program's commit
+        # and its call of `stat`.
         cells = verified.cells[:-1] + read_cells(connection, verified.head.seq - 1)
     else:
         cells = read_cells(connection)
-    if verified:
-        n_verified = len(verified.cells)
-        # an older copy of the file would grant spent budget again
-        if cells[:n_verified] != verified.cells:
-            has_head = len(cells) >= n_verified and cells[n_verified - 1] == verified.cells[-1]
-            problems, verified = [_EDITED_TEXT if has_head else _REPLACED_TEXT], None
-        elif tuple(cells[n_verified : verified.length]) != verified.written:
-            problems, verified = [_REPLACED_TEXT], None
-    rows = rows_of(cells[len(verified.cells) :] if verified else cells)
-    book, rule_violations = balance(rows, verified.book if verified else None)
+    # an older copy of the file would grant spent budget again
+    if verified and (change_text := _change_text(cells, verified)):
+        problems, verified = [change_text], None
+    new_rows = rows_of(cells[len(verified.cells) :] if verified else cells)
+    book, rule_violations = balance(new_rows, verified.book if verified else None)
     problems += (
-        chain_problems(connection, rows, verified.head if verified else None) + rule_violations
+        chain_problems(connection, new_rows, verified.head if verified else None) + rule_violations
     )
-    if problems or not (rows or verified):
+    if problems or not (new_rows or verified):
         return None, problems
-    head = rows[-1] if rows or not verified else verified.head
+    head = new_rows[-1] if new_rows or not verified else verified.head
     return Checked(
         cells=cells, head=head, book=book, file_state=file_state, schema_version=schema_version
     ), []
@@ -322,7 +334,10 @@ def dataset_name(dataset: str) -> str:
 
 
 def hash_text(plan_hash: str) -> str:
-    """Return the hash of a plan unchanged; raise LedgerError if its characters are not allowed."""
+    """Return the hash of a plan unchanged.
+
+    Raises LedgerError unless it has 1 to 128 characters, each a letter, a digit or one of : _ . -
+    """
     if not isinstance(plan_hash, str) or not re.fullmatch(r"[A-Za-z0-9:_.-]{1,128}", plan_hash):
         raise LedgerError(
             "The plan hash is not allowed. Give 1 to 128 characters, each a letter, a digit or one"
@@ -403,8 +418,8 @@ def changed_total(
         )
     if exact(amount) == exact(book.totals[dataset].pcost):
         raise LedgerError(
-            f"The total of {dataset!r} has this amount already, and nothing was written. Give"
-            " another amount."
+            f"The total of {dataset!r} is {amount} already, so nothing was written. Give another"
+            " amount."
         )
     attribution = {
         "by": normalize_line("name", by, most=MAX_AUTHOR_CHARS),
@@ -497,7 +512,7 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._untrusted_error(problems)
-        # after the verification, so that an untrusted ledger leaves all files unchanged
+        # files are removed only now, so that nothing is removed if the ledger failed the checks above
         remove_stale(self.path)
         remove_ended(self.path, self.unfinished)
 
@@ -508,7 +523,11 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
-        """Create a ledger; raise LedgerError if the file or results of an earlier ledger exist."""
+        """Create a ledger file without datasets, and open it.
+
+        Raises LedgerError if the file exists or cannot be created, or if files of a missing ledger
+        of this name exist (its results, key file or SQLite journal).
+        """
         ledger_file = Path(path).resolve()
         # results, a key file or a journal of SQLite without a ledger show that the ledger was moved
         # or lost; a new ledger of this name would grant the spent budget again
@@ -730,7 +749,9 @@ class Ledger:
         BudgetExceeded
             The remaining budget is smaller.
         LedgerError
-            The unit of the total does not allow such a release.
+            The ledger has no such dataset, or the unit of its total does not allow the release.
+        BudgetError
+            `pcost` or `pure_epsilon` is not a finite positive number.
         """
         with self._transaction(write=False) as (book, _):
             _check_remaining(book, book.status(dataset_name(dataset)), pcost, pure_epsilon)
@@ -970,7 +991,7 @@ class Ledger:
         self._remember(checked.committed(self.path, written) if write else checked)
 
     def _remember(self, checked: Checked) -> None:
-        """Store the verified state, unless another thread has stored a longer history."""
+        """Store the verified state, unless another thread has stored a state with more rows."""
         with self._lock:
             if self._checked is None or checked.length >= self._checked.length:
                 self._checked = checked
@@ -1047,7 +1068,10 @@ def _confusable_names(book: Balance, name: str) -> list[str]:
 
 
 def _unsaved_text(state: str) -> str:
-    """Return why no result is saved and what to do, for a state of the journal."""
+    """Return a message for a release without a saved result: the reason, and what to do.
+
+    ``state`` is the state of the noise journal of the release; see `journal_state`.
+    """
     if state == ACTIVE:
         return (
             "its run has not ended. Wait until it ends, then repeat the release with the same"

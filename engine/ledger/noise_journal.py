@@ -68,11 +68,11 @@ class Journal:
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
-        """Return a function of a size that returns the next ``size`` random bytes of this release.
+        """Return a function that returns the next random bytes of this release, as many as asked.
 
-        Each call returns SHAKE-256 of three inputs: the seed; a digest of the name of the journal
-        file, the digest of the counts, and ``row_hash``; and the running number of the call. No two
-        calls hash the same input.
+        Call number i of the function (from 1) returns SHAKE-256 of the seed, a digest, and i. The
+        digest identifies the release: it is computed from the name of the journal file, the digest
+        of the counts, and ``row_hash``. No two calls hash the same input.
 
         Parameters
         ----------
@@ -111,7 +111,10 @@ def journal(
     digest: Callable[[bytes], str],
     spent: Callable[[], object],
 ) -> Iterator[tuple[Journal | None, bool]]:
-    """Lock the journal of a release, if its budget is spent, or else create a new one.
+    """Lock the journal of a release whose budget is spent, or create one before the spend.
+
+    A new journal replaces an earlier one without a spend. It is stored in a file only if the system
+    has file locks.
 
     Parameters
     ----------
@@ -137,7 +140,8 @@ def journal(
     with ExitStack() as locks:
         file = _open_locked(path, locks)
         if spent():
-            # no new journal: its seed would draw noise a second time for one spend
+            # a new journal would draw other noise for the same spend, so None is yielded if the
+            # journal is missing or damaged
             yield _read(file, path) if file else None, True
             return
         # an earlier journal without a spend has produced no noise, so it is replaced
@@ -218,8 +222,8 @@ def _open_locked(path: Path, locks: ExitStack) -> BinaryIO | None:
             return None
         except OSError as error:
             raise LedgerError(
-                f"The file {path.name} of this release cannot be opened: {error.strerror}. Nothing"
-                " was spent now. Make the file readable and writable."
+                f"The noise journal {path.name} of this release cannot be opened: {error.strerror}."
+                " This call spent nothing. Make the file readable and writable."
             ) from None
         file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):

@@ -168,7 +168,7 @@ class _SizeCounter(io.RawIOBase):
 
 
 def size_of(content: Content) -> int:
-    """Return the number of bytes of a content: of the bytes, or of what its function writes."""
+    """Return the number of bytes of a content; if it is a function, the number that it writes."""
     if not callable(content):
         return len(content)
     counter = _SizeCounter()

@@ -248,10 +248,10 @@ def test_change_total_to_inadmissible_total_is_refused(ledger):
     for dataset, total, words in (
         ("adult", Budget(pcost=0.7499999999999999), "amount spent"),
         ("adult", Budget(pcost=1.0), "already"),
-        ("adult", Budget.pure(2.0), "kind"),
+        ("adult", Budget.pure(2.0), "converted"),
         ("adult", Budget(pcost=2.0, rows_per_person=2), "cannot change"),
         ("adult", Budget(pcost=2.0, neighbours="replace_one"), "cannot change"),
-        ("pure", Budget(pcost=2.0), "kind"),
+        ("pure", Budget(pcost=2.0), "converted"),
         ("absent", Budget(pcost=2.0), "not in the ledger"),
     ):
         with pytest.raises(LedgerError, match=words):

@@ -660,8 +660,8 @@ BUGS = (
     Bug(
         name="ledger restored after a write not detected",
         file="engine/ledger/ledger.py",
-        old="        elif tuple(cells[n_verified : verified.length]) != verified.written:\n",
-        new="        elif False:\n",
+        old="    if tuple(cells[n_verified : verified.length]) != verified.written:\n",
+        new="    if False:\n",
         tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_write_is_refused",),
     ),
     Bug(
