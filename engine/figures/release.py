@@ -296,9 +296,15 @@ def _answers_figure(
         return set_margins(go.Figure(traces, layout))
     names, values = axes
     panel_axis = int(len(values[1]) < len(values[0]))
-    if len(values[panel_axis]) > MAX_PANELS:
+    if _is_map(queries):
         return _answers_map(names, values, series[-1])
     return _answers_panels(names, values, panel_axis, series, truth)
+
+
+def _is_map(queries: Sequence[str]) -> bool:
+    """Return whether `_answers_figure` draws the answers to these queries as a heat map."""
+    axes = _product_axes(queries)
+    return axes is not None and min(map(len, axes[1])) > MAX_PANELS
 
 
 def _truth_trace(
@@ -499,19 +505,21 @@ def published_picture(
         if n_suppressed
         else ""
     )
+    is_map = _is_map(shown["query"].tolist())
     predicted_text = (
-        f" {pluralize(n_predicted, 'published answer')} with open markers: less than half was"
-        " measured, and smaller tables predict the remainder."
+        f" {pluralize(n_predicted, 'published answer')}{'' if is_map else ' with open markers'}:"
+        " less than half was measured, and smaller tables predict the remainder."
         if n_predicted
         else ""
     )
+    map_text = " The heat map shows the published answers." if is_map and len(drawn) > 1 else ""
     return Picture(
         title="Unbiased and published",
         figure=figure,
         table=answers,
         alt=(
             f"{kind}{pluralize(len(shown), 'query', 'queries')}{';' if negative_text else '.'}"
-            f"{negative_text}{suppressed_text}{predicted_text} {_interval_text(drawn)}"
+            f"{negative_text}{map_text}{suppressed_text}{predicted_text} {_interval_text(drawn)}"
         ).strip(),
         note=_omitted_text(answers),
     )

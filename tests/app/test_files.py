@@ -129,7 +129,7 @@ def test_downloaded_package_is_signed_like_written_file(
             session.press("Past releases").press("open_result").set(release_result_view="Download")
         session.run(session.app)
         package = folder / f"download{number}.zip"
-        package.write_bytes(downloads["release.zip"]())
+        package.write_bytes(downloads["release_answers.zip"]())
         ledger = ["--ledger", str(folder / "budget.csv")]
         assert main(["verify", *ledger, "--package", str(package)]) == 0
         content = read_package(package)

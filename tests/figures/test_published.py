@@ -31,3 +31,13 @@ def test_published_picture_marks_mostly_predicted_answers() -> None:
     picture = check_picture(published_picture(measured, rehearsal=False))
     assert picture.figure.data[-1].marker.symbol == "diamond"
     assert "open markers" not in picture.alt
+
+
+def test_published_heat_map_mentions_no_markers() -> None:
+    queries = [f"a = {i} and b = {j}" for i in range(20) for j in range(20)]
+    columns = ["published", "error", "published_low", "published_high", "answer", "std"]
+    answers = pd.DataFrame({"query": queries} | dict.fromkeys([*columns, "low", "high"], 5.0))
+    picture = check_picture(published_picture(answers.assign(measured=0.2), rehearsal=False))
+    assert picture.figure.data[0].type == "heatmap"
+    assert "markers" not in picture.alt
+    assert "The heat map shows the published answers" in picture.alt

@@ -73,16 +73,10 @@ def claim(key: str) -> None:
 
 
 def receipt(key: str, text: str, *, icon: str) -> None:
-    """Draw the message that a release is done; if this session started it, also the row report.
-
-    If many rows were dropped, the report comes first.
-    """
-    rows = _rows_read(key)
-    is_alarming = rows is not None and rows["many_dropped"]
-    if rows is not None and is_alarming:
-        show_rows(rows)
+    """Draw the message that a release is done; if this session started it, also the row report."""
     st.success(escape_markdown(text), icon=icon)
-    if rows is not None and not is_alarming:
+    rows = _rows_read(key)
+    if rows is not None:
         show_rows(rows)
 
 
@@ -107,7 +101,10 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:
-    """Draw how many rows were read and dropped, and why; as a warning if many were dropped."""
+    """Draw how many rows were read and dropped, and why, with further warnings on the records.
+
+    If many rows were dropped, all of this is one warning. Otherwise only the further warnings are.
+    """
     lines = [
         f"{rows['text']} Private: only this browser tab shows these numbers, until you open"
         " another page."
@@ -117,11 +114,12 @@ def show_rows(rows: Mapping[str, Any]) -> None:
         lines.append(f"{column}: {counts}")
     if rows["many_dropped"]:
         advice = "To keep such rows next time, give missing and unlisted values a label on Schema."
-        text = "  \n".join(map(escape_markdown, [*lines, advice]))
+        further_warnings = map(in_labels, rows["warnings"])
+        text = "  \n".join(map(escape_markdown, [*lines, advice, *further_warnings]))
         st.warning(f"**{escape_markdown(rows['dropped'])}**  \n{text}", icon="⚠️")
-    else:
-        for line in lines:
-            st.caption(escape_markdown(line))
+        return
+    for line in lines:
+        st.caption(escape_markdown(line))
     for text in rows["warnings"]:
         st.warning(escape_markdown(in_labels(text)))
 

@@ -87,9 +87,9 @@ def downloads(
         width="stretch",
     )
     columns[3].download_button(
-        "Package (zip)",
+        "Package of answers (zip)",
         data=lambda: _package(measurement, ledger),
-        file_name=f"{mark(measurement)}release.zip",
+        file_name=f"{mark(measurement)}release_answers.zip",
         mime="application/zip",
         key=f"{key}_package",
         on_click="ignore",

@@ -13,6 +13,7 @@ from engine._format import pluralize
 from engine.errors import EngineError
 from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
+from engine.postprocess.uncertainty import REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
 from pages.parts.jobs import job_widget, private_tempdir, publishing
@@ -43,6 +44,7 @@ LEFT_OUT = {
     ],
     PUBLISHED: ["answer", "std", "low", "high"],
 }
+SHARES = ("measured", "suppressed")  # columns that are shares
 # method of `Measurement.publish` -> its text in the list "Smoothing"
 SMOOTHING = {
     "shrunk": "toward smaller tables",
@@ -59,6 +61,11 @@ FILES = {
 }
 LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
+# a cell that is alone in being suppressed is the difference of a published sum and the other cells
+NO_PROTECTION = (
+    "Suppression marks unreliable counts; it protects nobody. A suppressed count can often be"
+    " computed from published sums. The noise protects people."
+)
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
 
 
@@ -104,6 +111,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         return
     rule = QualityRule(**arguments[-1])
     st.markdown(f"**{escape_markdown(_suppressed_text(finished_job.result['summary'], rule))}**")
+    st.caption(NO_PROTECTION)
     _comparison(measurement, finished_job.result, key=key)
     _records(finished_job.result, key=key)
     _downloads(measurement, finished_job.result, key=key)
@@ -195,6 +203,14 @@ def _suppressed_text(summary: Any, rule: QualityRule) -> str:
     )
 
 
+def _with_reasons(table: Any) -> Any:
+    """Return published answers for the screen: the codes in the column reason as texts."""
+    if "reason" not in table:
+        return table
+    texts = {code: text if code else "" for code, text in REASONS.items()}
+    return table.assign(reason=table["reason"].fillna("").map(texts))
+
+
 def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, str]) -> None:
     """Start the job that writes these kinds of files; discard the result of other options."""
     job_widget.replace_job(f"{key}_published", job)
@@ -243,12 +259,13 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     figure_view.chart(picture, key=f"{key}_published")()
     st.caption(escape_markdown(picture.alt))
     left_out = [] if queries.sums else LEFT_OUT.get(shown, [])
-    table = picture.table.drop(columns=left_out)
+    table = _with_reasons(picture.table.drop(columns=left_out))
     mark = download_view.mark(measurement)
     figure_view.table(
         table,
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
+        shares=SHARES,
         full_table=queries.full_table(read),
     )
     with st.expander("Bias of small cells"):
@@ -264,7 +281,10 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
             " doubtful and suppressed answers."
         )
         figure_view.table(
-            result["summary"], name=f"{mark}{key}_summary", alt="Effect of publishing by table"
+            result["summary"],
+            name=f"{mark}{key}_summary",
+            alt="Effect of publishing by table",
+            shares=SHARES,
         )
 
 
@@ -292,7 +312,11 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
     mark, too_large = download_view.mark(measurement), result["too large"]
     # kind of file -> label, file name, and why the file does not exist (empty if it exists)
     files = {
-        "package": ("Package with tables (zip)", "release.zip", too_large.get("package", "")),
+        "package": (
+            "Package with tables (zip)",
+            "release_with_tables.zip",
+            too_large.get("package", ""),
+        ),
         "zip": ("Tables (zip)", "published_tables.zip", too_large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", too_large.get("xlsx", "")),
         "csv": ("Published (CSV)", "published.csv", ""),
@@ -313,6 +337,7 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
             on_click="ignore",
             disabled=bool(reason),
             help=reason or None,
+            type="primary" if kind == "package" else "secondary",
         )
     for reason in too_large.values():
         st.caption(escape_markdown(in_labels(reason)))
@@ -332,7 +357,7 @@ def _script(arguments: tuple[Any, ...]) -> str:
         'write_published(errors, "published.csv", format="csv", rule=rule)',
         'write_tables(errors, "published_tables.zip", rule=rule)',
         'write_workbook(errors, "published_tables.xlsx", rule=rule)',
-        'write_package(measurement, "release.zip", published=errors, rule=rule)',
+        'write_package(measurement, "release_with_tables.zip", published=errors, rule=rule)',
     ]
     if simulate:
         lines += [

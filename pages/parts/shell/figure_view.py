@@ -37,6 +37,17 @@ FINE = (
     f"{OPTIMUM} / paper",
 )
 
+# columns of tables whose labels on screen differ from their names in files
+LABELS = {
+    "std": "standard error",
+    "low": "interval from",
+    "high": "interval to",
+    "error": "error of published",
+    "published_low": "published from",
+    "published_high": "published to",
+    "measured": "share measured",
+}
+
 # label of the button, file extension, MIME type, tooltip
 FILES = (
     ("Download CSV", "csv", "text/csv", None),
@@ -297,7 +308,6 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
     two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
-    labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
@@ -309,7 +319,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
             else:
                 style = "%,.2f"
             formats[column] = st.column_config.NumberColumn(
-                labels.get(column, column), format=style
+                LABELS.get(column, column), format=style
             )
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")

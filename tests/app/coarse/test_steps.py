@@ -128,7 +128,7 @@ def test_coarse_steps_requested_twice_run_once(
     assert len(row_kinds(ledger)) == 6
     session.set(coarse_released_0_tab="Download")
     package = ledger.path.parent / "release.zip"
-    package.write_bytes(downloads["release.zip"]())
+    package.write_bytes(downloads["release_answers.zip"]())
     assert main(["verify", "--ledger", str(ledger.path), "--package", str(package)]) == 0
     session.press("New look").set(coarse_step=LOOK).set(coarse_again_1=True)
     assert "Attempt 2 draws new noise" in session.text()
@@ -200,7 +200,7 @@ def test_stop_decision_can_be_replaced_by_option(
     assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
     session.set(coarse_stopped_0_tab="Download")
-    assert "release.zip" not in downloads
+    assert "release_answers.zip" not in downloads
     table = pd.read_csv(io.BytesIO(downloads["answers.csv"]()))
     assert len(table) == build_common_plan().look.workload.queries
     # nothing proposes to change the decision

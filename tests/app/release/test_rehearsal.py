@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from engine.postprocess.uncertainty import REASONS
 from pages.parts.jobs import tasks
 from pages.parts.release import download_view
 from tests.app.release.sessions import (
@@ -68,7 +69,10 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     suppressed = int((session.app.dataframe[0].value["flag"] == "suppressed").sum())
     assert "are suppressed (CV above 30%) and" in session.text()
     assert suppressed <= int(re.search(r"answers, ([0-9,]+) are", session.text())[1])
+    assert "Suppression marks unreliable counts; it protects nobody" in session.text()
     sides = session.app.dataframe[0].value
+    assert set(sides["reason"].dropna()) <= {"", *REASONS.values()}
+    assert not set(sides["reason"].dropna()) & {*REASONS} - {""}
     np.testing.assert_array_equal(sides["answer"], table["answer"])
     assert (sides["published"].dropna() >= 0).all()
     assert any("criterion" in frame.value for frame in session.app.dataframe)

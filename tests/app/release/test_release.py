@@ -297,3 +297,6 @@ def test_many_dropped_rows_are_an_amber_box(
     assert f"age: {extra_rows} outside the schema" in session.text()
     boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
     assert (f"dropped {extra_rows}" in boxes) == is_warned
+    # first what was released, then at most one warning
+    boxes_in_order = [e.type for e in session.app.main if e.type in ("success", "warning")]
+    assert boxes_in_order == ["success", "warning"][: 1 + is_warned]
