@@ -387,7 +387,7 @@ class Balance:
 
     Attributes
     ----------
-    totals : dataset -> row that added the dataset, in which `pcost` is replaced by the latest total.
+    totals : dataset -> row that added the dataset; its `pcost` is replaced by the latest total.
     spent : dataset -> exact sum of the spends, in the unit of the total.
     spends : key of a release -> row of its spend.
     saved : key of a release -> row of its saved result.

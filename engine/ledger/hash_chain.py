@@ -190,8 +190,8 @@ def transaction(
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise LedgerError(f"{_error_text(path, error)} This call spent nothing.") from error
-    # if the file was replaced during the transaction, the new row was written to the old file, which
-    # no program can open any more
+    # if the file was replaced during the transaction, the new row was written to the old file,
+    # which no program can open any more
     if write and _file_identity(path) != before:
         raise LedgerError(
             f"The ledger {path} was deleted or replaced while a row was written, so this row is"

@@ -512,7 +512,7 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._untrusted_error(problems)
-        # files are removed only now, so that nothing is removed if the ledger failed the checks above
+        # files are removed only after the checks above, so that a bad ledger loses none
         remove_stale(self.path)
         remove_ended(self.path, self.unfinished)
 

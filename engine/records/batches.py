@@ -97,7 +97,7 @@ def import_optional(library: str, what: str) -> Any:
 
     Parameters
     ----------
-    what : subject of the message: what needs the library.
+    what : subject of the message, such as "the file 'a.xlsx'".
     """
     try:
         return importlib.import_module(library)
@@ -127,9 +127,9 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     ----------
     available : names in the header of the records.
     names : names of the requested columns.
-    quote : whether the message may suggest a similar name from `available`. With False, it does so
-        only if another name was found: the file may lack a header, and its first line may be a
-        record.
+    quote : whether the message may always suggest a similar name from `available`. With False, it
+        suggests one only if another requested name was found; if no name was found, the file may
+        lack a header, and `available` may be a record.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]
@@ -183,8 +183,8 @@ def batches(
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """Convert a pandas column to an Arrow array, or to a list if its values have several types.
 
-    A column of Python objects becomes an Arrow array only if all objects have the same type and
-    this is text, bytes, a number or a boolean. Missing values do not matter.
+    A column of Python objects becomes an Arrow array only if all objects have the same type, and
+    this is text, bytes, a number or a boolean. None is allowed in addition, and NaN among texts.
     """
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     # Arrow must not convert objects of several types, because it would for example convert integers

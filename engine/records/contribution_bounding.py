@@ -8,8 +8,8 @@ Therefore two releases from the same records count the same rows. The order is d
 need not be secret.
 
 While rows are read, memory holds the hashes and cell codes of two kinds of rows: the first k + 1
-rows of each person, and the rows that were added since the last selection. It holds no identifiers
-as such, but the identities described below; the identity of an integer of 64 bits contains it.
+rows of each person, and the rows that were added since the last selection. In place of identifiers
+it holds the identities described below. The identity of a 64-bit integer contains the integer.
 
 Every person identifier is mapped to an identity of 128 bits that does not depend on the data type
 of the column. If one person had two identities, twice as many rows of this person would be counted.
@@ -46,7 +46,7 @@ from engine.errors import DataError, LimitExceeded
 Words = npt.NDArray[np.uint64]
 # 64-bit floats represent all integers below this number, but not all above it
 FLOAT64_INTEGER_LIMIT = 2**53
-# number of bytes of a float -> the same limit for floats of this width
+# number of bytes of a float -> number below which floats of this size represent all integers
 FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: FLOAT64_INTEGER_LIMIT}
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
 # patterns of texts that a program wrote from a float; `database.HEX_NUMBER_PATTERN` must match the
@@ -137,7 +137,7 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     """
     import pandas as pd
 
-    # in a column of numbers of a workbook, an empty cell is an empty text
+    # the reader of workbooks returns an empty cell as an empty text, even in a column of numbers
     is_missing = (
         pd.api.types.is_scalar(value) and (pd.isna(value) or value == "") for value in values
     )
@@ -172,8 +172,8 @@ def _digits(value: Any, column: str, limit: int) -> str:
     Raises
     ------
     DataError
-        The number has a fraction or more than 76 digits. Or it is a float, and its absolute value
-        reaches `limit` or the number from which its type of float cannot represent all integers.
+        The number has a fraction or more than 76 digits; or it is a float, and its absolute value
+        is at least `limit`, or at least the number in `FLOAT_LIMITS` for its type.
     """
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
@@ -197,8 +197,8 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
     Raises
     ------
     DataError
-        A number has a fraction; or its absolute value reaches `limit` or the number from which its
-        type of float cannot represent all integers.
+        A number has a fraction; or its absolute value is at least `limit`, or at least the number
+        in `FLOAT_LIMITS` for its type.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     # Arrow has no cast from float16 to float64
@@ -243,7 +243,8 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
     """Return the two words of the identities of integers of any size, given as texts."""
     first_word, second_word = _hashed(digits)
-    # a number that fits in 64 bits has the same identity as in a source without longer numbers
+    # a number that fits in 64 bits gets the identity that `_of_exact_numbers` gives it in a column
+    # without longer numbers
     fits = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
     numbers = np.array([int(text) for text in digits[fits]], dtype=np.int64)
     first_word[fits] = numbers.view(np.uint64)
@@ -325,14 +326,14 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# Rows are selected when the number of rows added since the last selection exceeds this number plus
-# the number of rows that the last selection retained.
+# A selection that retained n rows is followed by the next one when more than n plus this number of
+# rows were added.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
 
 class PersonCap:
-    """Collector of rows that retains the first k rows of each person.
+    """Collector of rows that retains the first k rows of each person, in the order of row hashes.
 
     Parameters
     ----------
@@ -345,14 +346,14 @@ class PersonCap:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
         self.n_rows_read = 0
         self.n_without_person = 0
-        # persons with at most k rows, whose rows a database counted
+        # number of persons whose rows were counted by a database, because they have at most k rows
         self.people_in_database = 0
         # "numbers" or "texts", the kind of all identifiers; "" before the first identifier
         self._kind = ""
-        # one array of shape (3, rows) per batch: the two words of the person, and the hash by which
-        # the rows of a person are ordered
+        # one array of shape (3, rows) per batch: the two words of the identity of each person, and
+        # the hash of each row
         self._keys: list[np.ndarray] = []
-        # for each batch, the cell codes of each attribute
+        # for each batch, one array of cell codes per attribute
         self._codes: list[list[np.ndarray]] = []
         # number of rows in memory now, and after the last selection
         self._n_rows, self._n_sorted = 0, 0
@@ -390,19 +391,19 @@ class PersonCap:
         self._kind = self._kind or kind
         self.n_rows_read += len(has_person)
         self.n_without_person += int(len(has_person) - has_person.sum())
-        sort_key = mix_bits(first_word ^ second_word)
-        for number, column in enumerate(codes):
-            sort_key = mix_bits(
-                sort_key ^ mix_bits(column.astype(np.int64).view(np.uint64) + number * MIX[:1])
-            )
-        self._keys.append(np.stack([first_word, second_word, sort_key])[:, has_person])
+        row_hash = mix_bits(first_word ^ second_word)
+        for i, column in enumerate(codes):
+            # the index of the attribute is added, so that equal codes of two attributes differ here
+            column_hash = mix_bits(column.astype(np.int64).view(np.uint64) + i * MIX[:1])
+            row_hash = mix_bits(row_hash ^ column_hash)
+        self._keys.append(np.stack([first_word, second_word, row_hash])[:, has_person])
         self._codes.append([column[has_person] for column in codes])
         self._n_rows += int(has_person.sum())
         if self._n_rows > 2 * self._n_sorted + ROWS_BETWEEN_SELECTIONS:
             self._sort_and_cut()
 
     def retained_codes(self) -> list[np.ndarray]:
-        """Return the cell codes of the rows that are counted: the first k rows of each person.
+        """Return the cell codes of the counted rows: of each person, the k rows of smallest hash.
 
         Returns
         -------
@@ -425,7 +426,7 @@ class PersonCap:
 
     @property
     def rows_over(self) -> int:
-        """Number of rows that are not counted because they come after the first k of a person."""
+        """Number of rows that are not counted because k rows of their person are counted."""
         self._sort_and_cut()
         return self.n_rows_read - self.n_without_person - int((self._ranks < self.rows).sum())
 
@@ -435,8 +436,8 @@ class PersonCap:
             return
         keys = np.concatenate(self._keys, axis=1)
         codes = [np.concatenate(columns) for columns in zip(*self._codes, strict=True)]
-        # sort by person, then by the hash of the row; rows with equal hashes have equal cells, so
-        # their order does not matter
+        # Sort by the two words of the person, then by the hash of the row. Rows of one person with
+        # equal hashes have equal cells, so their order does not matter.
         order = np.lexsort(keys[::-1])
         keys = keys[:, order]
         is_first_of_person = np.ones(keys.shape[1], dtype=bool)

@@ -10,7 +10,8 @@ A .counts file transfers the counts of a part to another machine. It is a zip ar
 `counts.json` and one array per table. `counts.json` is an object with the keys
 
     format           "counts/1"
-    schema           the public schema, as in a schema file; schema_digest, SHA-256 of it
+    schema           the public schema, as in a schema file
+    schema_digest    SHA-256 of the schema
     sets             attributes of each table, in the order of its axes: table i is tables/i.npy
     records          number of counted rows
     rows_refused     number of rows that do not fit the schema
@@ -529,7 +530,18 @@ def read_counts(data: Any) -> Any:
 
 
 def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
-    """Return the counts in an open file; raise an error if its numbers contradict each other."""
+    """Return the counts in an open .counts file.
+
+    Raises
+    ------
+    DataError
+        The format is of another version, the schema does not match its digest, or the tables
+        contradict each other or the number of records.
+    LimitExceeded
+        The tables need more than `MAX_TABLE_BYTES` bytes, or a table has too many attributes.
+    Exception
+        Any other exception shows that the file is damaged.
+    """
     head = parse_json(read_member(archive, "counts.json", MAX_HEADER_BYTES))
     if head["format"] != FILE_FORMAT:
         raise DataError(

@@ -105,15 +105,14 @@ def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
 
     Parameters
     ----------
-    most : number of bytes of a line that is always allowed.
+    most : number of bytes up to which every line is accepted.
     what : name of the file in messages.
 
     Raises
     ------
     DataError
-        A line is too long. Lines of up to `most` bytes are never too long, and lines of at least
-        `most` + `BLOCK` bytes always are; between these lengths it depends on the position of the
-        line.
+        A line has at least `most` + `BLOCK` bytes. A line of more than `most` but fewer bytes may
+        be refused too, depending on its position in the file.
     """
     incomplete_line = b""
     while block := file.read(BLOCK):
@@ -194,12 +193,14 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
     """
     # the file ends with the footer, the length of the footer in 4 bytes, and MAGIC
     footer_end = file.file.size() - len(MAGIC) - 4
-    footer = footer_end - file.read("<i", footer_end)[0]
-    footer += file.read("<I", footer)[0]
+    footer_start = footer_end - file.read("<i", footer_end)[0]
+    # a FlatBuffers structure starts with the distance to its root table
+    footer = footer_start + file.read("<I", footer_start)[0]
     for number in (2, 3):  # fields of the footer: dictionaries, batches
         blocks = _table(file, footer, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
-            # an entry has 24 bytes and starts with position and length of the metadata
+            # an entry of this list has 24 bytes; it starts with the position and the length of the
+            # metadata of one message
             position, length = file.read("<qi", blocks + 4 + 24 * i)
             start, size = _message_start(file, position)
             if size <= 0 or start + size != position + length:
@@ -249,19 +250,22 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
         or if the message has no buffers.
     body_bytes : size of its body in the file.
     """
+    # a FlatBuffers structure starts with the distance to its root table
     message = start + file.read("<I", start)[0]
     kind_field = _field(file, message, 1)
     kind = file.at(kind_field, 1)[0] if kind_field else 0
     header = _table(file, message, 2)
     length_field = _field(file, message, 3)
     body_bytes = file.read("<q", length_field)[0] if length_field else 0
-    # the header of a dictionary contains a batch with the values of the dictionary
+    # the header of a batch lists its buffers; the header of a dictionary contains the header of a
+    # batch with the values of the dictionary
     batch = _table(file, header, 1) if kind == _DICTIONARY and header else header
     has_compression = kind in (_DICTIONARY, _BATCH) and batch and _field(file, batch, 3)
     buffers = _table(file, batch, 2) if has_compression else 0
     decompressed_bytes = 0
     for i in range(file.read("<I", buffers)[0] if buffers else 0):
-        # an entry has 16 bytes; a compressed buffer starts with its decompressed size
+        # the entry of a buffer has 16 bytes: its offset in the body, and its size; a compressed
+        # buffer starts with its decompressed size
         offset, size = file.read("<qq", buffers + 4 + 16 * i)
         if size >= 8:
             decompressed_bytes += max(0, file.read("<q", body + offset)[0])
@@ -300,7 +304,7 @@ HEAD = 2**16  # number of bytes at the start of the file from which the delimite
 # Arrow's message for a row with another number of fields than the header
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLANKS_BETWEEN = re.compile(r'\ufeff?"[^"\r\n]*"( "[^"\r\n]*")+\r?\n')
-# first words of further messages of Arrow -> end of the message of this program
+# beginning of an error message of Arrow -> text that follows the name of the file in our message
 _REASONS = {
     "Empty CSV file": "is empty; give a header line and rows",
     "CSV parse error: Empty CSV file": "has no rows; give a header line, its line end, and rows",
@@ -396,10 +400,12 @@ class _CsvFile:
         self.encoding, self.delimiter = text.encoding, text.delimiter
         # message about the first error in the text
         self.malformed = ""
-        # last two bytes that were read
+        # the last two bytes that were read; the quotes before the last byte are checked
         self.tail = b""
-        # number of quotes before the last byte, and number of the line of the last byte
-        self.quotes, self.lines = 0, 1
+        # number of checked quotes
+        self.quotes = 0
+        # number of the line that contains the last byte, from 1
+        self.line_number = 1
 
     def __enter__(self) -> _CsvFile:
         self.raw, self.unpacked = without_values(lambda: open_decompressed(self.path), self.what)
@@ -427,8 +433,9 @@ class _CsvFile:
         is_tsv = ".tsv" in (suffix.lower() for suffix in self.path.suffixes[-2:])
         content, delimiter = csv_start(text, preferred="\t" if is_tsv else "")
         if len(content) < len(text):
-            self.pending = self.pending[len(text[: len(text) - len(content)].encode()) :]
-            self.lines += 1
+            declaration = text[: len(text) - len(content)]
+            self.pending = self.pending[len(declaration.encode()) :]
+            self.line_number += 1
         if self.delimiter is None and _BLANKS_BETWEEN.match(content):
             raise DataError(
                 f"{self.what} separates fields by blanks, as R's write.table does; write it with"
@@ -483,25 +490,28 @@ class _CsvFile:
             self.malformed = f"a quote in {self.what} is not closed, so rows would be lost"
 
     def _check_quotes(self, block: bytes) -> None:
-        """Check the quotes in the next bytes of the file, and remember the first misplaced quote.
+        """Check the quotes in the next bytes of the file; store a message on the first error.
 
         The last byte of the block is checked together with the next block, because the check of a
         quote needs the bytes on both sides.
         """
-        # the last two bytes of the block before, the second of which is not checked yet, and the
-        # block; a line end stands for the byte before the start of the file
-        text = (self.tail or b"\n") + (block if self.tail else block.removeprefix(codecs.BOM_UTF8))
+        # at the start of the file, a line end takes the place of the byte before
+        new_bytes = block if self.tail else block.removeprefix(codecs.BOM_UTF8)
+        text = (self.tail or b"\n") + new_bytes
         data = np.frombuffer(text, np.uint8)
-        positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
-        is_opening = (np.arange(len(positions)) + self.quotes) % 2 == 0
-        # outside of a quote there must be a delimiter, a line end or another quote
-        outer_neighbours = data[np.where(is_opening, positions - 1, positions + 1)]
-        misplaced = positions[~np.isin(outer_neighbours, list(f'{self.delimiter}\r\n"'.encode()))]
+        # the first and the last byte of `text` are only neighbours of checked bytes
+        quote_positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
+        is_opening = (np.arange(len(quote_positions)) + self.quotes) % 2 == 0
+        # the byte before an opening quote, and the byte after a closing quote, must be a delimiter,
+        # a line end or another quote
+        outer_neighbours = data[np.where(is_opening, quote_positions - 1, quote_positions + 1)]
+        is_allowed = np.isin(outer_neighbours, list(f'{self.delimiter}\r\n"'.encode()))
+        misplaced = quote_positions[~is_allowed]
         if len(misplaced) and not self.malformed:
-            line = self.lines + text[1 : misplaced[0]].count(b"\n")
+            line = self.line_number + text[1 : misplaced[0]].count(b"\n")
             self.malformed = f"line {line:,} of {self.what} has a quote in the middle of a field"
-        self.quotes += len(positions)
-        self.lines += text[1:-1].count(b"\n")
+        self.quotes += len(quote_positions)
+        self.line_number += text[1:-1].count(b"\n")
         self.tail = text[-2:]
 
     def fraction(self) -> float:

@@ -100,7 +100,8 @@ def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None
         with dask.callbacks.Callback(posttask=after_task):
             counts: Counts = without_values(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
-        # `without_values` has replaced the exception of `report_task`
+        # if `report_task` raised an exception, raise this one and not the error by which
+        # `without_values` replaced it
         if report_errors:
             raise report_errors[0] from None
         raise
@@ -160,7 +161,7 @@ def _report_share(listener: Listener, low: float, high: float, share: float) -> 
 
     Parameters
     ----------
-    low, high : fraction of all tasks that is finished before and after this batch.
+    low, high : fractions of all tasks that are finished when this batch starts and when it ends.
     share : fraction of this batch that is finished.
     """
     listener(low + (high - low) * min(1.0, share), COUNTING_TEXT)

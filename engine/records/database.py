@@ -100,7 +100,7 @@ def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Bat
     """Yield the named columns of an Ibis table in SQLite in batches of at most ``rows`` rows."""
     backend, kinds = table.get_backend(), [table[name].type() for name in names]
     connection, positions = backend.con, [table.columns.index(name) for name in names]
-    # Ibis first copies tables in memory that the expression uses into the database
+    # a table in memory that the expression uses must be copied to the database first
     backend._run_pre_execute_hooks(table)
     cursor = backend.raw_sql(backend.compile(table))
     try:
@@ -235,11 +235,11 @@ def spark_answer(expression: Any) -> pa.Table:
 
 
 def spark_conditions(error: Exception) -> str:
-    """Return the names of Spark's error conditions of an exception and its causes, in lower case.
+    """Return Spark's names for the errors that caused an exception, in lower case.
 
-    The names are used because they contain no values of records, unlike messages. Two names are
-    added: "closed" if the session has ended, and "permission" if access was denied. The result is
-    "" for exceptions that are not from Spark.
+    The names are separated by blanks. Unlike messages, they contain no values of records. A session
+    that has ended has the name "closed", and a denied access to a file the name "permission". The
+    result is "" for exceptions that are not from Spark.
     """
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
         error, AttributeError
@@ -321,9 +321,9 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     ----------
     column : column of an Ibis table.
     encoder : encoder of its attribute.
-    distinct : function of a column and a limit that fetches at most `limit` + 1 distinct values. It
-        is called for columns whose values are encoded in this process. If it returns more than
-        `limit` values, the column has too many for a CASE expression.
+    distinct : function of a column and a number `limit` that returns distinct values of the column,
+        at most `limit` + 1. It is called if the values are encoded in this process. If it returns
+        more than `limit` values, the column has too many for a CASE expression.
 
     Raises
     ------
@@ -464,8 +464,8 @@ def _date_cases(
             raise NotComputableError
         # the time in UTC, without a time zone
         column = _functions()["timezone"]("UTC", column)
-    # dates outside the cells are compared first, because special dates such as infinity have no
-    # year, month and day
+    # missing days and dates outside the cells get their codes by comparison, before the code of a
+    # cell is computed from year, month and day, which special dates such as infinity do not have
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
     first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
     step = timedelta(days=1)
@@ -570,12 +570,12 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
 def _cell_conditions(
     column: Any, encoder: Encoder, edges: list[Any], largest_inside: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for a column of numbers.
+    """Return (condition, code) pairs for a column of numbers, in the order of evaluation.
 
-    The first condition is true for numbers outside the domain, if these are refused. Then one
-    condition follows for each bin except the last. The conditions are evaluated in this order, so
-    the condition of a bin only compares with the upper edge of the bin. For numbers that meet no
-    condition, `_default_code` returns the code.
+    The first condition is true for numbers outside the domain. It is left out if the attribute
+    counts such numbers in its first or last bin (`clip`). One condition per bin except the last
+    follows. It only compares with the upper edge of the bin, because smaller numbers meet an
+    earlier condition. For numbers that meet no condition, `_default_code` returns the code.
 
     Parameters
     ----------
@@ -599,7 +599,7 @@ def _default_code(column: Any, encoder: Encoder) -> Any:
 
 
 def _integer_edges(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
-    """Return integer edges with which integers are in the same bins.
+    """Replace the edges of bins by integers, so that every integer remains in its bin.
 
     Returns
     -------
@@ -649,8 +649,8 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
         edge_literals = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cell_conditions(column, encoder, edge_literals, edge_literals[-1])
     scale_factor = 10 ** column.type().scale
-    # Decimals have at most MAX_DECIMAL_DIGITS digits. An edge beyond all decimals is replaced by a
-    # bound that is beyond all decimals too, but fits in 64 bits.
+    # In units of the last digit, the absolute value of a decimal is below this bound, which fits
+    # in 64 bits. An edge beyond the bound is replaced by it, which changes the bin of no decimal.
     bound = Fraction(10**MAX_DECIMAL_DIGITS)
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]
@@ -702,12 +702,14 @@ def _is_integer_label(label: str) -> bool:
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return (number, code) for each label, and each text that means missing, that is a number.
+    """Return pairs (number, code) for the labels and the texts for missing values that are numbers.
+
+    A text such as "07" is left out, because the label of the number 7 is "7".
 
     Raises
     ------
     NotComputableError
-        A label is an infinite number.
+        A text is an infinite number.
     """
     pairs = []
     for label, code in encoder.texts.items():
@@ -883,7 +885,11 @@ def is_table(data: Any) -> bool:
 
 
 def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
-    """Count an Ibis table in its database and add the counts to a tally of `marginals`.
+    """Count an Ibis table in its database.
+
+    Parameters
+    ----------
+    tally : `_Tally` of `marginals`, to whose tables and numbers of rows the counts are added.
 
     Returns
     -------
@@ -898,10 +904,11 @@ def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
 def fit_in_database(
     data: Any, encoders: Sequence[Encoder], most: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
-    """Count in its database how many values of each column of an Ibis table fit the encoder.
+    """Count how many values of each column fit its encoder; the database of the table counts.
 
     Parameters
     ----------
+    data : Ibis table.
     encoders : one encoder per column; the name of its attribute is the name of the column.
     most : largest number of refused values that are returned per column.
 
@@ -961,7 +968,10 @@ def fit_in_database(
 
 
 def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -> bool:
-    """Count an Ibis table and report progress to a monitor; see `count_in_database`."""
+    """Count an Ibis table in its database and report progress to a monitor.
+
+    ``tally`` and the result are those of `count_in_database`.
+    """
     import ibis
 
     encoders = tally.encoders
@@ -991,7 +1001,9 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
     code_table = code_table.mutate(**{_GOOD: is_good})
     with _snapshot(code_table) as (table, answer_sets):
         if answer_sets is None:
-            if tally.cap is not None or 1 + len(columns) + len(tally.tables) > MAX_SELECTS:
+            # one SELECT counts refused records, one per column counts reasons, one per table cells
+            n_selects = 1 + len(columns) + len(tally.tables)
+            if tally.cap is not None or n_selects > MAX_SELECTS:
                 return False
             _count_in_one_statement(tally, table, columns)
             if monitor is not None:
@@ -1006,7 +1018,7 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
 
 
 def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> None:
-    """Count all requested tables with one SQL statement and add the counts to a tally.
+    """Count all requested tables with one SQL statement and add the counts to ``tally``.
 
     This function is used if there is no temporary table. One statement reads the same rows for all
     tables, even if the database table changes while they are counted.
@@ -1024,9 +1036,9 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     good, parts = table.filter(table[_GOOD]), list[Any]()
 
     def add_part(subset: Any, cell: Any) -> None:
-        """Add a SELECT of the sum of `_ROWS` over the rows of `subset` with each value of `cell`.
+        """Add a SELECT that sums the column `_ROWS` of ``subset``, grouped by ``cell``.
 
-        In the result of the statement, the column "part" contains the number of the SELECT.
+        In the result of the statement, the column "part" contains the index of the SELECT.
         """
         cells = subset.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(subset[_ROWS])})
         parts.append(
@@ -1035,21 +1047,21 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
             )
         )
 
-    # part 0: counted and refused records
+    # SELECT 0: number of counted records (cell 1) and of refused records (cell 0)
     add_part(table, table[_GOOD].ifelse(1, 0))
-    # one part per column: refused records by reason
+    # one SELECT per column: number of refused records for each code of a reason
     for column in columns:
         refused_rows = table.filter(table[column] < 0)
         add_part(refused_rows, refused_rows[column])
     sets = [names for names in tally.tables if names]
     column_of = dict(zip(tally.names, columns, strict=True))
-    # one part per requested table
+    # one SELECT per requested table: number of records in each cell
     for names in sets:
         cell = good[column_of[names[0]]].cast("int64")
         for name in names[1:]:
             cell = cell * tally.schema[name].size + good[column_of[name]]
         add_part(good, cell)
-    # last part: numbers of rows with small and with large counts
+    # last SELECT: number of rows whose count is less than LARGE_COUNT (cell 0), and of other rows
     if weight is not None:
         add_part(good.mutate(**{_ROWS: unit}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
     answer = _fetched(ibis.union(*parts))
@@ -1096,25 +1108,27 @@ def _count_tables(
     monitor: ProgressMonitor | None,
     answer_sets: Callable[..., Iterator[_CellCounts]],
 ) -> None:
-    """Count the requested tables from a snapshot of the cell codes and add them to a tally.
+    """Count the requested tables from a snapshot of the cell codes and add the counts to a tally.
 
     Parameters
     ----------
+    tally : `_Tally` of `marginals`.
     table : snapshot of the cell codes, which does not change.
     columns : columns of the snapshot, one per name of the tally.
     answer_sets : function that counts several tables with one query: `_one_by_one` if the snapshot
         is a temporary table, `_grouping_sets` if it is a cached table of Spark.
     """
-    # queries of a temporary table are quick, because it contains the computed cell codes
+    # a temporary table contains the cell codes, so its queries are quick; each query of a cached
+    # Spark table may compute the cell codes again
     is_quick = answer_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
-    counted = _add_refused(tally, table, columns, weight)
+    n_records = _add_refused(tally, table, columns, weight)
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
     if tally.rows_refused and not tally.drop:
         return
     column_of = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
-    before = {names: int(tally.tables[names].sum()) for names in sets}
+    sums_before = {names: int(tally.tables[names].sum()) for names in sets}
     n_counted = 0
     batch_size = MAX_TABLES_PER_QUERY
     if is_quick and monitor is not None:
@@ -1123,15 +1137,15 @@ def _count_tables(
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
         requests = [(names, [column_of[name] for name in names]) for names in batch]
-        for names, cells, counts in answer_sets(tally.schema, good, requests, weight, counted):
+        for names, cells, counts in answer_sets(tally.schema, good, requests, weight, n_records):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in batch:
-            if int(tally.tables[names].sum()) - before[names] != counted:
+            if int(tally.tables[names].sum()) - sums_before[names] != n_records:
                 raise DataError(TABLE_CHANGED)
         n_counted += len(batch)
         if monitor is not None:
             monitor(n_counted / len(sets), COUNTING_TEXT)
-            # on Spark smaller batches would only cause more scans
+            # on Spark batches keep the largest size, because each query may scan all rows
             if is_quick:
                 batch_size = _next_batch_size(batch_size, monitor.n_reports - reports_before)
 
@@ -1154,7 +1168,7 @@ def _next_batch_size(batch_size: int, n_reports: int) -> int:
 
 
 def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
-    """Add the numbers of counted and of refused records to the tally.
+    """Add the numbers of counted and of refused records to ``tally``, a `_Tally` of `marginals`.
 
     A row with an invalid value in the count column is one refused record.
 
@@ -1229,7 +1243,7 @@ def _one_by_one(
     weight: str | None,
     n_records: int,
 ) -> Iterator[_CellCounts]:
-    """Yield the cells that are not empty of several tables, counted by one statement.
+    """Count several tables with one statement, and yield the non-empty cells of each table.
 
     The statement has one GROUP BY per table. A row of its result consists of only two integers, so
     that little data is transferred: the number of a cell and its count. The cells of all tables are
@@ -1237,6 +1251,7 @@ def _one_by_one(
 
     Parameters
     ----------
+    requests : attribute set and columns of each table.
     weight : name of the count column of ``table``; None without a count column.
     n_records : number of counted records, which is at least every count.
     """
@@ -1268,16 +1283,22 @@ def _integer_type(largest: int) -> str:
 
 
 def _grouping_sets(
-    schema: Schema, table: Any, requests: Sequence[_TableRequest], weight: str | None, _counted: int
+    schema: Schema,
+    table: Any,
+    requests: Sequence[_TableRequest],
+    weight: str | None,
+    _n_records: int,
 ) -> Iterator[_CellCounts]:
-    """Yield the cells that are not empty of several tables, counted by one scan if possible.
+    """Count several tables in few scans, and yield the non-empty cells of each table.
 
-    If the backend supports GROUPING SETS, one query with one scan counts all tables, because each
-    scan may compute the cell codes again. Otherwise there is one query per table.
+    Each scan may compute the cell codes again. If the backend supports GROUPING SETS, one query
+    therefore counts all tables in one scan. Otherwise there is one query per table.
 
     Parameters
     ----------
+    requests : attribute set and columns of each table.
     weight : name of the count column of ``table``; None without a count column.
+    _n_records : not used; `_one_by_one` has the same parameters.
     """
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
@@ -1320,10 +1341,10 @@ def _flat_cells(
 
 
 def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
-    """Count the rows of persons with more than k rows in this process.
+    """Fetch the rows of persons with more than k rows, and count k of each in this process.
 
-    These rows are fetched, the `PersonCap` of the tally selects k rows per person, and the selected
-    rows are added to the tables of the tally. Rows without a person are added to its refused rows.
+    The `PersonCap` of ``tally`` (a `_Tally` of `marginals`) selects the k rows, which are added to
+    its tables. Rows without a person are added to its refused rows.
 
     Returns
     -------
@@ -1426,9 +1447,9 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
 
 
 def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
-    """Create a temporary table from a query; return whether this succeeded.
+    """Create a temporary table from a query; return False if the database raises an error.
 
-    Errors are not reported: if the database itself fails, the next query reports its error.
+    If the database does not work at all, the next query raises the error.
     """
     if backend.name not in TEMPORARY_TABLE_BACKENDS:
         return False
@@ -1465,8 +1486,8 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
     """Run an SQL statement and return its result.
 
-    ``types`` maps the columns of the result to their types, because Ibis would create a view in the
-    database to infer them.
+    ``types`` maps the columns of the result to their types. Without it, Ibis would create a view in
+    the database to infer them.
     """
     return _fetched(
         without_values(

@@ -73,7 +73,7 @@ class Clock:
     leap_seconds: bool = False
 
     def check(self, attribute: Attribute) -> None:
-        """Raise DataError if a number of this unit may be a period that lies in several cells.
+        """Raise DataError if a period of this unit may lie in several cells of ``attribute``.
 
         For example, numbers of quarters are refused for an attribute with one cell per month.
         Business days are refused too, because the file does not contain their calendar. An
@@ -96,9 +96,10 @@ class Clock:
             finest = "year"
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
-                f"column {quote_public(attribute.name)} contains a {self.unit} per row, which may"
-                f" not lie within one {attribute.unit}. Declare the attribute with the unit"
-                f" {finest!r}, or store dates in the file"
+                f"column {quote_public(attribute.name)} contains a {self.unit} per row, but the"
+                f" attribute has one cell per {attribute.unit}, and a {self.unit} can lie in"
+                f" several cells. Declare the attribute with the unit {finest!r}, or store dates"
+                " in the file"
             )
 
     def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
@@ -125,8 +126,8 @@ class Clock:
                 n_leap_seconds = np.searchsorted(_LEAP_SECOND_STARTS, numbers, side="right")
                 numbers = numbers - _MS_PER_SECOND * n_leap_seconds
             days = np.floor(numbers / _STORED_PER_DAY[self.unit]) + (self.start - _EPOCH).days
-            # a day beyond the dates of Arrow is outside the cells of every attribute, and so is the
-            # last day of Arrow
+            # a day before or after the dates of Arrow becomes the first or last date of Arrow,
+            # which is outside the cells of every attribute too
             days = np.clip(days, -_MAX_DAYS, _MAX_DAYS).astype(np.int32)
             return pa.array(days, pa.date32(), mask=is_missing)
         values = column.to_pylist() if isinstance(column, pa.Array) else column
@@ -170,7 +171,7 @@ _LEAP_DAYS = [
     )
     for year in years
 ]
-# start of each leap second in milliseconds since 1960, with all earlier leap seconds included
+# start of each leap second, in milliseconds since 1960 of a clock that counts leap seconds
 _LEAP_SECOND_STARTS = [
     ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _MS_PER_SECOND
     for i, day in enumerate(sorted(_LEAP_DAYS))
@@ -440,16 +441,18 @@ class Encoder:
         )
 
     def similar_label(self, text: str) -> tuple[str, str] | None:
-        """Return the label from which a text differs only in details, and the kind of difference.
+        """Return a label that differs from a text only in case, accents or other details.
 
-        The kind is a phrase such as "accents"; see `engine.workload.only_difference`. The result is
-        None if there is no such label.
+        Returns
+        -------
+        Pair (label, kind of difference), or None if there is no such label. The kind is a phrase
+        such as "accents"; see `engine.workload.only_difference`.
         """
         return only_difference(text, self._labels_by_text.get(without_details(text), ()))
 
     @cached_property
     def _labels_by_text(self) -> dict[str, list[str]]:
-        """Text without details -> labels with this text."""
+        """Labels by their text without case, accents and other details (`without_details`)."""
         labels: dict[str, list[str]] = {}
         for label in self.attribute.labels or ():
             labels.setdefault(without_details(label), []).append(label)
@@ -614,7 +617,7 @@ class Encoder:
         positions = pc.index_in(values, value_set=self._label_array.cast(values.type))
         if positions.null_count == 0 and not self.attribute.missing_values:
             return np.array(positions.to_numpy(), self.dtype)
-        # a text that is not found has the last position, which has the code of other values
+        # the last entry of `_label_codes` is the code of texts that are not in `_label_array`
         codes = self._label_codes[pc.fill_null(positions, len(self.texts)).to_numpy()].astype(
             self.dtype
         )
@@ -905,13 +908,13 @@ class Hints:
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
-        # (column, label of other values or "" for refused values, kind of difference) -> labels
-        # from which values of the column differ only in this way
+        # (column, label of the cell in which values are counted or "" if they are refused, kind of
+        # difference) -> labels that differ from one of these values only by this kind
         self._similar: dict[tuple[str, str, str], list[str]] = {}
-        # columns whose values in the cell of other values were examined
+        # columns of which the values in the cell `Attribute.other` were examined
         self._with_examined_others: set[str] = set()
-        # column with bins -> (whether it has a text such as 1.200, whether it has another text with
-        # a point)
+        # column with bins -> two booleans: whether a text is like 1.200, with three digits after
+        # each point; and whether a text has a point, but is not like 1.200
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
@@ -947,9 +950,10 @@ class Hints:
     def _examine_others(
         self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray
     ) -> None:
-        """Record labels that values in the cell of other values probably meant.
+        """Examine the values in the cell `Attribute.other`, and record labels similar to them.
 
-        To limit the time, only the first rows of each column are examined.
+        To limit the time, only the first batch with such an attribute is examined, and of it at
+        most `MAX_VALUES` values.
         """
         name, other = encoder.attribute.name, encoder.attribute.other
         if encoder.attribute.labels is None or other is None or name in self._with_examined_others:
@@ -960,7 +964,7 @@ class Hints:
                 self._add_similar(encoder, value, other)
 
     def _add_similar(self, encoder: Encoder, text: str, other: str) -> None:
-        """Record the label from which a text differs only in details, if there is one.
+        """Record the label that differs from a text only in case, accents or other details, if any.
 
         ``other`` is the label of the cell in which the text is counted, "" if it is refused.
         """
@@ -1052,7 +1056,7 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
 
 
 def _similar_values_text(labels: list[str], other: str) -> str:
-    """Return the beginning of a sentence about values that are similar to ``labels``.
+    """Return a clause such as: a value that does not fit differs from the label "north".
 
     ``other`` is the label of the cell in which the values are counted, "" if they are refused.
     """

@@ -151,8 +151,8 @@ def count_column_doubts(
 def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
     """Raise DataError if a numeric column is neither in the schema nor ignored.
 
-    The check uses only the names and types of columns. A column of unknown type counts as numeric
-    if its name is usual for counts.
+    The check uses only the names and types of columns. A column of unknown type is treated as
+    numeric if its name is in `COUNT_COLUMN_NAMES`.
     """
     unknown = [
         name
@@ -408,8 +408,8 @@ def count_tables(
         other_columns = [*ignore, *([person] if person is not None else [])]
         check_columns_named(data, schema, other_columns)
         if question := numbers_text(data, schema, other_columns):
-            # the question depends on records; with "drop" records must not cause an error, because
-            # an error would reveal something about them
+            # The question depends on values of records. If rows are dropped, it is only a warning
+            # to the curator, because an error would reveal something about the records.
             if on_refused == "error":
                 raise DataError(question)
             doubts = (f"{question[0].upper()}{question[1:]}.",)
@@ -541,7 +541,7 @@ class _Tally:
             self._flush(pool)
 
     def take_retained(self, names: Sequence[str]) -> None:
-        """Count the first k rows of each person that were added to `cap`.
+        """Count the rows that ``self.cap`` selects: at most k rows of each person.
 
         Parameters
         ----------
@@ -553,7 +553,7 @@ class _Tally:
             self._flush(pool)
 
     def _count_within_cap(self, cap: PersonCap, names: Sequence[str], pool: Executor) -> None:
-        """Count the first k rows of each person, and add rows without a person to the refused rows.
+        """Count the rows that ``cap`` selects, and add rows without a person to the refused rows.
 
         ``names`` are the attributes whose cell codes ``cap`` contains, in this order.
         """
@@ -660,13 +660,14 @@ class _Tally:
 
 
 def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.ndarray]]:
-    """Return the structural zeros of the schema on the counted attributes.
+    """Return the structural zeros (impossible cells) of the schema on the counted attributes.
 
     Returns
     -------
     list
-        Pairs (names, table): for a rule of the schema, its counted attributes, and whether each of
-        their cells is possible. A rule is left out if all these cells are possible.
+        One pair (names, table) per rule of the schema that excludes a cell of counted attributes:
+        ``names`` are the attributes of the rule that are counted, and ``table`` contains for each
+        of their cells whether it is possible.
     """
     tables = []
     for rule in schema.structural_zeros:

@@ -202,7 +202,7 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield (position, value) for each line that is not blank; None for a line that is not JSON."""
+    """Yield (position, value) for each line that is not blank; value is None if it is not JSON."""
     for number, line in enumerate(read_lines(file, MAX_LINE_CHARS, what), start=1):
         if not line.strip():
             continue
@@ -418,7 +418,7 @@ TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CS
 
 
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
-    """Yield (file, columns) for a file, for every file in a folder, or for every file of a pattern.
+    """Yield (file, columns) for one file, each file in a folder, or each file that fits a pattern.
 
     A folder name such as sex=F adds the column "sex". If `path` is a single file whose ending is
     not in `FILE_KINDS`, nothing is yielded.
@@ -426,8 +426,7 @@ def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
     Raises
     ------
     DataError
-        A file cannot be read; or a file in a folder or of a pattern has an ending that is not in
-        `FILE_KINDS`.
+        A file cannot be read; or one of several files has an ending that is not in `FILE_KINDS`.
     """
     for file in _matching_files(path):
         if (kind := _file_kind(file)) is not None:
@@ -437,7 +436,7 @@ def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
 def file_batches(
     path: Path, names: Sequence[str], rows: int, only: Path | None = None
 ) -> Iterator[Batch]:
-    """Return the named columns of a file, of all files in a folder, or of all files of a pattern.
+    """Return the named columns of one file, all files in a folder, or all files that fit a pattern.
 
     Parameters
     ----------
@@ -499,7 +498,7 @@ def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
 
 
 def _matching_files(path: Path) -> list[Path]:
-    """Return the file at a path, or all files in a folder or of a pattern, sorted by name."""
+    """Return the file at a path, the files in a folder, or the files that fit a pattern, sorted."""
     if path.is_file():
         return [path]
     if path.is_dir():

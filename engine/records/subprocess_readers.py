@@ -129,7 +129,7 @@ DATES = (
     "it contains dates or times. Declare an attribute of dates by hand, or leave the column out of"
     " the schema"
 )
-# largest number of labels of a scale with labels only at its ends, or at its ends and its middle
+# a scale with at most this number of labels may have labels only at its ends and in its middle
 MAX_SCALE_ENDS = 3
 # display formats of Stata, SPSS and SAS for numbers that are dates or times
 DATE_FORMAT = re.compile(
@@ -220,7 +220,8 @@ def _column_problems(meta: Any) -> dict[str, str]:
                 " counted in one cell. Change the labels in the file, or declare the attribute by"
                 " hand"
             )
-        # a label that is a number within the scale could also be meant as this value
+        # if the label of one value is a number that is itself a possible value, it is not clear
+        # which of the two values a record means
         numbers = [value for value in labels if not isinstance(value, str)]
         for value, label in labels.items():
             number = number_of(label)
@@ -288,7 +289,7 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 
     Parameters
     ----------
-    labelled : all labelled values of the column.
+    labelled : labelled values of the column that the file does not declare as missing.
     """
     if isinstance(value, str):
         return False
@@ -315,9 +316,10 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
 
 
 def labelled_columns(path: Path) -> dict[str, bool | None]:
-    """Return a mapping from each column of a labelled file to whether its values are numbers.
+    """Return a mapping from each column of a labelled file to whether it is read as numbers.
 
-    This is true for numeric columns in which at most missing values have labels.
+    This is true for a numeric column unless a value that is not declared as missing has a label,
+    because the label would be read in place of the value.
     """
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
@@ -383,7 +385,7 @@ def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
 
 
 def _float_limit(meta: Any, name: str) -> int:
-    """Return the smallest number from which floats of a column cannot represent all integers.
+    """Return the number up to which the floats of a column represent every integer.
 
     Stata has 32-bit floats. SAS stores doubles in 3 to 8 bytes and cuts off the last bytes.
     """
@@ -391,7 +393,7 @@ def _float_limit(meta: Any, name: str) -> int:
         return FLOAT_LIMITS[4]
     width: int = meta.variable_storage_width[name]
     if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
-        # of the bits, 1 is the sign and 11 are the exponent; the leading one is not stored
+        # 1 bit is the sign and 11 are the exponent; the leading 1 of the other bits is not stored
         return 1 << (8 * width - 11)
     return FLOAT64_INTEGER_LIMIT
 
@@ -516,7 +518,7 @@ def sheet_batches(
 ) -> Iterator[Batch]:
     """Yield the named columns of a sheet in batches of at most ``rows`` rows.
 
-    If ``sheet`` is None, `_rows` selects the sheet.
+    If ``sheet`` is None, at most one visible sheet may contain cells; see `_rows`.
     """
     all_rows = _rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))

@@ -7,9 +7,9 @@ only parses JSON and reads bytes, so the output of a failing worker cannot harm 
 
 The messages about a workbook are
 
-1. the names of the sheets that may be meant, and of all visible sheets,
-2. if only one sheet may be meant: where it has merged cells, "header", "rows" or "",
-3. and lists of its rows.
+1. the names of the candidates (sheets that the user may mean), and of all visible sheets,
+2. if there is exactly one candidate: where it has merged cells, "header", "rows" or "",
+3. lists of the rows of this sheet.
 
 The messages about a labelled file (of Stata, SPSS or SAS) are
 
@@ -61,9 +61,9 @@ def _send(value: Any, *payloads: bytes) -> None:
 def _sheet(path: str, sheet: str | None) -> None:
     """Send the messages about a workbook; see the docstring of this module.
 
-    If ``sheet`` is a name, only the sheet of this name may be meant. If it is None, these sheets
-    may be meant: the only sheet of the workbook; of several sheets, those that are visible and not
-    empty; the first sheet if all are hidden or empty.
+    If ``sheet`` is a name, the only candidate is the sheet of this name, if it exists. If it is
+    None, the candidates are all visible sheets that are not empty. If the workbook has only one
+    sheet, or no visible sheet that is not empty, the first sheet is the only candidate.
 
     The message about merged cells is "header" if a merged range starts in the first row, "rows" if
     all merged ranges start below, and "" if there are none.

@@ -435,8 +435,8 @@ BUGS = (
     Bug(
         name="rows of a live table capped in several queries",
         file="engine/records/database.py",
-        old="            if tally.cap is not None or 1 +",
-        new="            if 1 +",
+        old="            if tally.cap is not None or n_selects >",
+        new="            if n_selects >",
         tests=(
             "tests/databases/test_live_tables.py::test_live_table_without_snapshot_is_queried_once",
         ),
