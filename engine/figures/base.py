@@ -83,11 +83,11 @@ def evenly_spaced(count: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def short_query_text(text: str, name: str) -> str:
-    """Return the text of a query without the attribute name and equals sign at its start.
+    """Return the text of a query without the attribute name and "=" or "in" at its start.
 
     The name is in the title of the axis.
     """
-    return text.removeprefix(name).strip().removeprefix("= ") or text
+    return text.removeprefix(name).strip().removeprefix("= ").removeprefix("in ") or text
 
 
 def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:

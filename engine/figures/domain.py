@@ -35,6 +35,7 @@ from engine.plans import Plan
 from engine.residuals import Space
 from engine.workload import Group, Schema, Workload
 from engine.workload.conditions import box_workload
+from engine.workload.integer_bins import cell_text, query_texts
 
 MAX_ROWS = 128  # largest number of queries that `family_picture` draws
 
@@ -56,8 +57,10 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         grid = part_queries.family.rows(part_queries.sizes, query, query + 1).reshape(
             part_queries.sizes
         )[:MAX_SIDE, :MAX_SIDE]
-        labels = [[c.label(i) for i in range(n)] for c, n in zip(columns, grid.shape, strict=True)]
-        text = part_queries.family.text(columns, query)
+        labels = [
+            [cell_text(c, i) for i in range(n)] for c, n in zip(columns, grid.shape, strict=True)
+        ]
+        (text,) = query_texts(columns, [part_queries.family.text(columns, query)])
         title = f"Query {query:,} of {part_queries.count:,}: {text}"
         axes = [c.name for c in columns]
         alt = (
@@ -73,15 +76,12 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
                 for i in positions
             ]
         )
-        cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
-        name = set_name(c.name for c in columns)
-        labels = [
-            [
-                short_query_text(part_queries.family.text(columns, int(i)) or "all records", name)
-                for i in positions
-            ],
-            cells,
+        cells = [
+            cell_text(columns[0], i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])
         ]
+        name = set_name(c.name for c in columns)
+        texts = [part_queries.family.text(columns, int(i)) or "all records" for i in positions]
+        labels = [[short_query_text(text, name) for text in query_texts(columns, texts)], cells]
         count_text = pluralize(part_queries.count, "query", "queries")
         axes = ["query", f"cell of {name}"]
         title = f"{part_queries.family.name} on {name}: {count_text}"
@@ -118,7 +118,9 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     is_chosen = [
         (first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)
     ]
-    labels = [[schema[name].label(int(i)) for i in c] for name, c in zip(names, cells, strict=True)]
+    labels = [
+        [cell_text(schema[name], int(i)) for i in c] for name, c in zip(names, cells, strict=True)
+    ]
     is_single = len(names) == 1
     trace, layout = (
         _range_bars(names[0], cells[0], is_chosen[0], labels[0])
@@ -130,7 +132,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
         layout[f"{axis}axis"] = {
             "title": {"text": axis_labels([name])[0]},
             "tickvals": [int(c[i]) for i in ticks],
-            "ticktext": axis_labels([schema[name].label(int(c[i])) for i in ticks]),
+            "ticktext": axis_labels([cell_text(schema[name], int(c[i])) for i in ticks]),
             "range": (
                 [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5]
             ),
@@ -143,10 +145,10 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
         "selectdirection": "h" if is_single else "any",
         "showlegend": False,
     }
-    text = box_workload(schema, chosen).describe(0)
+    (text,) = query_texts(schema.attributes, [box_workload(schema, chosen).describe(0)])
     n_chosen = math.prod(last - first + 1 for first, last in chosen.values())
     complete = all(len(c) == schema[name].size for name, c in zip(names, cells, strict=True))
-    ends = {name: [schema[name].label(i) for i in run] for name, run in chosen.items()}
+    ends = {name: [cell_text(schema[name], i) for i in run] for name, run in chosen.items()}
     return Picture(
         title=f"Cells of {' and '.join(names)}",
         figure=set_margins(go.Figure([trace], layout), top=TOOLBAR_HEIGHT_PX),
@@ -198,8 +200,10 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     columns = [schema[name] for name in group.attributes]
     cells = [evenly_spaced(c.size, MAX_SIDE) for c in columns]
     grid = _coefficients(group, query)[np.ix_(*cells)]
-    labels = [[c.label(int(i)) for i in indices] for c, indices in zip(columns, cells, strict=True)]
-    text = Workload(schema, (group,)).describe(query)
+    labels = [
+        [cell_text(c, int(i)) for i in indices] for c, indices in zip(columns, cells, strict=True)
+    ]
+    (text,) = query_texts(schema.attributes, [Workload(schema, (group,)).describe(query)])
     figure = _coefficient_map(grid, labels, group.attributes)
     table = pd.DataFrame(
         grid, index=pd.Index(labels[0], name=group.attributes[0]), columns=labels[1]
@@ -456,7 +460,8 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
     places = np.unravel_index(np.arange(strategy.cells), strategy.sizes)
     texts = [
         ", ".join(
-            column.label(int(position[i])) for column, position in zip(columns, places, strict=True)
+            cell_text(column, int(position[i]))
+            for column, position in zip(columns, places, strict=True)
         )
         for i in range(strategy.cells)
     ]

@@ -34,6 +34,7 @@ from engine.figures.base import (
 )
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range, Workload
+from engine.workload.integer_bins import cell_text, query_texts
 
 MAX_MAP_ATTRIBUTES = 60  # largest number of attributes in the figure of `pairs_picture`
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -415,7 +416,7 @@ def _range_grid(
     query = first * n + second
     if not circular:
         query -= first * (first - 1) // 2 + first
-    labels = tuple(workload.schema[name].label(int(i)) for i in cells)
+    labels = tuple(cell_text(workload.schema[name], int(i)) for i in cells)
     return Grid(
         group=group,
         axes=(f"first cell of {name}", "number of cells" if circular else f"last cell of {name}"),
@@ -448,10 +449,8 @@ def _part_positions(
 def part_text(workload: Workload, group: Group, part: int, index: int) -> str:
     """Return the text of one query of one part of a group."""
     queries = group.parts[part]
-    return (
-        queries.family.text([workload.schema[group.attributes[a]] for a in queries.axes], index)
-        or "all records"
-    )
+    attributes = [workload.schema[group.attributes[a]] for a in queries.axes]
+    return query_texts(attributes, [queries.family.text(attributes, index)])[0] or "all records"
 
 
 def _part_name(group: Group, part: int) -> str:

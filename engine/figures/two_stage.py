@@ -43,6 +43,7 @@ from engine.figures.base import (
 from engine.privacy import Budget
 from engine.release import Measurement
 from engine.workload import Group
+from engine.workload.integer_bins import query_texts
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")
@@ -597,4 +598,5 @@ def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: 
     """Return the text of one query of a part of a group, without the attribute name."""
     queries = group.parts[part]
     columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
-    return short_query_text(queries.family.text(columns, index) or "all records", name)
+    (text,) = query_texts(columns, [queries.family.text(columns, index)])
+    return short_query_text(text or "all records", name)

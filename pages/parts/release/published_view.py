@@ -16,6 +16,7 @@ from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.postprocess.uncertainty import REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
+from engine.workload.integer_bins import query_texts
 from pages.parts.jobs import job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
 from pages.parts.shell import buttons, figure_view
@@ -250,8 +251,9 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
     if queries.sums:
         st.caption("Sums of published cells. The workload has no unbiased answers on this level.")
+    answers = queries.page(read)
     picture = figures.published_picture(
-        queries.page(read),
+        answers.assign(query=query_texts(plan.schema.attributes, answers["query"])),
         rehearsal=measurement.rehearsal,
         unbiased=shown != PUBLISHED and not queries.sums,
         published=shown != UNBIASED or bool(queries.sums),
@@ -266,7 +268,8 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
         shares=SHARES,
-        full_table=queries.full_table(read),
+        # files have the codes of reasons, and bins as intervals
+        full_table=queries.full_table(read) or (lambda: answers.drop(columns=left_out)),
     )
     with st.expander("Bias of small cells"):
         st.caption("Expected bias and error by cell size, in counts, from simulations.")

@@ -15,6 +15,7 @@ from engine.analysis.relative_error import quality_counts_text, with_quality
 from engine.plans import Plan
 from engine.release import Measurement
 from engine.workload import Schema
+from engine.workload.integer_bins import query_texts
 from pages.parts.jobs import job_widget, tasks
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
@@ -108,32 +109,34 @@ def browse(
         answers = measurement.answers(number, first, end, confidence)
         return answers if records is None else add_truth(answers, plan, number, first, records)
 
+    def with_integers(answers: Any) -> Any:
+        return answers.assign(query=query_texts(plan.schema.attributes, answers["query"]))
+
     queries = level_choice.choose_queries(plan, number, PAGE, key=key)
     if queries is None:
         return
     answers = queries.page(read)
     if queries.total > PAGE:
         st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
-    picture = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
+    picture = figures.answers_picture(with_integers(answers), rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
     figure_view.chart(picture, key=key)()
     st.caption(
         escape_markdown(picture.alt) + " Negative answers stay negative, so that sums are unbiased."
     )
-    table = picture.table
     if scale is not None:
         hide = st.checkbox("Hide unreliable answers", key=f"{key}_hide", persist_state="session")
-        table = with_quality(table, scale, hide=hide)
+        answers = with_quality(answers, scale, hide=hide)
         st.caption(
-            f"{quality_counts_text(table)} Publishable: standard error at most"
+            f"{quality_counts_text(answers)} Publishable: standard error at most"
             f" {scale.publishable:.0%} of the answer; doubtful: at most {scale.doubtful:.0%}."
             " Change these limits on Preview."
         )
     figure_view.table(
-        table,
+        with_integers(answers),
         name=f"{mark(measurement)}{name}",
         alt="Answers with standard errors, intervals and their quality",
-        full_table=queries.full_table(read),
+        full_table=queries.full_table(read) or (lambda: answers),
     )
 
 
@@ -156,6 +159,7 @@ def ask(measurement: Measurement, *, key: str) -> None:
             signs.append(SIGNS[sign])
             text = f"({query.text}) {sign} ({other.text})"
         answer = measurement.combination(queries, signs)
+        (text,) = query_texts(measurement.plan.schema.attributes, [text])
         st.markdown(f"**{escape_markdown(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if sign:
             st.caption("The error includes the covariance of the two answers.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -11,6 +12,7 @@ from engine._format import pluralize
 from engine.analysis import find_cells, find_groups, worst_group
 from engine.plans import Plan
 from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range
+from engine.workload.integer_bins import cell_text, query_texts
 from engine.workload.level_queries import levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 
@@ -55,7 +57,11 @@ def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int
         if not cells:
             place.caption("No value has this text. The first value is used.")
             return 0
-    return int(place.selectbox(f"Value of {name}", cells, format_func=attribute.label, key=key))
+    return int(
+        place.selectbox(
+            f"Value of {name}", cells, format_func=partial(cell_text, attribute), key=key
+        )
+    )
 
 
 def choose_slice(
@@ -131,7 +137,9 @@ def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key
         column.selectbox(
             f"Value of {escape_markdown(name)}",
             range(part.count),
-            format_func=lambda i: part.family.text(attributes, i) or "all records",
+            format_func=lambda i: (
+                query_texts(attributes, [part.family.text(attributes, i)])[0] or "all records"
+            ),
             key=key,
         )
     )

@@ -14,6 +14,7 @@ from engine import figures
 from engine._format import pluralize
 from engine.workload import Group, Levels, Schema, Workload, new_groups
 from engine.workload.families import default_family
+from engine.workload.integer_bins import query_texts
 from pages.parts.shell import buttons, figure_view, history
 from pages.parts.shell.error_text import (
     deferred_errors,
@@ -139,7 +140,8 @@ def _example(schema: Schema, query_kind: str) -> str:
     attribute = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
     family = NUMERIC_FAMILIES[query_kind] if attribute.kind == "numeric" else "marginal"
     example = Workload(schema).add(attribute.name, family)
-    return escape_markdown(f"Example: records with {example.describe(example.queries // 2)}.")
+    (text,) = query_texts(schema.attributes, [example.describe(example.queries // 2)])
+    return escape_markdown(f"Example: records with {text}.")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the tables")
@@ -169,11 +171,13 @@ def one_set(schema: Schema) -> tuple[Group, ...]:
             return add_button(total, lambda _: "Add the total count", key="add_total")
         addition = Workload(schema).add(tuple(names), _family(schema, names))
         (group,) = addition.groups
+        first, last = query_texts(
+            schema.attributes, [addition.describe(0), addition.describe(group.count - 1)]
+        )
         st.caption(
             f"{pluralize(group.count, 'query', 'queries')} on"
             f" {pluralize(schema.cells(names), 'cell')}:"
-            f" {escape_markdown(addition.describe(0))} … "
-            f"{escape_markdown(addition.describe(group.count - 1))}."
+            f" {escape_markdown(first)} … {escape_markdown(last)}."
         )
         new = add_button(addition.groups, lambda _: "Add this table", key="add_group")
         with st.expander("Show the queries", key="family_fold", on_change="rerun") as fold:

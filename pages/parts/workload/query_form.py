@@ -8,6 +8,7 @@ from engine import _format as texts
 from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
 from engine.workload import Attribute, Schema
+from engine.workload.integer_bins import cell_text
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, range_form
 from pages.parts.workload.family_form import CONDITION
@@ -85,7 +86,7 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             name,
             range(attribute.size),
             value=(0, attribute.size - 1),
-            format_func=lambda i: escape_markdown(attribute.label(i)),
+            format_func=lambda i: escape_markdown(cell_text(attribute, i)),
             key=key,
         )
     else:

@@ -12,6 +12,7 @@ from engine import figures
 from engine._format import pluralize
 from engine.workload import Attribute, Group, Schema
 from engine.workload.conditions import box_workload
+from engine.workload.integer_bins import cell_text, query_texts
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.workload import group_form
@@ -91,7 +92,8 @@ def drag_range(schema: Schema) -> tuple[Group, ...]:
     with show_errors():
         addition = box_workload(schema, ranges)
         cells = pluralize(schema.cells(ranges), "cell")
-        st.markdown(f"**Range: {escape_markdown(addition.describe(0))}** (1 query, {cells})")
+        (text,) = query_texts(schema.attributes, [addition.describe(0)])
+        st.markdown(f"**Range: {escape_markdown(text)}** (1 query, {cells})")
         return group_form.add_button(addition.groups, lambda _: "Add this range", key="add_range")
     return ()
 
@@ -108,7 +110,7 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     if attribute.size == 1:
         st.caption(
             f"{escape_markdown(attribute.name)} has one cell,"
-            f" {escape_markdown(attribute.label(0))}."
+            f" {escape_markdown(cell_text(attribute, 0))}."
         )
         return 0, 0
     if attribute.size <= MAX_LABELS:
@@ -118,7 +120,7 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
             label,
             cells,
             value=(first, last),
-            format_func=lambda i: escape_markdown(attribute.label(i)),
+            format_func=lambda i: escape_markdown(cell_text(attribute, i)),
             key=key,
         )
         return ends

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from engine.postprocess.uncertainty import REASONS
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import tasks
 from pages.parts.release import download_view
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import (
     FILE,
     SURVEY,
@@ -104,6 +108,18 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
     assert "No rehearsal" in session.text()
+
+
+def test_bins_of_integers_are_integers_on_screen_and_intervals_in_files(
+    downloads: dict[str, Callable[[], bytes]],
+) -> None:
+    age = Attribute.numeric("age", [0, 10, 20, 120], integer=True)
+    request = RequestState(workload=Workload(Schema([age])).add("age", "marginal"))
+    session = Session(plan=permalink.packed(request)).go("release", rows=100)
+    table = answers_on_page(wait(session.press("rehearse")))
+    assert list(table["query"]) == ["age in 0–9", "age in 10–19", "age in 20–120"]
+    (page,) = (name for name in downloads if name.endswith("answers_page.csv"))
+    assert "[0, 10)" in downloads[page]().decode()
 
 
 def test_rehearsal_has_numbers_of_its_python_code() -> None:

@@ -1,0 +1,60 @@
+"""Bins of integers as texts for the screen: "0–9" in place of "[0, 10)".
+
+Files keep the notation of `Attribute.label`, which is exact for all numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from engine._format import shortest_text
+from engine.workload.attribute import Attribute
+
+INTERVAL = r"(?:in|=) \[(-?[\d.e+]+), (-?[\d.e+]+)([)\]])"
+
+
+def cell_text(attribute: Attribute, cell: int) -> str:
+    """Return the text of a cell for the screen.
+
+    >>> age = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
+    >>> [cell_text(age, cell) for cell in range(3)]
+    ['0–9', '10', '11–120']
+    """
+    edges = attribute.edges
+    if edges is None or not attribute.integer:
+        return attribute.label(cell)
+    return _integers(edges[cell], edges[cell + 1], is_closed=cell == attribute.size - 1)
+
+
+def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[str]:
+    """Return the texts of queries on these attributes for the screen.
+
+    >>> age = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
+    >>> query_texts([age], ["age in [0, 11)", "age in [10, 11)", "age < 10"])
+    ['age in 0–10', 'age = 10', 'age < 10']
+    """
+    names = [re.escape(a.name) for a in attributes if a.integer]
+    if not names:
+        return list(texts)
+    # The longest name is tried first, because one name can be the end of another one.
+    condition = re.compile(
+        rf"(?<![^\s(])({'|'.join(sorted(names, key=len, reverse=True))}) {INTERVAL}(?![^\s)])"
+    )
+
+    def replaced(match: re.Match[str]) -> str:
+        name, low, high, closing = match.groups()
+        integers = _integers(float(low), float(high), is_closed=closing == "]")
+        is_single = integers.removeprefix("-").isdecimal()
+        return f"{name} {'=' if is_single else 'in'} {integers}"
+
+    return [condition.sub(replaced, text) for text in texts]
+
+
+def _integers(low: float, high: float, *, is_closed: bool) -> str:
+    """Return the integers from ``low`` to ``high`` as text; ``high`` counts if ``is_closed``."""
+    last = high if is_closed else high - 1
+    if low == last:
+        return shortest_text(low)
+    dash = "–" if low >= 0 else " to "  # a dash next to a minus sign is hard to read
+    return f"{shortest_text(low)}{dash}{shortest_text(last)}"
