@@ -57,7 +57,7 @@ MAX_SHOWN_CHARACTERS = 40
 class ColumnFit:
     """Report of how many values of one column are in the domain, missing or unknown; private.
 
-    The values of other columns do not matter.
+    A row is included even if its values in other columns do not fit.
 
     Attributes
     ----------
@@ -260,8 +260,8 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
     """Return shortened digests of the one-way table of each counted attribute.
 
-    Only the first `MAX_DIGEST_COLUMNS` attributes by name are included, and none with a single
-    cell.
+    Attributes with a single cell are left out. Of the others, only the first `MAX_DIGEST_COLUMNS`
+    in alphabetical order are included.
 
     Returns
     -------
@@ -472,8 +472,7 @@ def check_repeat(
     ----------
     remedy : sentence of the error that says what to do.
     """
-    # the digest of the second stage of a release has a prefix if the records of the two stages
-    # differ
+    # the digest of a second stage has a prefix before a colon if the first stage had other records
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
@@ -487,9 +486,9 @@ def check_repeat(
 
 
 def _same_records_warning(row: Row) -> str:
-    """Return the warning that the same records are in a row of the ledger.
+    """Return the warning that records were used before, under the dataset name of a ledger row.
 
-    ``row`` is a spend or a note on a rehearsal.
+    ``row`` is the spend of a release of the same records, or a note on a rehearsal with them.
     """
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
@@ -630,8 +629,9 @@ def count(
     part : plan that will be measured, or what remains of it after the first of two stages.
     options : options for reading the records. At most ``options.rows_per_person`` rows of each
         person are counted; None means one row.
-    checked : attributes without a block; a row with a value outside their domain is dropped too.
-    also : further attribute sets whose tables are counted.
+    checked : attributes that no block measures, but whose values are checked: a row with a value
+        outside their domain is dropped too.
+    also : attribute sets whose tables are counted in addition.
 
     Raises
     ------
@@ -695,7 +695,7 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 
 
 def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the attribute sets of the blocks that no other block's set contains.
+    """Return the attribute sets of blocks that are not part of the attribute set of another block.
 
     Only the tables on these sets are counted. The tables on smaller sets are margins of them.
     """

@@ -113,9 +113,9 @@ def measure(
         row is dropped, whatever the other rows are, and `check_records` reports how many.  For a
         rehearsal the default is "error", which raises DataError.
     person : column that identifies the person of a row; by default the person column of the schema.
-        At most ``plan.budget.rows_per_person`` rows of each person are counted; which rows, depends
-        only on the rows of that person.  Without a person column, the curator declares that no
-        person has more rows.
+        At most ``plan.budget.rows_per_person`` rows of each person are counted.  Which rows are
+        counted depends only on the rows of that person.  Without a person column, the curator
+        declares that no person has more rows.
     count_column, ignore : columns that are not in the schema; see `count_marginals`.
     progress : function that receives a fraction from 0 to 1 and a text.
     intake : function that receives the curator's report, an `Intake`, before budget is spent.
@@ -124,8 +124,8 @@ def measure(
     Guarantee: the complete procedure, even if it stops early, is ``plan.pcost / 2``-zCDP for the
     rows of one person, who is added, removed or replaced as ``plan.budget`` says.  The noise is
     discrete and exact, and the cost includes the rounding of floating-point numbers.  Budget is
-    spent before noise is drawn.  For each key, noise is drawn once.  No number of records makes a
-    release fail.
+    spent before noise is drawn.  For each key, noise is drawn once.  More than
+    ``plan.max_records`` records do not make a release fail.
 
     If the schema has invariants, the release has subspace differential privacy with respect to
     them, and contains the declared totals instead of the totals of the records.  If the records
@@ -145,7 +145,7 @@ def measure(
     PlanError
         An argument is not allowed, or a block of the plan cannot be measured.  Nothing was spent.
     LimitExceeded
-        The tables are too large.  Nothing was spent.
+        The tables, or the selection of rows per person, need too much memory.  Nothing was spent.
     LedgerError
         The ledger does not allow the release, or another run is working on it.  Nothing was spent.
     BudgetExceeded
@@ -259,7 +259,7 @@ class Release:
         """Return the stored result of the release; if there is none, count, spend, draw and save.
 
         If a stored result exists, the records are counted and compared with the records of that
-        result.  With ``stored_only`` the records are not read.
+        result; with ``stored_only`` it is returned without reading the records.
         """
         is_paid = self.ledger.find(self.key) is not None
         is_finished = is_paid and not is_unfinished(self.ledger, self.key)
@@ -364,9 +364,9 @@ def check_curve(
 
 
 def _remedy(book: Ledger, plan: Plan, key: str) -> str:
-    """Return the advice of the error that the records differ from those of the stored result.
+    """Return a text: what to do if the records are not those of the stored result under ``key``.
 
-    The advice contains the next attempt number after that of ``key`` that has not been spent.
+    The text contains the first later attempt number under which nothing was spent.
     """
     dataset, _, number = key.rsplit("|", 2)
     attempt = int(number)

@@ -338,43 +338,46 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     """
     if not group.parts:
         return np.full(stop - start, float(table))
-    # one axis per part of the group, with the cells of all attributes of the part
+    # A group consists of parts, each with a query family on some of the attributes.  The array
+    # `cells` has one axis per part, with the cells of all attributes of the part.
     order = [axis for part in group.parts for axis in part.axes]
     cells = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
     if all(_is_answered_by_cells(part, table) for part in group.parts):
         answers = cells.reshape(-1)[start:stop]
-        # a copy of few answers, so that they do not keep the complete table in memory
+        # few answers are copied, because a view of them would keep the complete table in memory
         return answers if 2 * answers.size > table.size else answers.copy()
     # The first part is answered for the complete table.  The other parts are answered for several
     # queries of the first part at a time (a slab), which limits the memory.
-    leading = _part_answers(group.parts[0], cells)
-    # number of queries of the group per query of the first part
-    width = math.prod(part.count for part in group.parts[1:])
-    step = max(1, ANSWER_SLAB_ENTRIES // width)
+    first_part, *other_parts = group.parts
+    first_answers = _part_answers(first_part, cells)
+    # number of queries of the group that share one query of the first part
+    queries_per_row = math.prod(part.count for part in other_parts)
+    step = max(1, ANSWER_SLAB_ENTRIES // queries_per_row)
     answers = np.empty(stop - start)
-    # rows of ``leading`` that the queries ``start:stop`` need
-    first_row, stop_row = start // width, -(-stop // width)
+    # rows of ``first_answers`` that the queries ``start:stop`` need
+    first_row, stop_row = start // queries_per_row, -(-stop // queries_per_row)
     for row in range(first_row, stop_row if stop > start else first_row, step):
-        slab = leading[row : min(row + step, stop_row)]
-        for axis, part in enumerate(group.parts[1:], start=1):
+        slab = first_answers[row : min(row + step, stop_row)]
+        for axis, part in enumerate(other_parts, start=1):
             slab = np.moveaxis(_part_answers(part, np.moveaxis(slab, axis, 0)), 0, axis)
-        # the slab contains the queries from ``offset`` on; copy those in ``start:stop``
-        offset = row * width
-        low, high = max(start, offset), min(stop, offset + slab.size)
-        answers[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
+        # the slab contains the queries from ``slab_start`` on; copy those in ``start:stop``
+        slab_start = row * queries_per_row
+        low, high = max(start, slab_start), min(stop, slab_start + slab.size)
+        answers[low - start : high - start] = slab.reshape(-1)[low - slab_start : high - slab_start]
     return answers
 
 
 def _is_answered_by_cells(part: Part, table: Array) -> bool:
-    """Return whether a table is large and its cells already are the answers to a part's queries."""
+    """Return whether a table is large, and ``part`` has one query per cell (family marginal)."""
     return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
 
 
 def _part_answers(part: Part, table: Array) -> Array:
-    """Return the answers to the queries of one part of a group, in counts.
+    """Return the answers to the queries of ``part``, in counts.
 
     Parameters
     ----------
+    part : query family on some attributes of a group.
     table : counts of shape (cells of the part, ...).
 
     Returns
@@ -410,7 +413,7 @@ def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa
 
     if not query_group.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())
-    # one array of texts per part of the group
+    # one array of texts per part of the group (a query family on some of its attributes)
     columns: list[pa.Array] = []
     index, has_empty_text = np.arange(start, stop), False
     # the query of the last part changes fastest
@@ -695,7 +698,7 @@ def saved_measurement(path: str | os.PathLike[str]) -> dict[str, Any]:
         plan = load_plan(archive.text("plan.json"))
         answers, estimates = archive.everything("answers"), archive.everything("estimates")
         if estimates.keys() != plan.estimate_blocks.keys():
-            raise ValueError("the estimates are not those of the plan in the file")
+            raise ValueError("the estimates are on other residual spaces than those of the plan")
         return {name: head[name] for name in NAMES} | {
             "plan": plan,
             "answers_on_grid": answers,

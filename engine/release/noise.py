@@ -217,15 +217,17 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     power, rate : exponent and factor of gamma(m) = rate m^power.
     floor_scale : scale of the noise, rounded down.
     """
-    # 16 bins are wider than the scale, so in the tail exp(-gamma) halves at least every 16 bins
+    # 16 bins are wider than the scale, so in the tail (the integers after the last bin) the density
+    # exp(-gamma) falls by more than half every 16 bins, as `_sample_tail` requires
     width_bits = max(0, floor_scale.bit_length() - 4)
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
-    # the factor 1 + MARGIN exceeds the rounding errors, so these are upper bounds
+    # the factor 1 + MARGIN exceeds the rounding errors, so `upper` is at least the exact value
     upper = height * densities_at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
-    # all entries except the last one are used; rounding leaves a few entries, which bin 0 gets
+    # the last table entry selects the tail; all others select bins, and bin 0 gets the entries that
+    # remain after rounding
     counts = np.ceil(upper[:bins]).astype(np.int64)
     counts[0] += TABLE_ENTRIES - 1 - counts.sum()
     bin_of = np.repeat(np.arange(bins + 1), np.append(counts, 1))
@@ -318,9 +320,10 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
         level += 1
     block_bits = envelope.width_bits + 4
     start = (len(envelope.counts) << envelope.width_bits) + (level << block_bits)
-    return start + _random_bits(block_bits, entropy=entropy), Fraction(
-        envelope.height << (level + 5)
-    )
+    m = start + _random_bits(block_bits, entropy=entropy)
+    # the height divided by 2^-(level + 5)
+    factor = Fraction(envelope.height << (level + 5))
+    return m, factor
 
 
 def _uniform_below(

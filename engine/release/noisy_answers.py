@@ -91,7 +91,8 @@ def _check_grid(block: Block) -> None:
     if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:
         raise PlanError(_refusal_text(block, "has a grid that is not a power of two"))
     if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
-        raise PlanError(_refusal_text(block, "has noise that does not fit its grid"))
+        reason = f"has a noise scale that is not from 1 to 2**{MOST_NOISE_BITS} grid steps"
+        raise PlanError(_refusal_text(block, reason))
     if not math.isclose(
         block.grid_noise * block.grid * STD_PER_SCALE[block.law], block.noise, rel_tol=1e-12
     ):
@@ -170,14 +171,14 @@ def draw(
     entropy : source of the random bits; None for the operating system.
     """
     spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
-    fit_together = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
-    tables = _tables(counts, part, spaces if fit_together else [])
+    are_small = sum(map(part.schema.cells, spaces)) <= MAX_TABLE_CELLS
+    tables = _tables(counts, part, spaces if are_small else [])
     bits = {"entropy": entropy} if entropy else {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            # if the tables do not fit together, each one is computed here and deleted afterwards
+            # if all tables together are large, each one is computed here and deleted afterwards
             names = block.attributes
-            table = (tables if fit_together else _tables(counts, part, [names]))[names]
+            table = (tables if are_small else _tables(counts, part, [names]))[names]
             answers = _on_grid(block, table, counts.records <= part.max_records)
             del table
         if block.law == "laplace":

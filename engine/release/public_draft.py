@@ -173,10 +173,10 @@ MAX_EXACT = 2**53
 # Bins of a column with fractions have integer edges if the range of the column is at least this,
 # after its ends are rounded outwards; otherwise the edges have decimals.
 MIN_RANGE_WITH_INTEGER_EDGES = 10
-# If the last date is fewer days after the first, there is one cell per day.
+# If the last date is less than this number of days after the first, there is one cell per day.
 MAX_DAYS = 60
-# If dates have more than MAX_DAYS days and at most this number of months, there is one cell per
-# month; otherwise one per year.
+# If the dates need more cells per day, but lie in at most this number of months, there is one cell
+# per month; otherwise one per year.
 MAX_MONTHS = 36
 # Names of columns that contain row numbers; pandas writes the last two.
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
@@ -303,7 +303,7 @@ def _read_errors(data: Any, names: Sequence[str]) -> dict[str, str]:
 
     if not names or not read_error(names):
         return {}
-    # this call raises DataError if the reason lies in the file and not in a column
+    # if the file cannot be read even without columns, this call raises DataError
     next(read_batches(data, []), None)
     return search(names)
 

@@ -151,7 +151,7 @@ BUGS = (
     Bug(
         name="block of equal shape receives the first table",
         file="engine/release/noisy_answers.py",
-        old="table = (tables if fit_together else _tables(counts, part, [names]))[names]",
+        old="table = (tables if are_small else _tables(counts, part, [names]))[names]",
         new="table = next(t for t in tables.values() if t.shape == tables[names].shape)",
         tests=("tests/release/test_draw.py::test_draw_without_noise_returns_strategy_answers",),
     ),

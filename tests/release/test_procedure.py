@@ -257,7 +257,7 @@ def test_laplace_costs_more_of_a_gdp_total(ledger: Ledger) -> None:
 def test_add_dataset_with_unfit_kind_is_refused(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="kind"):
         ledger.add_dataset("odd", total=Budget(1.0), kind="renyi")
-    with pytest.raises(LedgerError, match="kind"):
+    with pytest.raises(LedgerError, match="unit"):
         ledger.add_dataset("odd", total=Budget(1.0), kind="pure")
 
 
