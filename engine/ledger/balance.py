@@ -6,13 +6,14 @@ fractions, so that no sum is rounded.
 Units of totals, and what a release is charged in each unit:
 
     kind   unit                 release with Gaussian noise        release with Laplace noise, epsilon-DP
-    zcdp   pcost = 2 rho        its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
+    zcdp   pcost = 2 rho        its pcost                          max(pcost, epsilon^2), Bun and Steinke 2016, prop. 4
     gdp    pcost = mu^2         its pcost                          max(pcost, mu^2), see `Budget.mu`
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
-A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise,
-which also holds for discrete Gaussian noise (`engine.privacy.budget`). On that curve, epsilon-DP
-can have a larger mu^2 than epsilon^2. This is why kind gdp charges the maximum.
+A total in (epsilon, delta) has kind gdp: the point (epsilon, delta) determines one privacy curve of
+Gaussian noise, and discrete Gaussian noise satisfies this curve too (`engine.privacy.budget`). The
+mu of a curve that every epsilon-DP release satisfies can have mu^2 > epsilon^2, which is why kind
+gdp charges the maximum.
 """
 
 from __future__ import annotations
@@ -206,7 +207,9 @@ class TotalDefinition:
 
 @lru_cache(maxsize=4096)
 def exact(text: str) -> Fraction:
-    """Return the cost in a row, which is decimal text, as an exact fraction.
+    """Return the cost in a row as an exact fraction.
+
+    The cost is decimal text; the prefix "epsilon " is ignored.
 
     >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
     (Fraction(1, 1), Fraction(1, 2))
@@ -228,7 +231,7 @@ def same_charge(one: str, other: str) -> bool:
 
 
 def is_epsilon(text: str) -> bool:
-    """Return whether the unit of a cost is epsilon; otherwise its unit is pcost."""
+    """Return True if the unit of a cost is epsilon, and False if it is pcost."""
     return text.startswith(_PURE_EPSILON_PREFIX)
 
 

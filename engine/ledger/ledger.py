@@ -158,8 +158,8 @@ def visible_text(name: str) -> str:
 def looks_like(name: str, other: str) -> bool:
     """Return whether a reader may confuse two names.
 
-    This is true if the names differ only in case, spaces, invisible characters or letters that look
-    alike, and if they are equal.
+    The result is True if the names are equal, or differ only in case, spaces, invisible characters
+    or letters that look alike.
 
     >>> looks_like("\\u0430dult", "adult"), looks_like("wave l", "Wave I"), looks_like("mail", "mall")
     (True, True, False)
@@ -965,7 +965,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
-        """Open a transaction and verify the ledger.
+        """Open a transaction and verify the ledger; raise LedgerError if it has a problem.
 
         Yields
         ------

@@ -68,9 +68,9 @@ class Journal:
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
-        """Return a function that returns the next random bytes of this release, as many as asked.
+        """Return a function of a number n that returns the next n random bytes of this release.
 
-        Call number i of the function (from 1) returns SHAKE-256 of the seed, a digest, and i. The
+        Call number i of this function (from 1) returns SHAKE-256 of the seed, a digest, and i. The
         digest identifies the release: it is computed from the name of the journal file, the digest
         of the counts, and ``row_hash``. No two calls hash the same input.
 

@@ -180,6 +180,7 @@ def _digits(value: Any, column: str, limit: int) -> str:
         limit = min(limit, FLOAT_LIMITS.get(width, FLOAT64_INTEGER_LIMIT))
         if abs(float(value)) >= limit:
             raise DataError(_too_large(column, limit))
+    # a Decimal such as 1E+1000000 must not be converted to an integer of a million digits
     is_long = isinstance(value, Decimal) and not (
         value.is_finite() and value.adjusted() < _MAX_DIGITS
     )

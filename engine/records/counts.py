@@ -27,8 +27,8 @@ A .counts file transfers the counts of a part to another machine. It is a zip ar
 and each table is an array in version 1.0 of the NumPy format: little-endian int64, in C order, with
 cells in the order of the schema.
 
-All contents, including the ids, are exact and private. Only the owner of the file may read it, and
-an existing file is never replaced.
+All contents, including the ids, are exact and private. A new file is readable only by its owner,
+and an existing file is never replaced.
 
 `larger_tables` selects the tables that can be computed as margins of larger tables, and
 `complete_tables` computes them.
@@ -91,6 +91,7 @@ def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> lis
                 f"a table has {len(names):,} attributes, but at most {MAX_AXES} are allowed;"
                 " request tables on fewer attributes"
             )
+        # raises SchemaError if a name is not in the schema
         schema.sizes(names)
         if len(set(names)) < len(names):
             raise SchemaError(
@@ -551,8 +552,8 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
         raise DataError(
-            f"{what} was changed: its schema is not the schema of the count; write the file again"
-            " with the command 'count'"
+            f"{what} was changed: its schema is not the schema with which the records were counted;"
+            " write the file again with the command 'count'"
         )
     sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:

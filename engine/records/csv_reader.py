@@ -94,7 +94,7 @@ def _decompressed(path: Path, raw: BinaryIO) -> Any:
         if len(members) != 1:
             raise DataError(
                 f"the archive {quote_public(path.name)} contains {len(members):,} files; an archive"
-                " of records must contain one. Pack each file separately"
+                " of records must contain exactly one. Pack each file separately"
             )
         return archive.open(members[0])
     return raw

@@ -520,7 +520,7 @@ def as_hex(column: Any) -> Any:
     Raises
     ------
     NotComputableError
-        This module knows no function of the backend for this.
+        The backend has no function for this that is known to return exact bytes.
     """
     name, call = column.get_backend().name, _functions()
     if name in HEX_BACKENDS:
@@ -1207,7 +1207,7 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
 
 
 def _changed_rows(table: Any, columns: Sequence[str]) -> Any:
-    """Return an expression of the number of rows that have the code `NEW_VALUE_CODE` in a column.
+    """Return an expression of the number of rows with `NEW_VALUE_CODE` in at least one column.
 
     Such a row contains a value that appeared after the distinct values of the column were fetched.
     The value has no valid code, so the caller must raise an error.
@@ -1258,6 +1258,7 @@ def _one_by_one(
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
     rows, statements = "COUNT(*)" if weight is None else f"SUM({weight})", []
+    # number of the first cell of each table, and after them the number of all cells
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in requests), initial=0))
     types = {"cell": _integer_type(starts[-1]), "counted": _integer_type(n_records)}
     for i, (names, columns) in enumerate(requests):

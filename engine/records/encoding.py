@@ -415,7 +415,7 @@ class Encoder:
 
     @cached_property
     def missing_decimals(self) -> frozenset[Decimal]:
-        """Numbers that mean a missing value; empty for attributes with labels and of dates."""
+        """Numbers that mean a missing value; empty for attributes with labels or with dates."""
         texts = (
             self.attribute.missing_values
             if self.attribute.labels is None and not self.attribute.is_dated
@@ -514,6 +514,7 @@ class Encoder:
             if text in self._missing_texts:
                 return self.missing
             period = read_period(text, attribute.date_format)
+            # `number` is None if the period is too long, such as a year for one cell per month
             number = None if period is None else period.number(attribute.unit or "")
             if period is None or number is None:
                 return NOT_DATE

@@ -570,10 +570,10 @@ _BYTES_PER_VALUE = 16
 
 
 def as_source(data: Any) -> Any:
-    """Convert data that `read_batches` cannot read directly to an Arrow stream.
+    """Return an Arrow stream of data that `read_batches` cannot read without conversion.
 
-    These are generators, a Polars LazyFrame and other objects with the Arrow stream interface.
-    Other data are returned unchanged.
+    Generators, a Polars LazyFrame and other objects with the Arrow stream interface are converted;
+    other data are returned unchanged.
     """
     # a Polars LazyFrame
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
@@ -605,7 +605,7 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
     Raises
     ------
     DataError
-        The data cannot be read, or not exactly one column has one of the names.
+        The data cannot be read, or a name is the name of no column or of several columns.
     LimitExceeded
         A batch of a file would decompress to too many bytes.
     """
@@ -799,6 +799,7 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
         if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()
     }
     if not names:
+        # any column will do, but if possible one that can be fetched
         return data.select(
             [name for name in kinds if name not in unsupported][:1] or list(kinds)[:1]
         )

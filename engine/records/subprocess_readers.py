@@ -54,8 +54,8 @@ def worker_messages(
 ) -> Generator[Any]:
     """Yield the messages of a worker process that reads a file.
 
-    A message is a value; if bytes follow the message, it is a pair of the value and a list of
-    bytes. Closing the generator ends the process.
+    A message is yielded as its value; if bytes follow the message, as a pair (value, list of bytes
+    objects). Closing the generator ends the process.
 
     Parameters
     ----------
@@ -462,9 +462,9 @@ def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
 
 
 def _missing_options(path: Path) -> dict[str, bool]:
-    """Return the options by which pyreadstat returns values that the file declares as missing.
+    """Return the options with which pyreadstat does not replace declared missing values by NaN.
 
-    The readers of .por and .xpt files do not have this option.
+    The result is empty for .por and .xpt files, whose readers do not have such an option.
     """
     return {} if path.suffix.lower() in (".por", ".xpt") else {"user_missing": True}
 

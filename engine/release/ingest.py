@@ -186,6 +186,7 @@ def _fit_batches(
             )
             row_counts.update({-code: int(n) for code, n in enumerate(rows_by_code) if n})
             unknown_values.update(_count_selected(column, codes < MISSING))
+            # to limit the memory, the least frequent values are forgotten
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
@@ -390,7 +391,7 @@ class Intake:
 
 
 def check_rows_are_dropped(on_refused: str | None) -> None:
-    """Raise PlanError unless ``on_refused`` drops rows outside the schema, as a release must."""
+    """Raise PlanError unless ``on_refused`` is "drop" or None: a release drops refused rows."""
     if on_refused not in (None, "drop"):
         raise PlanError(
             f"on_refused={on_refused!r} is not possible for a release, because an error would"

@@ -351,7 +351,7 @@ def check_curve(
 
     Parameters
     ----------
-    parts : blocks of each plan that is measured.
+    parts : one mapping per measured plan, from residual space to block.
     pcost : privacy cost of all these blocks together.
     """
     if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
@@ -629,7 +629,7 @@ def measurement_of(
     utc: str,
     rehearsal: bool,
 ) -> Measurement:
-    """Return the measurement for noisy answers: compute the estimates of all residual spaces.
+    """Return a measurement that contains noisy answers and the estimates computed from them.
 
     Parameters
     ----------

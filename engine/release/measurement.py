@@ -607,13 +607,16 @@ class Archive:
         return read_member(self._zip, name, self.path.stat().st_size)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
-        """Return the released strategy answers of the spaces in ``shapes``, in grid steps."""
+        """Return the released strategy answers of some residual spaces, in grid steps.
+
+        ``shapes`` maps each requested space to the shape that its array must have.
+        """
         return {
             space: self._array("answers", space, np.int64, shape) for space, shape in shapes.items()
         }
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
-        """Return the estimates of the spaces in ``shapes``, in counts."""
+        """Return the estimates of some residual spaces, in counts; ``shapes`` as in `answers`."""
         return {
             space: self._array("estimates", space, np.float64, shape)
             for space, shape in shapes.items()
@@ -643,7 +646,7 @@ class Archive:
         return array
 
     def _window(self, name: str) -> npt.NDArray[Any]:
-        """Return a view of an array in the file, without reading it."""
+        """Return a view of an array in the memory-mapped file, whose data are not read yet."""
         member = self._zip.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")

@@ -92,7 +92,8 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
     Raises
     ------
     DataError
-        The text is too long, or does not contain such tables.
+        The text is too long; or a table has rows of different lengths or two columns with one name;
+        or `public_table` refuses a table.
     """
     if len(text) > MAX_FILE:
         raise DataError(
@@ -430,7 +431,7 @@ class _Summary:
             self.has_decimal_points |= "." in text and not by_points
 
     def _add_example(self, kind: str, text: str) -> None:
-        """Store a text as an example of its kind, unless there are enough."""
+        """Store a text as an example of its kind, up to `MAX_EXAMPLES` texts per kind."""
         examples = self.examples.setdefault(kind, [])
         if len(examples) < MAX_EXAMPLES:
             examples.append(text)
@@ -495,6 +496,7 @@ class _Summary:
         if self.low == self.high:
             raise SchemaError("it has only one number, written in several ways")
         missing = tuple(sorted(self.missing))
+        # few integers, none of which is written in several ways
         if (
             self.is_integer
             and len({self.labels[text] for text in labels}) == len(labels) <= MAX_INTEGER_LABELS
@@ -515,7 +517,7 @@ class _Summary:
         )
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
-        """Return an attribute with one cell per label; numbers in increasing order before texts."""
+        """Return an attribute with one cell per label: numbers in increasing order, then texts."""
         if len(labels) < 2:
             raise SchemaError("it has one value only")
         if len(labels) > MAX_LABELS:
@@ -536,7 +538,7 @@ class _Summary:
         return Attribute.categorical(name, sorted(labels, key=self._sort_key))
 
     def _sort_key(self, text: str) -> tuple[bool, Any, str]:
-        """Return the sort key of a label: numbers in increasing order before other texts."""
+        """Return the sort key of a label: numbers come in increasing order, then other texts."""
         number = self.labels[text]
         return (True, 0, text) if number is None else (False, number, text)
 
