@@ -11,9 +11,9 @@ Units of totals, and what a release is charged in each unit:
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
 A total in (epsilon, delta) has kind gdp: the point (epsilon, delta) determines one privacy curve of
-Gaussian noise, and discrete Gaussian noise satisfies this curve too (`engine.privacy.budget`). The
-mu of a curve that every epsilon-DP release satisfies can have mu^2 > epsilon^2, which is why kind
-gdp charges the maximum.
+Gaussian noise, and discrete Gaussian noise satisfies this curve too (`engine.privacy.budget`). An
+epsilon-DP release satisfies the curve with `Budget.mu`, where mu^2 can be larger than epsilon^2.
+This is why kind gdp charges the maximum.
 """
 
 from __future__ import annotations
