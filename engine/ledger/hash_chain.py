@@ -111,7 +111,10 @@ def utc_now() -> str:
 
 
 def create_file(path: Path) -> None:
-    """Create a ledger file with table, triggers and first row; raise LedgerError if it exists."""
+    """Create a ledger file with its table, its triggers and the first row.
+
+    Raises LedgerError if the file exists or cannot be created.
+    """
     try:
         # with O_EXCL only one of two concurrent creations succeeds, and no existing file is emptied
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -512,7 +512,7 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._untrusted_error(problems)
-        # files are removed only after the checks above, so that a bad ledger loses none
+        # files are removed only now: if a check above fails, all files of the ledger remain
         remove_stale(self.path)
         remove_ended(self.path, self.unfinished)
 

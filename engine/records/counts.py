@@ -568,7 +568,7 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     if (people is None) != (cap is None) or (
         cap is None and (fields["rows_over_cap"] or fields["people_over_cap"])
     ):
-        raise ValueError("The file must have both a number of persons and a cap, or neither.")
+        raise ValueError("The file has only some of the fields that a person column requires.")
     tables = dict(_read_tables(archive, schema, sets, fields["records"], what))
     return Counts(
         schema=schema,

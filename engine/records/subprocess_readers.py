@@ -373,7 +373,7 @@ def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
 
 
 def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
-    """Return a column in which labels replace the values that have one."""
+    """Return a column in which each value is replaced by the result of `_label` for this value."""
     import pandas as pd
 
     from engine.records.batches import array_of

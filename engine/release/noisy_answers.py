@@ -96,7 +96,9 @@ def _check_grid(block: Block) -> None:
     if not math.isclose(
         block.grid_noise * block.grid * STD_PER_SCALE[block.law], block.noise, rel_tol=1e-12
     ):
-        raise PlanError(_refusal_text(block, "has noise that is not a multiple of its grid"))
+        raise PlanError(
+            _refusal_text(block, "has a noise scale that is not a whole number of grid steps")
+        )
     if not 0 <= block.measurements < MAX_DRAWS:
         raise PlanError(_refusal_text(block, "has too many measurements"))
 
