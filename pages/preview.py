@@ -11,6 +11,7 @@ from pages.parts.preview import (
     plan_views,
     target_panel,
 )
+from pages.parts.release import wizard
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
 from pages.parts.workload import budget_form
@@ -27,6 +28,14 @@ QUESTIONS = {
     "target": ("Find the budget for a target error", target_panel.draw),
     "limit": ("How close to optimal", plan_views.optimality),
 }
+
+
+def rehearse_button() -> None:
+    """Draw the button that opens the first step of Release, the rehearsal."""
+    if st.button("Rehearse the release", key="to_rehearsal"):
+        wizard.close_result("release", "step", wizard.REHEARSE)
+        st.switch_page(page_layout.page("Release").file)
+
 
 request_state = page_layout.header(
     page_layout.page("Preview"),
@@ -54,4 +63,5 @@ page_layout.footer(
     code=python_script.plan_code(request_state),
     target=page_layout.page("Compare"),
     reason="" if plan is not None else "there is no plan yet; see above.",
+    more=rehearse_button,
 )

@@ -27,7 +27,7 @@ page_layout.require()
 
 STEP = "step"
 TITLES = REHEARSE, FILE, PAYER, CONFIRM, PAST = (
-    "1. Rehearse",
+    wizard.REHEARSE,
     "2. File",
     "3. Who pays",
     "4. Confirm",

@@ -92,11 +92,11 @@ def workload_errors(
 
 
 def find_groups(workload: Workload, words: str) -> list[int]:
-    """Return the numbers of the groups that contain every word of a search text.
+    """Return the indices of the groups that contain every word of a search text.
 
-    A group contains a word if its number, attribute names or family do; case is ignored.  If no
-    group does, the word is looked up in the labels of the attributes' values instead.  An empty
-    search text returns all groups.
+    A group contains a word if its number (its index plus 1), attribute names or family do; case is
+    ignored.  If no group does, the word is looked up in the labels of the attributes' values
+    instead.  An empty search text returns all groups.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
@@ -112,7 +112,7 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     if not search_words:
         return numbers
     texts = [
-        f"{i} {' '.join(group.attributes) or 'total'} {group.family_text}".casefold()
+        f"{i + 1} {' '.join(group.attributes) or 'total'} {group.family_text}".casefold()
         for i, group in enumerate(workload.groups)
     ]
     for word in search_words:

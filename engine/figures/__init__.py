@@ -1,6 +1,6 @@
 """Plotly figures, each with its table and alternative text."""
 
-from engine.figures.base import SHARE_COLUMNS, Picture, enlarge
+from engine.figures.base import SHARE_COLUMNS, Picture, enlarge, short_table_names
 from engine.figures.compare import (
     all_tied,
     budgets_picture,
@@ -100,6 +100,7 @@ __all__ = [
     "rule_text",
     "shares_above_picture",
     "shares_picture",
+    "short_table_names",
     "snr_picture",
     "space_table",
     "spend_table",

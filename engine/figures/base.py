@@ -25,6 +25,8 @@ from engine.privacy import Budget
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 PERCENT = "~%"  # plotly format of percentages without trailing zeros: 0.5%, 1%, 1.5%
+TIMES = " × "  # between the attributes in the name of a table
+MIN_NAME_CHARS = 8  # smallest number of characters of a shortened attribute name
 # Columns of tables of pictures that contain shares, which are shown as percentages.
 SHARE_COLUMNS = (
     "share",
@@ -100,6 +102,40 @@ def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
         html.escape(text)
         for text in (shortened if len(set(shortened)) == len(set(texts)) else texts)
     ]
+
+
+def short_table_names(names: Sequence[str], most: int) -> list[str]:
+    """Return names of tables with at most ``most`` characters; each attribute is cut in its middle.
+
+    A name is not cut if fewer than `MIN_NAME_CHARS` characters would be left of an attribute. No
+    name is cut if two different names would become equal.
+
+    >>> short_table_names(["place_population × tv_news_days", "age × sex"], 24)
+    ['place…ation × tv_ne…days', 'age × sex']
+    """
+    shortened = [name if len(name) <= most else _short_table_name(name, most) for name in names]
+    return shortened if len(set(shortened)) == len(set(names)) else list(names)
+
+
+def _short_table_name(name: str, most: int) -> str:
+    """Return the name of one table, with its longest attributes cut in their middle."""
+    attributes = name.split(TIMES)
+    left = most - len(TIMES) * (len(attributes) - 1)
+    limits = {}
+    # The shortest attributes come first: what they do not need is left for longer ones.
+    for number, attribute in enumerate(sorted(attributes, key=len)):
+        limits[attribute] = limit = left // (len(attributes) - number)
+        left -= min(limit, len(attribute))
+    if min(limits.values()) < min(MIN_NAME_CHARS, *map(len, attributes)):
+        return name
+    return TIMES.join(_without_middle(attribute, limits[attribute]) for attribute in attributes)
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
 def wrap_label(text: str) -> str:

@@ -59,7 +59,7 @@ def main() -> int:
         visit.open(f"release?{permalink.NAME}={survey}")
         visit.press("Rehearse", exact=True)
         visit.expect_text("REHEARSAL on simulated")
-        visit.pick("Table", "0: age, prefix")
+        visit.pick("Table", "1: age, prefix")
         print(take_picture(visit, "release", "1. Rehearse"))
     with open_visit(viewport=WINDOW) as visit:
         tour = Tour(visit=visit)

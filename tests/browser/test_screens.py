@@ -108,6 +108,17 @@ def test_first_start_button_is_on_phone_screen(visit: Visit) -> None:
     assert box["y"] + box["height"] <= HEIGHT
 
 
+def test_sidebar_closes_on_phone_when_page_is_chosen(visit: Visit) -> None:
+    open_at(visit, "schema", NARROW)
+    visit.page.get_by_test_id("stExpandSidebarButton").click()
+    visit.page.get_by_test_id("stSidebarNavLink").filter(has_text="Workload").click()
+    visit.expect_text("Workload")
+    side = visit.page.get_by_test_id("stSidebar")
+    visit.page.wait_for_function(
+        "(side) => side.getBoundingClientRect().right <= 0", arg=side.element_handle()
+    )
+
+
 def test_next_opens_page_at_its_top(visit: Visit) -> None:
     open_at(visit, "schema", NARROW)
     visit.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 10000)")

@@ -51,7 +51,8 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
     """Draw the signal-to-noise ratio of the cells of one table, under one analysis."""
     left, right = st.columns(2)
     if len(rule.groups) > MAX_OPTIONS:
-        group = int(left.number_input("Table", 0, len(rule.groups) - 1, 0, key=f"{key}_group"))
+        number = int(left.number_input("Table", 1, len(rule.groups), 1, key=f"{key}_group"))
+        group = number - 1
         left.caption(escape_markdown(figures.group_text(rule.groups[group])))
     else:
         group = left.selectbox(

@@ -63,7 +63,7 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
     for number in costly:
         is_new = number >= len(groups) - new
         name = escape_markdown(_name(groups[number]))
-        table_name = name if is_new else f"table {number}: {name}"
+        table_name = name if is_new else f"table {number + 1}: {name}"
         st.markdown(f"**Most of the planning time comes from {table_name}.**")
         st.caption(
             "Its queries and the other queries on its attributes must be planned together. Each"

@@ -26,6 +26,7 @@ GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
 COLUMN_WIDTH_PX = 78
+NAME_WIDTH_PX, MAX_NAME_CHARS = 200, 25  # of the column with the names of tables
 SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
@@ -64,16 +65,19 @@ def groups(plan: Plan) -> None:
     if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable"]
+    names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
+    is_long = max(map(len, names)) > MAX_NAME_CHARS
     key = (
         f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{search_text}"
     )
     st.dataframe(
-        table[columns],
+        table[columns].assign(attributes=names),
         hide_index=True,
+        row_height=figure_view.TALL_ROW_HEIGHT if is_long else None,
         alt="Tables by error, least accurate first",
         height=TABLE_HEIGHT_PX if len(table) > SHORT_TABLE else "auto",
         column_config={
-            "attributes": st.column_config.TextColumn("Table", width=200),
+            "attributes": st.column_config.TextColumn("Table", width=NAME_WIDTH_PX),
             "RMSE": _error_column("Typical", "Typical error (RMSE) of the table, in counts."),
             "largest standard error": _error_column(
                 "Largest", "Standard error of its least accurate query, in counts."
@@ -111,17 +115,29 @@ def _pick_pair() -> None:
 
 
 def selected_group(plan: Plan) -> int:
-    """Return the index of the selected group; by default that of the largest error."""
+    """Return the index of the selected group.
+
+    By default it is the group with the largest error among those with the fewest attributes, whose
+    chart is easy to read.
+    """
     form, groups = st.session_state, range(len(plan.workload.groups))
     # after a change of the workload, the list may still have the index of a removed group
     if form.get(GROUP) not in groups:
-        _select(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
+        _select(form[LAST] if form.get(LAST) in groups else _first_group(plan))
     form[LAST] = number = int(form[GROUP])
     return number
 
 
+def _first_group(plan: Plan) -> int:
+    sizes = [len(group.attributes) for group in plan.workload.groups]
+    fewest = min((size for size in sizes if size > 0), default=0)
+    return int(analysis.worst_first(plan, ways=fewest)["group"].iloc[0])
+
+
 def draw_selected_group(plan: Plan) -> None:
     """Draw the errors of the selected group, their sources, and changes that may reduce them."""
+    # on the first screen, above the buttons that start a trial
+    trial = st.container()
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     even_error = analysis.even_error(plan, number)
@@ -153,7 +169,7 @@ def draw_selected_group(plan: Plan) -> None:
                 figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
                 if picture.note:
                     st.caption(escape_markdown(picture.note))
-    variance_breakdown_view.why(plan, number, row)
+    variance_breakdown_view.why(plan, number, row, trial)
 
 
 def _errors_of_all_groups(plan: Plan) -> None:

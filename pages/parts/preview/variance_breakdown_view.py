@@ -30,11 +30,14 @@ MAX_MERGE_BUTTONS = 3
 TRIAL = "what_if"
 
 
-def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
+def why(plan: Plan, number: int, detail: DeltaGenerator, trial: DeltaGenerator) -> None:
     """Draw a sentence with the main source of the error of a group, and buttons for changes.
 
-    ``number`` is the index of the group; ``detail`` is the container for the button that opens the
-    chart of all sources of error.
+    Parameters
+    ----------
+    number : index of the group.
+    detail : container for the button that opens the chart of all sources of error.
+    trial : container for the errors before and after a change that the user tries.
     """
     with show_errors():
         place = st.container()
@@ -46,8 +49,9 @@ def why(plan: Plan, number: int, detail: DeltaGenerator) -> None:
         place.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
     st.markdown("**Ways to reduce this error**: try one, then apply it.")
     _buttons(plan, number)
-    show_deferred_error(TRIAL)
-    _draw_trial(plan)
+    with trial:
+        show_deferred_error(TRIAL)
+        _draw_trial(plan)
 
 
 def _query(plan: Plan, group: int) -> int | None:

@@ -11,25 +11,20 @@ from pages.parts.workload import record_count_form
 
 DEFAULT_RECORDS = 10_000
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
-MAX_SEED = 2**31 - 1
+MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 
 
 def seed(place: DeltaGenerator, key: str) -> int:
-    """Draw the field for the random seed of a rehearsal, and return the seed."""
-    return int(
-        place.number_input(
-            "Random seed",
-            0,
-            MAX_SEED,
-            1,
-            key=key,
-            persist_state="session",
-            help=(
-                "Determines the simulated records and the noise: the same plan, number of records and"
-                " seed give the same numbers again. A release has no seed."
-            ),
+    """Draw a popover with the random seed of a rehearsal, and return the seed."""
+    with place.popover(f"Seed {st.session_state.get(key, DEFAULT_SEED)}"):
+        number = st.number_input(
+            "Random seed", 0, MAX_SEED, DEFAULT_SEED, key=key, persist_state="session"
         )
-    )
+        st.caption(
+            "Determines the simulated records and the noise: the same plan, number of records and"
+            " seed give the same numbers again. A release has no seed."
+        )
+    return int(number)
 
 
 def set_default(key: str, schema: Schema, max_records: int) -> int:

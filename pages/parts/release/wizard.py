@@ -11,6 +11,8 @@ import streamlit as st
 from pages.parts.shell import buttons, figure_view, history, session_restore
 from pages.parts.shell.error_text import escape_markdown
 
+REHEARSE = "1. Rehearse"  # title of the first step of the page Release
+
 
 def draw(steps: Mapping[str, Callable[[], Any]], *, key: str) -> Any:
     """Draw one tab per step, from title to function; return the result of the open step.

@@ -1,6 +1,6 @@
 """Middleware that adds a script and a style sheet to the HTML page of the app.
 
-The script has three purposes:
+The script has four purposes:
 
 - History entries. Streamlit adds an entry to the browser's history whenever the address changes,
   even if the page itself wrote its settings into the address. The script replaces the current entry
@@ -8,6 +8,7 @@ The script has three purposes:
   another page, Streamlit first removes such choices from the address; the script ignores this
   change, because the address of the new page follows at once.
 - Scrolling. A newly opened page or lesson is scrolled to its top.
+- Sidebar. On a phone the sidebar covers the page; it is closed when a page is chosen in it.
 - SVG files. A click on the button with key svg_KEY clicks the download button in the toolbar of the
   chart with key chart_KEY.
 
@@ -42,6 +43,8 @@ SCRIPT = """<script>
     (same && (!before || before === after) ? replace : push)(data, title, url);
   };
   document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-testid=stSidebarNavLink]") && innerWidth < 768)
+      document.querySelector("[data-testid=stSidebarCollapseButton] button")?.click();
     const place = event.target.closest("[class*=st-key-svg_]");
     const chart = place && [...place.classList].find((name) => name.startsWith("st-key-svg_"));
     if (chart) document.querySelector(

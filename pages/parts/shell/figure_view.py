@@ -193,8 +193,10 @@ def table(
     long = (
         "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_CHARACTERS_PER_LINE
     )
+    # tables are numbered from 1 on screen, and from 0 in Python and in files
+    shown = frame.assign(group=frame["group"] + 1) if "group" in frame else frame
     st.dataframe(
-        frame,
+        shown,
         hide_index=True,
         alt=alt,
         height=tall,
@@ -310,7 +312,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
     formats: dict[str, ColumnConfig] = {}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
         if column == "group":
-            formats[column] = st.column_config.NumberColumn(width="small")
+            formats[column] = st.column_config.NumberColumn("table", width="small")
         elif kind.kind == "f":
             if column in SHARE_COLUMNS or column in shares:
                 style = "percent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -175,13 +176,20 @@ def mark_previewed(request: history.RequestState) -> None:
     st.session_state[PREVIEWED] = request
 
 
-def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
+def footer(
+    *,
+    code: str,
+    target: PageInfo | None,
+    reason: str = "",
+    more: Callable[[], object] | None = None,
+) -> None:
     """Draw the Python code of the page and the button to the next page.
 
     Parameters
     ----------
     target : the next page; None for no button.
     reason : why the button is disabled, drawn beside it; empty if it is enabled.
+    more : draws a second button beside it, if the button is enabled.
     """
     with st.expander("As Python"):
         st.caption("This page as a Python script, without the app.")
@@ -203,3 +211,6 @@ def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
         st.switch_page(target.file)
     if reason:
         right.caption(reason)
+    elif more is not None:
+        with right:
+            more()

@@ -117,7 +117,9 @@ def choose_slice(
 
 def _group_text(group: Group, number: int) -> str:
     names = " × ".join(group.attributes) or "total"
-    return f"{number}: {names}, {group.family_text} ({pluralize(group.count, 'query', 'queries')})"
+    count = pluralize(group.count, "query", "queries")
+    # numbered from 1, as the files of published tables are
+    return f"{number + 1}: {names}, {group.family_text} ({count})"
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine import analysis
+from engine import analysis, figures
 from engine._format import pluralize
 from engine.plans import Plan
 from engine.workload import Workload
@@ -18,6 +18,7 @@ PAGE_SIZE = 100  # groups per page
 SEARCHED_GROUPS = 10  # lists of at most this many groups have no search field
 REMOVE, WEIGHT = "remove", "weight"  # columns that can be edited
 GRID_HEIGHT_PX = 430
+NAME_WIDTH_PX, MAX_NAME_CHARS = 160, 20  # of the column with the names of tables
 SHORT_GRID = 10  # a grid with at most this many rows has no fixed height
 
 
@@ -50,14 +51,16 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
         st.info("No table matches. Use fewer words, such as one attribute.", icon="🔎")
         return ()
     key = f"grid_{history.version()}_{page_numbers[0]}_{len(page_numbers)}"
+    table = analysis.workload_errors(workload, page_numbers, plan)
+    names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
     st.data_editor(
-        analysis.workload_errors(workload, page_numbers, plan).assign(**{REMOVE: False}),
+        table.assign(**{"attributes": names, REMOVE: False}),
         key=key,
         hide_index=True,
         height=GRID_HEIGHT_PX if len(page_numbers) > SHORT_GRID else "auto",
         column_order=["attributes", "family", "queries", WEIGHT, "typical error", REMOVE],
         column_config={
-            "attributes": st.column_config.TextColumn("Table", disabled=True, width=160),
+            "attributes": st.column_config.TextColumn("Table", disabled=True, width=NAME_WIDTH_PX),
             "family": st.column_config.TextColumn("Type", disabled=True, width=125),
             "queries": st.column_config.NumberColumn(
                 "Queries", disabled=True, format="localized", width=70

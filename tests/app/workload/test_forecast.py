@@ -45,7 +45,7 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
     )
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
     assert "the memory limit is" in session.text()
-    assert "table 105: age × hours-per-week, affine" in session.text()
+    assert "table 106: age × hours-per-week, affine" in session.text()
     session.press(remedy)
     assert not session.errors()
     assert "Typical error (counts)" in session.metrics()
