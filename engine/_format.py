@@ -256,6 +256,17 @@ def cost(value: float) -> str:
     return _positional(float(rounded_up(value)))
 
 
+def power_text(value: float) -> str:
+    """Return a small number in scientific notation, with all its digits.
+
+    >>> power_text(1e-6), power_text(2.5e-7), power_text(0.25)
+    ('10^-6', '2.5 * 10^-7', '2.5 * 10^-1')
+    """
+    decimal = Decimal(repr(float(value))).normalize()
+    power, mantissa = f"10^{decimal.adjusted()}", decimal.scaleb(-decimal.adjusted())
+    return power if mantissa == 1 else f"{mantissa:f} * {power}"
+
+
 def duration_text(seconds: float) -> str:
     """Return the text of a duration in seconds, minutes or hours, depending on its length.
 

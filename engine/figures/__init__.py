@@ -47,6 +47,7 @@ from engine.figures.release import (
 )
 from engine.figures.two_stage import (
     group_text,
+    in_screen_words,
     least_total,
     receipt_text,
     rule_summary,
@@ -83,6 +84,7 @@ __all__ = [
     "gram_picture",
     "group_text",
     "has_map",
+    "in_screen_words",
     "interval_picture",
     "least_total",
     "on_one_scale",

@@ -16,10 +16,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import pluralize, set_name
+from engine._format import pluralize, power_text, set_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
-from engine.common_mechanism.common_plan import option_cost
-from engine.common_mechanism.selection_rule import ROUNDING
+from engine.common_mechanism.common_plan import CLOSER_LOOK_NAME, option_cost
+from engine.common_mechanism.selection_rule import ROUNDING, Decision
 from engine.common_mechanism.two_stage_io import Choice
 from engine.figures.base import (
     BLUE,
@@ -67,6 +67,15 @@ def exact_sum(parts: Sequence[float]) -> str:
     )
 
 
+def in_screen_words(text: str) -> str:
+    """Return a text on options with "a finer one" in place of the name "look closer".
+
+    This name, under which ledgers and files store the option that leads to the next choice, reads
+    like an action and not like an analysis. No other option can have it.
+    """
+    return text.replace(CLOSER_LOOK_NAME, "a finer one")
+
+
 def shares_picture(
     common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost
 ) -> Picture:
@@ -82,7 +91,7 @@ def shares_picture(
     table = common.budget_shares()
     look_text = format_budget(common.look.budget)
     totals = [format_budget(plan.budget) for plan in common.options]
-    names = axis_labels(table["option"].tolist())
+    names = axis_labels([in_screen_words(name) for name in table["option"]])
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
         "x": table["shared"],
@@ -214,10 +223,10 @@ def to_finish_text(
     """
     costs = {name: option_cost(p) for name, p in zip(common.names, common.options, strict=True)}
     totals = [
-        f"{format_budget(p.budget)} with '{name}'"
+        f"{format_budget(p.budget)} with '{in_screen_words(name)}'"
         for name, p in zip(common.names, common.options, strict=True)
     ]
-    affordable = [f"'{name}'" for name, total in costs.items() if total <= left]
+    affordable = [f"'{in_screen_words(name)}'" for name, total in costs.items() if total <= left]
     if len(affordable) == len(costs):
         fits = "What the dataset has left is enough for each."
     elif affordable:
@@ -242,8 +251,10 @@ def summary_text(
     format_budget: Callable[[Budget], str] = in_pcost,
     *,
     lost: int = 0,
+    verdicts: Sequence[Decision] = (),
 ) -> str:
-    """Return a summary of a two-stage release: what was chosen, by which rule, and at which cost.
+    """Return a summary of a two-stage release: what was seen and chosen, by which rule and at which
+    cost.
 
     Parameters
     ----------
@@ -254,17 +265,20 @@ def summary_text(
     common : options of the last look.
     format_budget : function that returns the text of a budget.
     lost : number of paid attempts without a result.
+    verdicts : for each look, in order, what the rule decides on it; empty to leave out what the
+        looks showed.
     """
     last = choices[-1]
     total = sum(map(_decimal, paid))
     total_text = format_budget(common.look.budget.at(float(total)))
     is_stop = last.option not in common.names
-    closer = "".join(f"'{choice.option}' and then " for choice in choices[:-1])
+    closer = "".join(f"'{in_screen_words(choice.option)}' and then " for choice in choices[:-1])
     chosen = "to stop" if is_stop else f"'{last.option}'"
     sentences = [
         f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look at"
         " what the analyses have in common.",
         _requirement_text(rules),
+        *_findings(verdicts),
         *_deciders(choices),
     ]
     if is_stop:
@@ -280,6 +294,8 @@ def summary_text(
         sentences.append(f"The look and everything after it cost {total_text}, {comparison}.")
     if lost:
         sentences.append(f"This includes {pluralize(lost, 'paid attempt')} whose result was lost.")
+    if "ε" in total_text or "epsilon" in total_text:
+        sentences.append(f"Epsilon is at delta {power_text(common.look.budget.report_delta)}.")
     return " ".join(sentences)
 
 
@@ -295,6 +311,34 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
         for number, rule in enumerate(rules, start=1)
     ]
     return f"The rule, set before the first look, was: {'; '.join(texts)}."
+
+
+def _findings(verdicts: Sequence[Decision]) -> list[str]:
+    """Return one sentence per look with the shares of reliable cells that it showed."""
+    sentences = []
+    for number, verdict in enumerate(verdicts, start=1):
+        look = "The look" if len(verdicts) == 1 else f"Look {number}"
+        finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]
+        shares = [
+            f"{_range_text(verdict.shares[f'{name}, lower'], verdict.shares[f'{name}, upper'])} in"
+            f" '{in_screen_words(name)}'"
+            for name in finer
+        ]
+        if verdict.choice is None:
+            coarse = next(iter(verdict.shares)).removesuffix(", upper")
+            shares.insert(0, f"at most {verdict.shares[f'{coarse}, upper']:.1%} in '{coarse}'")
+        sentences.append(f"{look} showed this share of reliable cells: {', '.join(shares)}.")
+    return sentences
+
+
+def _range_text(low: float, high: float) -> str:
+    """Return a range of shares as text.
+
+    >>> _range_text(0.25, 0.4), _range_text(0.25, 0.25)
+    ('25.0% to 40.0%', '25.0%')
+    """
+    texts = f"{low:.1%}", f"{high:.1%}"
+    return texts[0] if texts[0] == texts[1] else " to ".join(texts)
 
 
 def _deciders(choices: Sequence[Choice]) -> list[str]:
@@ -338,7 +382,7 @@ def rule_text(rule: NestedPlanRule) -> str:
     target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
     if common.following is not None:
         target = f"the next analysis, '{common.following.names[0]}'"
-    decision = "choose it" if common.following is None else "look closer"
+    decision = "choose it" if common.following is None else "decide between it and finer ones"
     margin = (
         f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement (the look)."
         if rule.sigmas
@@ -373,7 +417,7 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
     measurement (the look); the standard error is that after the second measurement of the option.
     """
     table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
-    name = rule.common.names[rule.common.position(option)]
+    name = in_screen_words(rule.common.names[rule.common.position(option)])
     where = set_name(queries.attributes)
     if len(queries.parts) < 2:
         figure, note = _interval_figure(table, rule.snr, set_name(queries.attributes))
@@ -405,7 +449,7 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
     options = (rule.common.position(rule.primary), *rule.finer)
     figure, rows = go.Figure(), []
     for number, i in enumerate(options):
-        name, errors = rule.common.names[i], rule.errors(i)
+        name, errors = in_screen_words(rule.common.names[i]), rule.errors(i)
         color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
         label = axis_labels([name])[0]
         shares = []

@@ -59,7 +59,7 @@ def test_levels_are_decided_in_few_clicks_with_reloads(visit: Visit, tmp_path: P
     )
     page.add_init_script(COUNT_CLICKS)
     visit.open(f"coarse?{permalink.NAME}={permalink.packed(request)}")
-    visit.expect_text("Choice 1: region, or look closer?")
+    visit.expect_text("Choice 1: region, or a finer one?")
     visit.press("Next: Rule")
     visit.number("Signal-to-noise ratio", "6")
     total = reload_and_count(visit)

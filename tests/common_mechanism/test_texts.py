@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from engine import figures
 from engine.common_mechanism import NestedPlanRule
+from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import Choice
 from tests.common_mechanism.steps import COMMON
 
@@ -30,6 +31,20 @@ def test_summary_text_states_decision_rule_and_cost() -> None:
     assert "at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
     assert "The rule decided." in text
     assert text.endswith("as much as this analysis alone.")
+
+
+def test_summary_text_states_seen_shares_and_delta() -> None:
+    shares = {"1-way, upper": 0.9, "2-way, lower": 0.25, "2-way, upper": 0.4}
+    verdict = Decision(choice=1, certain=True, shares=shares, sentence="")
+    text = figures.summary_text("office", [CHOICE], [RULE], [0.1], COMMON, verdicts=[verdict])
+    assert "The look showed this share of reliable cells: 25.0% to 40.0% in '2-way'." in text
+    assert "delta" not in text
+    verdict = replace(verdict, choice=None)
+    text = figures.summary_text(
+        "office", [CHOICE], [RULE], [0.1], COMMON, lambda _: "ε 1", verdicts=[verdict]
+    )
+    assert "cells: at most 90.0% in '1-way', 25.0% to 40.0% in '2-way'." in text
+    assert text.endswith("Epsilon is at delta 10^-6.")
 
 
 def test_summary_text_of_override_names_the_person() -> None:

@@ -348,7 +348,8 @@ def draw_shared_part(common: CommonPlan) -> None:
         chain.append(following)
     for number, choice in enumerate(chain):
         if len(chain) > 1:
-            title = f"Choice {number + 1}: {choice.names[0]}, or {choice.names[1]}?"
+            finer = figures.in_screen_words(choice.names[1])
+            title = f"Choice {number + 1}: {choice.names[0]}, or {finer}?"
             st.markdown(f"**{escape_markdown(title)}**")
         picture = figures.shares_picture(choice, short_budget)
         figure_view.picture(picture, key=f"coarse_shares_{number}", config=figure_view.EXPORT)

@@ -88,7 +88,7 @@ def state_text(book: Ledger, key: str) -> str:
     if steps.choice.option == STOP:
         return f"{time}: {names}; stopped"
     state = WAITING[1] if steps.finished is None else "finished"
-    return f"{time}: {names}; {steps.choice.option} chosen, {state}"
+    return f"{time}: {names}; {figures.in_screen_words(steps.choice.option)} chosen, {state}"
 
 
 def waiting(book: Ledger, dataset: str) -> dict[str, str]:
@@ -110,7 +110,8 @@ def has_next_choice(steps: Steps) -> bool:
 def draw_choices(steps: Steps) -> None:
     """Draw one line per recorded decision, and a note if the last one is to stop."""
     for choice in steps.choices:
-        option = "Stop" if choice.option == STOP else f"'{choice.option}'"
+        chosen = figures.in_screen_words(choice.option)
+        option = "Stop" if choice.option == STOP else f"'{chosen}'"
         reason = choice.reason.rstrip(". ")
         author = f" by {choice.by}, against the rule ({reason})" if choice.by else " by the rule"
         st.success(
@@ -216,6 +217,11 @@ def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
         last.common,
         candidates_form.short_budget,
         lost=len(lost_looks) + sum(len(state.lost) for _, state in stages),
+        verdicts=[
+            rule.decide(state.look)
+            for rule, (_, state) in zip(rules, stages, strict=True)
+            if rule is not None
+        ],
     )
     is_stop = last.finished is None
     job = look_job(book, key) if is_stop else finish_job(book, key, len(last.lost) + 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine import figures
 from engine.common_mechanism import CommonPlan
 from engine.release.measure import load_rehearsal
 from pages.parts.coarse import candidates_form, views
@@ -134,7 +135,11 @@ def _step(
         )
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     option = left.selectbox(
-        "Option", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}"
+        "Option",
+        common.names,
+        index=index,
+        format_func=figures.in_screen_words,
+        key=f"coarse_go_on_{depth}_{verdict}",
     )
     step_key = f"{key}|{option}"
     buttons.button(

@@ -326,7 +326,7 @@ def _decide(
     has_stopped = stored_steps.choice is not None
     options = [*common.names] if has_stopped else [*common.names, STOP]
     proposed = options.index(verdict) if verdict in options else 0
-    labels = {name: f"Choose {name}" for name in common.names} | {
+    labels = {name: f"Choose {figures.in_screen_words(name)}" for name in common.names} | {
         STOP: "Stop; release only the first look"
     }
     labels[verdict] += " (by the rule)"

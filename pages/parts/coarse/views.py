@@ -31,7 +31,8 @@ def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decisio
     decision = rule.decide(measurement)
     with st.container(border=True):
         st.caption("Decision by the rule")
-        st.markdown(f"**{escape_markdown(decision.sentence)}**")
+        sentence = figures.in_screen_words(decision.sentence)
+        st.markdown(f"**{escape_markdown(sentence)}**")
         if not decision.certain:
             st.caption("Uncertain at this safety margin; the rule is conservative.")
     views = {
@@ -62,7 +63,13 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
             key=f"{key}_group",
         )
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
-    option = right.selectbox("Analysis", names, index=len(names) - 1, key=f"{key}_option")
+    option = right.selectbox(
+        "Analysis",
+        names,
+        index=len(names) - 1,
+        format_func=figures.in_screen_words,
+        key=f"{key}_option",
+    )
     figure_view.picture(figures.snr_picture(rule, measurement, group, option), key=f"{key}_snr")
 
 

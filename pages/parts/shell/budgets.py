@@ -8,10 +8,10 @@ from typing import Any
 
 import streamlit as st
 
-from engine._format import cost, pluralize, remaining_text
+from engine._format import cost, pluralize, power_text, remaining_text
 from engine.ledger.balance import TotalDefinition
 from engine.privacy import Budget
-from engine.privacy.budget import delta_text, mu_of_guess
+from engine.privacy.budget import mu_of_guess
 from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors
 
@@ -203,11 +203,11 @@ def other_units(budget: Budget) -> str:
     """Return a budget in all units, as plain text.
 
     >>> other_units(Budget(pcost=1.0)).split(" · ")[:2]
-    ['epsilon 4.887 at delta 1e-06', 'attacker right at most 69.2% of the time']
+    ['epsilon 4.887 at delta 10^-6', 'attacker right at most 69.2% of the time']
     """
     pure = budget.pure_epsilon
     epsilon = (
-        f"epsilon {_number_text(_epsilon(budget))} at delta {delta_text(budget.report_delta)}"
+        f"epsilon {_number_text(_epsilon(budget))} at delta {power_text(budget.report_delta)}"
         if pure is None
         else f"pure epsilon {_number_text(pure)}"
     )

@@ -152,7 +152,7 @@ def test_levels_of_code_list_are_offered_first() -> None:
     studio = RequestState(workload=workload, budget=Budget(0.4))
     session = Session(plan=permalink.packed(studio)).go("coarse")
     assert session.app.radio(key="coarse_kind").value == candidates_form.LEVELS
-    assert "Choice 1: region, or look closer?" in session.text()
+    assert "Choice 1: region, or a finer one?" in session.text()
     assert "workloads_by_level(workload, 'place', ['region', 'county', 'place'])" in code(session)
     (levels,) = (m for m in session.app.multiselect if m.key.startswith("coarse_levels"))
     session.set(**{levels.key: [0]})

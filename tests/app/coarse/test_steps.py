@@ -310,7 +310,7 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     session.set(coarse_step=PAYER, ledger_path=str(ledger.path), records_path=str(place))
     session.set(dataset="office").set(coarse_step=LOOK).set(coarse_confirmation="office")
     wait(session.press("coarse_look"))
-    assert "Choose look closer: at least" in session.text()
+    assert "Choose a finer one: at least" in session.text()
     for number in range(2, len(workloads)):
         run_finish(record_decision(session))
         assert not session.errors()

@@ -44,15 +44,15 @@ def test_preview_states_epsilon_at_requested_delta() -> None:
     requested = Budget.approx(1.0, 1e-9)
     session = open_preview(Workload.all_ways(demo_schema("cps"), (1,)), budget=requested)
     assert session.studio.budget == requested
-    assert "epsilon 1 at delta 1e-09" in session.text()
-    assert "delta 1e-06" not in session.text()
+    assert "epsilon 1 at delta 10^-9" in session.text()
+    assert "delta 10^-6" not in session.text()
     version = session.app.session_state["history"].version
     session.set(**{f"budget_epsilon_{version}": 2.0})
     assert session.studio.budget == Budget.approx(2.0, 1e-9)
     version = session.set(budget_unit="rho").app.session_state["history"].version
     session.set(**{f"budget_rho_{version}": 0.5})
     assert session.studio.budget == Budget(1.0, report_delta=1e-9)
-    assert "at delta 1e-09" in session.text()
+    assert "at delta 10^-9" in session.text()
     version = session.set(budget_unit="epsilon, delta").app.session_state["history"].version
     session.set(**{f"budget_delta_{version}": 1e-7})
     assert session.studio.budget.report_delta == 1e-7
