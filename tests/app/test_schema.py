@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+
 import pytest
 
 from engine.errors import SchemaError
@@ -10,18 +12,35 @@ from pages.parts.shell import history
 from tests.app.session import Session, demo_schema, open_demo, open_demo_schema, upload
 
 
+class State(MutableMapping):
+    """Session state of a test session with the methods of a mapping, as pages have it."""
+
+    def __init__(self, session: Session) -> None:
+        self._state = session.app.session_state
+
+    def __getitem__(self, key: str) -> object:
+        return self._state[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._state[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._state[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.filtered_state)
+
+    def __len__(self) -> int:
+        return len(self._state.filtered_state)
+
+
 def set_edits(session: Session, edits: dict) -> None:
     """Apply edits of the grid, which AppTest cannot make, to the session."""
-    state = session.app.session_state
-    rows = grid.edited_rows(state[grid.BASE], edits)
-    before = state[history.KEY].present
-    schema, incomplete = grid.schema_of_rows(before.schema, rows)
-    state[grid.INCOMPLETE] = incomplete
-    assert schema is not None
-    workload, _ = history.fit_workload(before.workload, schema)
-    state[history.KEY] = state[history.KEY].push(
-        history.RequestState(workload=workload, budget=before.budget), redraw=True
-    )
+    state = State(session)
+    state["edits"] = edits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid.st, "session_state", state)
+        grid._use_edits("edits")
     session.run(session.app)
 
 
@@ -79,6 +98,33 @@ def test_new_schema_drops_groups_without_attributes() -> None:
     assert len(session.studio.workload.groups) == 3
     assert len(session.press("undo").studio.workload.groups) == 15
     assert "no longer fit" not in session.text()
+
+
+def test_rows_keep_their_order_and_undo_keeps_names() -> None:
+    session = upload(Session(), "records.csv", b"age,sex,job\n31,F,a\n")
+    state = session.app.session_state
+    rows = lambda: [(row["name"], row["values"]) for row in state[grid.BASE]]  # noqa: E731
+    set_edits(session, {"edited_rows": {2: {"values": "a | b"}}})
+    set_edits(session, {"edited_rows": {2: {"values": "a | b"}, 1: {"values": "F | M"}}})
+    assert session.studio.schema.names == ("sex", "job")
+    session.go("start").go("schema")
+    assert rows() == [("age", ""), ("sex", "F | M"), ("job", "a | b")]
+    session.press("undo")
+    assert rows() == [("age", ""), ("sex", ""), ("job", "a | b")]
+    session.press("undo")
+    assert rows() == [("age", ""), ("sex", ""), ("job", "")]
+    assert session.studio.schema is None
+
+
+def test_empty_grid_removes_schema_until_undo() -> None:
+    session = open_demo("census", page="schema")
+    tables = len(session.studio.workload.groups)
+    set_edits(session, {"deleted_rows": [0, 1]})
+    assert not session.errors()
+    assert session.studio.workload is None
+    assert f"{tables} tables no longer fit" in session.text()
+    assert len(session.press("undo").studio.workload.groups) == tables
+    assert [row["name"] for row in session.app.session_state[grid.BASE]] == ["age", "sex"]
 
 
 def test_names_in_grid_survive_a_change_of_page() -> None:

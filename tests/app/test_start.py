@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from engine._format import format_number
@@ -87,6 +89,18 @@ def test_records_after_demo_show_only_their_columns(name: str, content: str) -> 
     assert session.studio.workload is None
     assert [row["name"] for row in session.app.session_state[grid.BASE]] == ["age", "job"]
     assert "only the 2 column names were read" in session.text()
+
+
+def test_sheet_of_records_after_demo_shows_only_its_columns() -> None:
+    file = BytesIO()
+    with pd.ExcelWriter(file, engine="xlsxwriter") as book:
+        for name in ("a", "b"):
+            pd.DataFrame({"x": [1], "y": ["u"]}).to_excel(book, sheet_name=name, index=False)
+    session = upload(open_demo("census").go("start"), "r.xlsx", file.getvalue(), "open_file")
+    session.set(draft_sheet_name="b")
+    assert title(session) == "Schema"
+    assert session.studio.workload is None
+    assert [row["name"] for row in session.app.session_state[grid.BASE]] == ["x", "y"]
 
 
 def saved_files(session: Session) -> dict[str, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -155,10 +155,13 @@ def as_text(
         return f"{name}.csv", sheet_text(path, sheet, empty_rows=empty_rows).encode()
 
 
-def sheet_choice(place: str) -> None:
+def sheet_choice(place: str, after: Callable[[], None] | None = None) -> None:
     """Draw the choice of a sheet, if the uploaded workbook has several.
 
-    ``place`` is the key under which an error is stored, see `deferred_errors`.
+    Parameters
+    ----------
+    place : key under which an error is stored, see `deferred_errors`.
+    after : called after a sheet was read.
     """
     key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
@@ -168,12 +171,12 @@ def sheet_choice(place: str) -> None:
             index=None,
             key=SHEET_NAME,
             on_change=_take_sheet,
-            args=(key, place),
+            args=(key, place, after),
         )
 
 
-def _take_sheet(key: str, place: str) -> None:
-    """Read the chosen sheet of the uploaded workbook."""
+def _take_sheet(key: str, place: str, after: Callable[[], None] | None) -> None:
+    """Read the chosen sheet of the uploaded workbook; then call ``after``, if it is given."""
     file, sheet = st.session_state.get(key), st.session_state.get(SHEET_NAME)
     if file is None or sheet is None:
         return
@@ -182,6 +185,8 @@ def _take_sheet(key: str, place: str) -> None:
     else:
         with deferred_errors(place):
             take(key, file.name, file.getvalue(), sheet=sheet)
+            if after is not None:
+                after()
     st.session_state[SHEET_NAME] = sheet
 
 

@@ -31,6 +31,8 @@ from pages.parts.shell.error_text import (
 Row = dict[str, str]
 # Keys of the session state:
 INCOMPLETE = "schema_incomplete"  # rows that have a name but no values
+NAMES = "schema_names"  # names of all rows of the grid, in their order
+ONCE_INCOMPLETE = "schema_once_incomplete"  # names of rows that have lacked values at some time
 BASE = "schema_base"  # rows of the grid before its edits
 SERIAL = "schema_serial"  # counter in the widget key of the grid; a new value discards all edits
 REJECTED = "schema_rejected"  # after an invalid edit: version of the request, rows of the grid
@@ -76,12 +78,12 @@ def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema |
     """Return the schema that the rows of the grid describe, and the rows that lack values.
 
     Other properties than attributes, such as the person ID column, are those of ``schema``. The
-    returned schema is None if ``schema`` is None and no row has values.
+    returned schema is None if no row has values.
 
     Raises
     ------
     SchemaError
-        A row is not valid, or no attribute of an existing schema is left.
+        A row is not valid.
     """
     attributes, incomplete = [], []
     for number, row in enumerate(rows, 1):
@@ -95,16 +97,11 @@ def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema |
             attributes.append(attribute_of_row(row))
         except SchemaError as error:
             raise SchemaError(f"Row {number} ({row['name'][:60]}): {error}") from None
-    if attributes:
-        if schema is None:
-            return Schema(tuple(attributes)), incomplete
-        return replace(schema, attributes=tuple(attributes)), incomplete
-    if schema is None:
+    if not attributes:
         return None, incomplete
-    raise SchemaError(
-        "A schema needs at least one attribute with values. Enter values before you delete the"
-        " last attribute."
-    )
+    if schema is None:
+        return Schema(tuple(attributes)), incomplete
+    return replace(schema, attributes=tuple(attributes)), incomplete
 
 
 def _text(value: Any) -> str:
@@ -116,8 +113,10 @@ def _text(value: Any) -> str:
 def set_names(names: Sequence[str]) -> None:
     """Add a row without values for each name that no attribute of the schema has."""
     schema = history.current().schema
-    present = set() if schema is None else set(schema.names)
+    present = () if schema is None else schema.names
     st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in present]
+    st.session_state[NAMES] = [*(name for name in present if name not in names), *names]
+    st.session_state[ONCE_INCOMPLETE] = set(names) - set(present)
     redraw()
 
 
@@ -135,6 +134,7 @@ def redraw() -> None:
 def clear() -> None:
     """Draw a new grid without incomplete rows; called before another schema is opened."""
     st.session_state[INCOMPLETE] = []
+    st.session_state[NAMES], st.session_state[ONCE_INCOMPLETE] = [], set()
     redraw()
 
 
@@ -154,8 +154,13 @@ def _use_edits(key: str) -> None:
         new_schema, incomplete = schema_of_rows(schema, rows)
         del st.session_state[REJECTED]
         st.session_state[INCOMPLETE] = incomplete
+        st.session_state[NAMES] = [name for row in rows if (name := row.get("name", "").strip())]
+        once_incomplete = st.session_state.setdefault(ONCE_INCOMPLETE, set())
+        once_incomplete |= {row["name"].strip() for row in incomplete}
         if new_schema is not None:
             history.choose_schema(new_schema, redraw=False)
+        elif schema is not None:
+            history.remove_schema()
 
 
 def draw(schema: Schema | None) -> None:
@@ -219,14 +224,35 @@ def _rejected_rows() -> list[Row]:
 
 
 def _base_rows(schema: Schema | None) -> list[Row]:
-    """Return the rows of a new grid: the attributes, the incomplete rows, or empty rows."""
+    """Return the rows of a new grid: the attributes and the incomplete rows, or empty rows.
+
+    An incomplete row follows the row that was before it in the last grid.
+    """
     rows = [
         attribute_row(attribute) | {LEVELS: _levels_text(attribute)}
         for attribute in (schema.attributes if schema else ())
     ]
-    names = {row["name"] for row in rows}
-    rows += [row for row in st.session_state.get(INCOMPLETE, []) if row["name"] not in names]
+    st.session_state[INCOMPLETE] = incomplete = _incomplete_rows({row["name"] for row in rows})
+    order = st.session_state.get(NAMES, [])
+    for row in incomplete:
+        names = [other["name"] for other in rows]
+        before = order[: order.index(row["name"])] if row["name"] in order else names
+        position = max((names.index(name) + 1 for name in before if name in names), default=0)
+        rows.insert(position, row)
     return rows or [_empty_row() for _ in range(EMPTY_ROWS)]
+
+
+def _incomplete_rows(attributes: set[str]) -> list[Row]:
+    """Return the rows without values, in the order of the last grid.
+
+    They are the stored ones, and those whose values undo has removed: rows of the last grid that
+    have lacked values before, and are not among the ``attributes`` of the schema.
+    """
+    stored_rows = {row["name"]: row for row in st.session_state.get(INCOMPLETE, [])}
+    once_incomplete = st.session_state.get(ONCE_INCOMPLETE, set())
+    order = [name for name in st.session_state.get(NAMES, []) if name in once_incomplete]
+    rows = {name: _empty_row(name) for name in order} | stored_rows
+    return [row for name, row in rows.items() if name not in attributes]
 
 
 def _levels_text(attribute: Attribute) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine.analysis import remove_targets
 from engine.errors import EngineError
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
@@ -171,6 +172,16 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         except EngineError as error:
             reasons.append(f"{' × '.join(group.attributes)}: {error}")
     return new_workload, tuple(reasons)
+
+
+def remove_schema() -> None:
+    """Remove the schema with its workload; the page lists the tables that are removed."""
+    workload, options = current().required_workload, remove_targets(current().options)
+    change(workload=None, options=options)
+    note_dropped_groups(
+        f"{' × '.join(group.attributes) or 'total'}: the schema is empty"
+        for group in workload.groups
+    )
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:

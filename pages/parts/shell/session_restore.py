@@ -62,7 +62,8 @@ LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_
 MAX_LIST_ENTRY = 20
 # keys of the session state with lists of rows of the schema that have a name and no values
 SESSION_ROWS = ("schema_incomplete",)
-KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS)
+SESSION_NAMES = ("schema_names",)  # keys of the session state with lists of names of rows
+KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS, *SESSION_NAMES)
 # keys with a value once there is something to restore
 STARTED = ("ledger_path", "step", "coarse_step", *SESSION_ROWS)
 # Keys of choices and results that belong to one project, and starts of such keys. The ledger and
@@ -179,6 +180,9 @@ def _fits(name: str, value: object) -> bool:
             and all(isinstance(row, dict) and set(row) == set(ROW_KEYS) for row in value)
             and all(isinstance(text, str) for row in value for text in row.values())
         )
+    if name in SESSION_NAMES:
+        is_short = isinstance(value, list) and len(value) <= MAX_ROWS
+        return is_short and all(isinstance(text, str) for text in value)
     is_text = name in SESSION_TEXTS or name.startswith(TEXT_STARTS)
     return is_text and isinstance(value, str)
 

@@ -116,7 +116,7 @@ def draw() -> str:
             " which only the column names are read."
         ),
     )
-    draft_form.sheet_choice(PLACE)
+    draft_form.sheet_choice(PLACE, _separate_from_demo)
     show_deferred_error(PLACE)
     state = history.page_state()
     if state.pop(draft_form.TAKEN, False):
