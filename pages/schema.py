@@ -108,8 +108,10 @@ with st.expander(
 reason = ""
 if request.schema is None:
     reason = "Enter the values of at least one column to continue, or open a demo on Start."
-elif deferred_error(grid.PLACE):
-    reason = "Correct the last edit of the grid to continue."
+elif error := deferred_error(grid.PLACE):
+    row = error.partition(":")[0].partition(" (")[0]
+    place = row.lower() if row.startswith("Row ") else "the grid"
+    reason = f"Correct {place} to continue."
 page_layout.footer(
     code=python_script.schema_script(request.schema).text(),
     target=page_layout.page("Workload"),

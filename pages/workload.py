@@ -3,6 +3,7 @@
 import streamlit as st
 
 from engine import _format as texts
+from pages.parts.schema import grid
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.workload import (
     accuracy_panel,
@@ -46,6 +47,7 @@ request_state = page_layout.header(
 if request_state.workload is None:
     require_schema()
 workload = request_state.required_workload
+grid.note_incomplete(workload.schema)
 left, right = st.columns([7, 4], gap="medium")
 with left:
     proposed = figure_view.tabs(FORMS, key="add_how", arguments=(workload.schema,))

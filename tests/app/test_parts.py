@@ -101,9 +101,14 @@ def test_groups_follow_renamed_attributes_or_are_listed() -> None:
 
 
 def edit(schema: Schema | None, edits: dict[str, Any]) -> tuple[Schema | None, list[str]]:
-    """Return the schema after edits of its grid, and the names of the incomplete rows."""
+    """Return the schema after edits of its grid, and the names of the incomplete rows.
+
+    Raise the error of an invalid row.
+    """
     base = [attribute_row(attribute) for attribute in (schema.attributes if schema else ())]
-    edited, incomplete = grid.schema_of_rows(schema, grid.edited_rows(base, edits))
+    edited, incomplete, error = grid.schema_of_rows(schema, grid.edited_rows(base, edits))
+    if error is not None:
+        raise error
     return edited, [row["name"] for row in incomplete]
 
 
@@ -154,13 +159,19 @@ def test_grid_edits_keep_person_column() -> None:
         {"edited_rows": {0: {"values": "3, 2, 1"}}},
         {"edited_rows": {2: {"values": "many"}}},
         {"added_rows": [{"name": "half", "values": "|"}]},
-        {"deleted_rows": [0, 1, 2, 3]},
-        {"edited_rows": {n: {"values": ""} for n in range(4)}},
     ],
 )
 def test_invalid_grid_edits_are_refused(edits: dict) -> None:
     with pytest.raises(SchemaError):
         edit(SCHEMA, edits)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [{"deleted_rows": [0, 1, 2, 3]}, {"edited_rows": {n: {"values": ""} for n in range(4)}}],
+)
+def test_grid_without_values_has_no_schema(edits: dict) -> None:
+    assert edit(SCHEMA, edits)[0] is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Iterator, MutableMapping
 
 import pytest
 
-from engine.errors import SchemaError
 from pages.parts.schema import grid
 from pages.parts.shell import history
 from tests.app.session import Session, demo_schema, open_demo, open_demo_schema, upload
@@ -167,8 +166,34 @@ def test_person_column_is_not_listed_without_values() -> None:
 
 def test_row_without_name_asks_for_column_name() -> None:
     rows = [{"name": "age", "values": "0, 18, 120"}, {"name": " ", "values": "F | M"}]
-    with pytest.raises(SchemaError, match=r"^Row 2: enter a column name, or clear the row\.$"):
-        grid.schema_of_rows(None, rows)
+    schema, _, error = grid.schema_of_rows(None, rows)
+    assert schema is not None
+    assert schema.names == ("age",)
+    assert str(error) == "Row 2: enter a column name, or clear the row."
+
+
+def test_invalid_row_withholds_no_valid_row() -> None:
+    session = open_demo_schema("census")
+    before = session.studio.schema
+    edits = {
+        "edited_rows": {0: {"values": "0, 18, 5"}},
+        "added_rows": [{"values": "F | M"}, {"name": "job", "values": "a | b"}],
+    }
+    set_edits(session, edits)
+    assert "Row 1 (age)" in session.errors()
+    assert "Correct row 1 to continue." in session.text()
+    # the invalid row keeps its attribute
+    assert session.studio.schema.attributes[:2] == before.attributes
+    assert session.studio.schema.names == ("age", "sex", "job")
+    assert not session.press("undo").errors()
+    assert session.studio.schema.names == ("age", "sex", "job")
+    assert session.press("undo").studio.schema == before
+
+
+def test_workload_names_columns_without_values() -> None:
+    session = upload(Session(), "records.csv", b"age,sex\n31,F\n")
+    set_edits(session, {"edited_rows": {1: {"values": "F | M"}}})
+    assert "1 column without values, not in the schema yet: age" in session.go("workload").text()
 
 
 def test_warning_of_exact_totals_is_in_advanced_fold() -> None:

@@ -74,34 +74,67 @@ def edited_rows(base: Sequence[Row], edits: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def schema_of_rows(schema: Schema | None, rows: Sequence[Row]) -> tuple[Schema | None, list[Row]]:
-    """Return the schema that the rows of the grid describe, and the rows that lack values.
+def names_before(base: Sequence[Row], edits: Mapping[str, Any]) -> list[str]:
+    """Return for each row of `edited_rows` the name that it had before; empty for an added row."""
+    deleted = {int(number) for number in edits.get("deleted_rows", [])}
+    names = [row.get("name", "") for number, row in enumerate(base) if number not in deleted]
+    return [*names, *("" for _ in edits.get("added_rows", []))]
 
-    Other properties than attributes, such as the person ID column, are those of ``schema``. The
-    returned schema is None if no row has values.
+
+def schema_of_rows(
+    schema: Schema | None, rows: Sequence[Row], before: Sequence[str] = ()
+) -> tuple[Schema | None, list[Row], SchemaError | None]:
+    """Return the schema that the rows of the grid describe.
+
+    An invalid row does not withhold the others: in its place the schema has the attribute that the
+    row described before, if there was one. Other properties than attributes, such as the person ID
+    column, are those of ``schema``.
+
+    Parameters
+    ----------
+    before : name of each row before the edits, as from `names_before`; empty if unknown.
+
+    Returns
+    -------
+    new_schema : schema of the rows; None if no row has values.
+    incomplete : rows that have a name but no values.
+    error : error of the first invalid row; None if all rows are valid.
 
     Raises
     ------
     SchemaError
-        A row is not valid.
+        The attributes together are not valid, for example because two have the same name.
     """
-    attributes, incomplete = [], []
-    for number, row in enumerate(rows, 1):
+    attributes, incomplete, errors = [], [], []
+    old_names = before or [""] * len(rows)
+    for number, (row, old_name) in enumerate(zip(rows, old_names, strict=True), 1):
         if is_incomplete(row):
             incomplete.append(row)
         if not row.get("values", "").strip():
             continue
-        if not row.get("name", "").strip():
-            raise SchemaError(f"Row {number}: enter a column name, or clear the row.")
         try:
-            attributes.append(attribute_of_row(row))
+            attributes.append(_attribute(row, number))
         except SchemaError as error:
-            raise SchemaError(f"Row {number} ({row['name'][:60]}): {error}") from None
+            errors.append(error)
+            if schema is not None and old_name in schema:
+                attributes.append(schema[old_name])
+    first_error = errors[0] if errors else None
     if not attributes:
-        return None, incomplete
+        return None, incomplete, first_error
     if schema is None:
-        return Schema(tuple(attributes)), incomplete
-    return replace(schema, attributes=tuple(attributes)), incomplete
+        return Schema(tuple(attributes)), incomplete, first_error
+    return replace(schema, attributes=tuple(attributes)), incomplete, first_error
+
+
+def _attribute(row: Row, number: int) -> Attribute:
+    """Return the attribute that row ``number`` describes; raise SchemaError if it is not valid."""
+    name = row.get("name", "").strip()
+    if not name:
+        raise SchemaError(f"Row {number}: enter a column name, or clear the row.")
+    try:
+        return attribute_of_row(row)
+    except SchemaError as error:
+        raise SchemaError(f"Row {number} ({name[:60]}): {error}") from None
 
 
 def _text(value: Any) -> str:
@@ -145,22 +178,25 @@ def _empty_row(name: str = "") -> Row:
 def _use_edits(key: str) -> None:
     """Apply the edits of the grid to the schema.
 
-    After an invalid edit the schema is unchanged, and the grid keeps the edit for correction.
+    The grid keeps an invalid row for correction; the valid rows are applied.
     """
     schema = history.current().schema
-    rows = edited_rows(st.session_state[BASE], st.session_state[key])
+    base, edits = st.session_state[BASE], st.session_state[key]
+    rows = edited_rows(base, edits)
     st.session_state[REJECTED] = history.version(), rows
     with deferred_errors(PLACE):
-        new_schema, incomplete = schema_of_rows(schema, rows)
-        del st.session_state[REJECTED]
+        new_schema, incomplete, error = schema_of_rows(schema, rows, names_before(base, edits))
         st.session_state[INCOMPLETE] = incomplete
         st.session_state[NAMES] = [name for row in rows if (name := row.get("name", "").strip())]
         once_incomplete = st.session_state.setdefault(ONCE_INCOMPLETE, set())
         once_incomplete |= {row["name"].strip() for row in incomplete}
         if new_schema is not None:
             history.choose_schema(new_schema, redraw=False)
-        elif schema is not None:
+        elif schema is not None and error is None:
             history.remove_schema()
+        if error is not None:
+            raise error
+        del st.session_state[REJECTED]
 
 
 def draw(schema: Schema | None) -> None:
@@ -197,9 +233,15 @@ def draw(schema: Schema | None) -> None:
     )
     st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
+    if schema is not None:
+        note_incomplete(schema)
+
+
+def note_incomplete(schema: Schema) -> None:
+    """Draw the names of the columns that lack values, and so are not in the schema."""
     # The person ID column needs no values: it never becomes an attribute.
-    names = [name for name in incomplete_names() if schema is None or name != schema.person]
-    if schema is not None and names:
+    names = [name for name in incomplete_names() if name != schema.person]
+    if names:
         names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
             escape_markdown(

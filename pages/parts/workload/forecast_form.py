@@ -72,7 +72,10 @@ def effect(new: Sequence[Group]) -> None:
     if after is not None:
         before = plans.quick_plan(request_state, plans.LIVE_S) if workload.groups else None
         st.markdown(escape_markdown(analysis.added_text(after, len(new), before)))
-    st.caption(escape_markdown(f"Planning takes about {cost_warnings.duration(expected.seconds)}."))
+    time_text = (
+        f"With the addition, planning takes about {cost_warnings.duration(expected.seconds)}."
+    )
+    st.caption(escape_markdown(time_text))
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

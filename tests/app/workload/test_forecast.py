@@ -71,7 +71,7 @@ def test_group_forecast_is_shown_before_adding() -> None:
     session.set(group_names=["sex", "race"], group_how="Same for all")
     assert not session.errors()
     session.set(group_names=["sex", "race", "relationship"])
-    assert "Planning takes about 1 second." in session.text()
+    assert "planning takes about 1 second." in session.text()
 
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatc
         demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal")
     )
     both = Workload(workload.schema, (*workload.groups, *tables.groups))
-    text = f"Planning takes about {cost_warnings.duration(forecast(both).seconds)}."
+    text = f"planning takes about {cost_warnings.duration(forecast(both).seconds)}."
     assert text in session.text()
     monkeypatch.setattr(analysis, "forecast_added", None)  # a rerun uses the cached forecast
     session.app.run()

@@ -125,7 +125,7 @@ def test_query_types_have_examples_and_tables_first(
     choice = session.app.radio(key="ways_ask")
     assert choice.value == "Tables" == choice.options[0]
     session.set(ways_ask=query_type, ways=[1, 2])
-    assert "Planning takes about" in session.text()  # before a group is added
+    assert "planning takes about" in session.text()  # before a group is added
     schema = demo_schema("cps")
     of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
     wanted = Workload.all_ways(schema, (1, 2), of)

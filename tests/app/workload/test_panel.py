@@ -92,6 +92,6 @@ def test_long_plan_of_panel_waits_for_button(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(plans, "STARTED_S", -1.0)
     workload = Workload.all_ways(demo_schema("census"), (1,), {"age": "circular"})
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
-    assert "Planning takes about" in session.text()
+    assert "planning takes about" in session.text()
     assert any(b.key == "plan_now" for b in session.app.button)
     session.press("plan_now").until(lambda: "Typical error" in session.metrics())
