@@ -50,7 +50,7 @@ from engine.common_mechanism.two_stage_io import (
     write_look,
     write_rest,
 )
-from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
+from engine.errors import BudgetExceeded, LedgerError, OtherRecords, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import Fingerprint
 from engine.progress import Progress
@@ -405,15 +405,16 @@ def finish(
     def accept_records(counts: Counts) -> tuple[float, Fingerprint]:
         """Return the cost of this stage on the counted records in pcost, and their fingerprint.
 
-        Raises DataError if the records are not those of the look and ``on_changed`` is "refuse".
+        Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
         """
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
-            raise DataError(
-                f"{changed} This stage costs pcost {cost_text(cost)} only on the records of the"
-                " look. Nothing was spent. Give the records of the look, or use"
-                f' on_changed="charge", which spends pcost {cost_text(max(cost, residual.pcost))}.'
+            raise OtherRecords(
+                changed,
+                f"This stage costs pcost {cost_text(cost)} only on the records of the look. Nothing"
+                ' was spent. Give the records of the look, or use on_changed="charge", which spends'
+                f" pcost {cost_text(max(cost, residual.pcost))}.",
             )
         report_intake = report_separate_charges(intake, changed, residual.pcost)
         records = fingerprint_of(book, dataset, counts, sets, report_intake)

@@ -154,8 +154,7 @@ def confirm_remainder(
         )
     separate_spend = max(remainder.pcost, remainder.spend)
     charge = bool(remainder.blocks and not steps.is_interrupted) and st.checkbox(
-        "The records have changed since the look: charge this step separately,"
-        f" {budgets.amount(separate_spend, status.definition)}",
+        f"{tasks.CHARGE_LABEL}, {budgets.amount(separate_spend, status.definition)}",
         key=f"coarse_charge_{attempt}",
         help=("Without this, a remainder on changed records is refused."),
     )

@@ -42,6 +42,11 @@ OTHER_LOOK = (
     f"To look at these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
     " stored look is under 'Past looks'."
 )
+CHARGE_LABEL = "The records have changed since the look: charge this step separately"
+CHANGED_RECORDS = (
+    f"Nothing was spent. Choose the records of the look, or tick “{CHARGE_LABEL}”, which shows the"
+    " cost."
+)
 
 
 def make_plan(
@@ -413,10 +418,16 @@ def finish(
     """
     intakes: list[Intake] = []
     options = {"attempt": attempt, "on_changed": on_changed, **columns}
-    with open_source(data) as records:
-        measurement = stepwise.finish(
-            ledger, key, records, progress=progress, intake=intakes.append, **options
-        )
+    try:
+        with open_source(data) as records:
+            measurement = stepwise.finish(
+                ledger, key, records, progress=progress, intake=intakes.append, **options
+            )
+    except OtherRecords as error:
+        if "on_changed" not in error.remedy:
+            raise
+        # the remedy of the engine states costs in pcost, the page in the chosen unit
+        raise OtherRecords(error.fact, CHANGED_RECORDS) from None
     return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 
 

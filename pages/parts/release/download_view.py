@@ -75,7 +75,7 @@ def downloads(
             width="stretch",
         )
     if not has_package:
-        st.caption("The answers of a look have no package of their own.")
+        st.caption("A look has no separate package.")
         return
     columns[2].download_button(
         "Plan (JSON)",

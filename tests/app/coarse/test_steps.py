@@ -233,6 +233,17 @@ def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -
     assert len(spent_pcosts(ledger)) == 2
 
 
+def test_remainder_of_other_records_is_refused_without_pcost(ledger: Ledger, records: Path) -> None:
+    session = record_decision(run_look(ledger, records))
+    synthetic(SCHEMA, 3000, seed=4).to_csv(records, index=False)
+    run_finish(wait(session.run(session.app)))
+    error = session.errors()
+    assert "Remainder:" in error
+    assert "tick “The records have changed since the look: charge this step separately”" in error
+    assert "pcost" not in error
+    assert len(spent_pcosts(ledger)) == 1
+
+
 def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path) -> None:
     run_look(ledger, records)
     for chosen, is_shown in ((records, True), (records.with_name("other.csv"), False)):

@@ -73,7 +73,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     suppressed = int((session.app.dataframe[0].value["flag"] == "suppressed").sum())
     assert "are suppressed (CV above 30%) and" in session.text()
     assert suppressed <= int(re.search(r"answers, ([0-9,]+) are", session.text())[1])
-    assert "Suppression marks unreliable counts; it protects nobody" in session.text()
+    assert "It does not protect people; the noise does." in session.text()
     sides = session.app.dataframe[0].value
     assert set(sides["reason"].dropna()) <= {"", *REASONS.values()}
     assert not set(sides["reason"].dropna()) & {*REASONS} - {""}
