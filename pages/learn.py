@@ -42,7 +42,7 @@ minutes = path.selectbox(
     key=url_state.MINUTES_KEY,
     persist_state="session",
     label_visibility="collapsed" if is_course else "visible",
-    help=None if is_course else "Fewer minutes: fewer lessons.",
+    help=None if is_course else "With 8 to 15 minutes for discussion.",
 )
 names = PATHS[minutes]
 if st.session_state.get(url_state.TAB) not in names:

@@ -478,13 +478,14 @@ def title_of(label: str) -> str:
     Values that are words are shown without the name of their option.
 
     >>> title_of("querysmasher (centers=tuned, gap=0.01)"), title_of("identity"), title_of("nonsense")
-    ('QuerySmasher, tuned, gap 0.01', 'Identity', 'nonsense')
+    ('QuerySmasher (tuned, gap 0.01)', 'Identity', 'nonsense')
     """
     name, _, options = label.partition(" (")
     titles = {m.name: m.title for m in MECHANISMS}
     chosen = [word.partition("=") for word in options.removesuffix(")").split(", ") if word]
     words = [value if value.isalpha() else f"{key} {value}".strip() for key, _, value in chosen]
-    return ", ".join([titles.get(name, name), *words])
+    title = titles.get(name, name)
+    return f"{title} ({', '.join(words)})" if words else title
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:

@@ -422,14 +422,16 @@ def test_first_pictures_show_their_point() -> None:
 def test_paths_select_lessons_by_time() -> None:
     for minutes, names in PATHS.items():
         discussion = minutes - sum(find_lesson(name).minutes for name in names)
-        assert discussion == (8 if minutes == 45 else 0)
-    session = open_lesson().set(learn_minutes=15)
+        assert 8 <= discussion <= 15
+    session = open_lesson().set(learn_minutes=45)
     options = next(s for s in session.app.selectbox if s.key == "lesson").options
-    assert options == ["1. Attack · 7 min", "2. Noise · 8 min"]
-    assert session.app.query_params["minutes"] == "15"
+    assert options[:2] == ["1. Attack · 7 min", "2. Noise · 8 min"]
+    assert len(options) == 5
+    assert session.app.query_params["minutes"] == "45"
     session.press("after_attack")
     assert session.app.header[0].value == find_lesson("noise").title
-    assert not [b for b in session.app.button if b.key == "after_noise"]
+    session.set(learn_minutes=15, lesson="attack")
+    assert not [b for b in session.app.button if b.key == "after_attack"]
     shared = Session(**session.app.query_params).go("learn")
     assert shared.app.header[0].value == find_lesson("noise").title
     # if the new path does not contain the open lesson, another lesson opens

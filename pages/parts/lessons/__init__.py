@@ -1,4 +1,4 @@
-"""Lessons of the Learn page, and the paths (selections of lessons for 15, 45 or 90 minutes)."""
+"""Lessons of the Learn page, and the paths: selections of lessons for 15 to 105 minutes."""
 
 from pages.parts.lessons import (
     attack,
@@ -25,11 +25,13 @@ LESSONS = (
     centers.LESSON,
     common_mechanism.LESSON,
 )
-# minutes of a path -> names of its lessons; the longest path has all lessons
+# minutes of a path -> names of its lessons; the longest path has all lessons. Each path leaves 8 to
+# 15 minutes for discussion.
 PATHS = {
-    90: tuple(lesson.name for lesson in LESSONS),
-    45: ("attack", "noise", "rows", "binning", "strategies"),  # leaves 8 minutes for discussion
-    15: ("attack", "noise"),
+    105: tuple(lesson.name for lesson in LESSONS),
+    90: tuple(lesson.name for lesson in LESSONS if lesson is not centers.LESSON),
+    45: ("attack", "noise", "rows", "binning", "strategies"),
+    15: ("attack",),
 }
 # Older addresses have the number of a lesson instead of its name; these are the names in that
 # order.

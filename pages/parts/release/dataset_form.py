@@ -351,7 +351,7 @@ def _new_dataset(
     """
     form = st.session_state
     name = st.text_input(
-        "Dataset name", key="dataset_name", placeholder="such as household survey 2026"
+        "Dataset name", key="dataset_name", placeholder="such as household survey 2026", live=True
     ).strip()
     for other in book.confusable_names(name) if book is not None else ():
         st.warning(escape_markdown(confusable_text(name, other)))
@@ -378,15 +378,19 @@ def _new_dataset(
     with suppress(EngineError):  # an invalid total is reported by the button
         st.caption(escape_markdown(_total_text(_form_total(unit), budget)))
         budgets.sum_note(is_pure=budget.pure_epsilon is not None, has_bar=False)
-    buttons.button(
-        "Create ledger and dataset" if book is None else "Register dataset",
-        register,
-        path,
-        schema,
-        next_step,
-        key="declare",
-        type="primary" if book is None else "secondary",
-    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        buttons.button(
+            "Create ledger and dataset" if book is None else "Register dataset",
+            register,
+            path,
+            schema,
+            next_step,
+            key="declare",
+            type="primary" if book is None else "secondary",
+            disabled=not name,
+        )
+        if not name:
+            st.caption("To continue, enter the dataset name.", width="content")
     show_deferred_error("dataset")
 
 

@@ -184,7 +184,7 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(registry, "MECHANISMS", (*registry.MECHANISMS, Toy))
     session = open_small_workload(page="compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
-    assert offered.options[-2:] == ["Toy", "Toy, large"]
+    assert offered.options[-2:] == ["Toy", "Toy (large)"]
     run_comparison(session, ["wff", "toy (size=large)"])
     (reason,) = (m.value for m in session.app.markdown if m.value.startswith("**Toy, large:**"))
     # the workers import the registry without the patch

@@ -22,6 +22,8 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert "There is no ledger here" in session.text()
     assert not place.exists()
     assert "choose or create the dataset" in session.text()
+    assert next(b for b in session.app.button if b.key == "declare").disabled
+    assert "enter the dataset name" in session.text()
     planned = session.studio.budget
     for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
         (box,) = (
