@@ -128,10 +128,7 @@ def shares_picture(
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, format_budget),
-        note=(
-            "The first measurement (look) is the same for all options. The second measurement"
-            " (remainder) follows the decision."
-        ),
+        note="The second measurement (remainder) follows the decision.",
     )
 
 

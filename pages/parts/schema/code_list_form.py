@@ -70,7 +70,7 @@ def draw(schema: Schema | None) -> None:
         help=(
             "Columns code, label, parent and optionally level, one row per code; the parent is a"
             " code, or blank at the top. Or an .hrc file of tau-Argus or sdcTable. Codes are texts:"
-            " leading zeros count."
+            " leading zeros count. Areas are shown by their labels, the finest codes by the code."
         ),
     )
     text = st.text_area(

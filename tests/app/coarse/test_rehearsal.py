@@ -188,6 +188,13 @@ def test_reload_before_look_restores_analyses_rule_and_rehearsal(
     assert "No safety margin" in again.text()
 
 
+def test_unknown_kind_of_analyses_is_replaced_by_default() -> None:
+    session = open_page(coarse_kind="Astrology")
+    assert session.app.radio(key="coarse_kind").value == candidates_form.SIZES
+    assert "All options share" in session.text()
+    assert not session.errors()
+
+
 def code(session: Session) -> str:
     text: str = session.app.code[-1].value
     return text
