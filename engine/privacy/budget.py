@@ -98,12 +98,12 @@ _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
 # added to a computed log(delta), whose error is about 1e-12, to get an upper bound; about 1.5e-11
 _LOG_DELTA_MARGIN = 2.0**-36
-# limits of noise that is fine enough for the theorem, with scales s in units of the grid:
+# The theorem applies to a release if its noise scales s, in units of the grid, are within two limits.
 # largest sum of 1 / s^2 over all released numbers, divided by the privacy cost
 MAX_GRID_LOAD = 2.0**-24
 # largest 1 / s^2 of a released number, divided by max(1, privacy cost)
 MAX_GRID_STEP = 2.0**-54
-# the theorem is applied with the y for which the term e^(eps - y) is e^-30 times delta(eps)
+# y in the theorem is chosen such that e^(eps - y) is e^-30 times delta(eps)
 _TAIL_EXPONENT = 30.0
 # less than the logarithm of every positive double
 _MIN_LOG_DOUBLE = -800.0
@@ -179,8 +179,9 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
-    """Return an upper bound on log delta(epsilon) for all releases of total cost ``pcost``
-    together.
+    """Return an upper bound on log delta(epsilon) for the joint output of several releases.
+
+    ``pcost`` is the sum of their privacy costs, and ``mu`` its square root, rounded up.
 
     The bound holds if the noise scale of every release, in units of its grid, is large enough for
     the Gaussian curve; see "Use" in the notes of this module.
@@ -217,13 +218,14 @@ def mu_of_guess(percent: float) -> float:
     # with continuous noise the success rate is Phi(mu / 2); 1e-11 covers floating-point errors
     success_rate = percent / 100.0 - 1e-11
     mu = 2.0 * float(scipy.special.ndtri(success_rate))
-    # by the theorem discrete noise adds at most T / (1 - T) <= 1.001 T, with T = L / 24
+    # by the second bound of the theorem (notes of this module) discrete noise adds at most
+    # T / (1 - T) <= 1.001 T to the success rate, with T = L / 24 and L = MAX_GRID_LOAD mu^2
     added = 1.001 * MAX_GRID_LOAD * mu**2 / 24
     mu = 2.0 * float(scipy.special.ndtri(success_rate - added))
     if mu > 0.0:
         return mu
     raise BudgetError(
-        f"A guessing risk of {percent!r} percent is a coin flip to 11 digits. Give a larger number"
+        f"A guessing risk of {percent!r} percent is too close to 50, a coin flip. Give a larger number"
         " below 100, such as 50.1."
     )
 
@@ -259,7 +261,7 @@ class Budget:
     Guarantee: a Budget that is built from rho, mu, epsilon or (epsilon, delta) never has a larger
     pcost than they allow, and values that a Budget reports in these parameters are never less than
     the exact ones.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10, the pcost from `approx`
-    is less than a share of 3e-8 below that for continuous noise without rounding.
+    is at least 1 - 3e-8 times the exact pcost for continuous Gaussian noise.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang
     2018, theorem 8.
 
@@ -349,7 +351,7 @@ class Budget:
         )
         pcost = math.nextafter(too_costly, 0.0)
         # the methods `delta` and `epsilon` round up, so reduce pcost until their values are within
-        # the limits; each step reduces it by twice the share of the step before
+        # the limits; the relative reduction doubles with every step
         shrink = 2.0**-46
         while pcost > 0:
             budget = cls(
@@ -501,9 +503,9 @@ class Budget:
         """Return an epsilon for which every rho-zCDP release is (epsilon, delta)-DP, rounded up.
 
         The result holds for any noise.  It is the minimum over t > 0, with Renyi order alpha = 1 +
-        t, of rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t, but at most the
-        epsilon of a budget of pure epsilon.  Every t gives a valid bound, so the search need not
-        reach the exact minimum.
+        t, of rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Every t gives a
+        valid bound, so the search need not reach the exact minimum.  For a budget of pure epsilon,
+        the result is at most this epsilon.
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -517,8 +519,8 @@ class Budget:
             # the second sum is larger than the rounding error of the first
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
-        # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho);
-        # exp(690) is a finite double
+        # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho); the
+        # grid of log t is wide enough to contain the minimum, and exp(690) is a finite double
         ends = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
         grid = np.clip(np.linspace(ends[0] - 5, ends[1] + 5, 400), -690, 690)
         best = int(np.argmin([bound(log_t) for log_t in grid]))
@@ -566,8 +568,8 @@ class Budget:
         Parameters
         ----------
         delta : the delta at which epsilon is stated; by default `report_delta`.
-        curve : whether epsilon may come from the curve of Gaussian DP.  With False, for a release
-            whose noise is too coarse for the curve, epsilon comes from zCDP.
+        curve : whether epsilon may come from the curve of Gaussian DP.  If False, it comes from
+            zCDP, which also holds for a release whose noise is too coarse for the curve.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
@@ -586,7 +588,9 @@ class Budget:
         return f"{budget_text}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
-        """Return a text with rho and epsilon, or for pure epsilon with rho and pcost, rounded up.
+        """Return a text with rho and epsilon; with rho and pcost for a budget of pure epsilon.
+
+        All numbers are rounded up.
 
         ``delta`` and ``curve`` are those of `describe`.
         """
@@ -651,7 +655,7 @@ def _first_double(holds: Callable[[float], bool]) -> float:
     """Return the smallest double >= 0 for which a predicate holds.
 
     If the predicate holds for a number, it must also hold for all larger numbers.  If it holds for
-    no smaller double, the largest finite double is returned.  Non-negative doubles are ordered like
+    no finite double, the largest finite double is returned.  Non-negative doubles are ordered like
     their bit patterns, so bisection of the bit patterns takes 63 steps.
     """
     low, high = -1, 0x7FEFFFFFFFFFFFFF
