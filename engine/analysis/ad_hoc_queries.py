@@ -60,7 +60,9 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 
 
 def table_names(groups: Sequence[Group]) -> list[str]:
-    """Return one name per group: its attributes, and its family if other groups have the same.
+    """Return one name per group: its attributes.
+
+    If several groups have the same attributes, their names contain the family, too.
 
     >>> from engine import Attribute
     >>> workload = Workload(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]))
@@ -94,9 +96,9 @@ def workload_errors(
 def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the indices of the groups that contain every word of a search text.
 
-    A group contains a word if its number (its index plus 1), attribute names or family do; case is
-    ignored.  If no group does, the word is looked up in the labels of the attributes' values
-    instead.  An empty search text returns all groups.
+    A group contains a word if the word is part of its number (its index plus 1), of an attribute
+    name or of the name of its family; case is ignored.  A word that no group contains is looked up
+    in the labels of the attributes' values instead.  An empty search text returns all groups.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
@@ -151,7 +153,8 @@ def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int
     texts = attribute.labels or map(attribute.label, cells)
     cell_texts = [(cell, label.casefold()) for cell, label in zip(cells, texts, strict=True)]
     equal = [cell for cell, label in cell_texts if label == search_text]
-    # The number of a code is its cell, so the cell need not be among those that are searched.
+    # An integer code equals the number of its cell, so this cell is returned even if it is beyond
+    # the searched cells.
     is_number = re.fullmatch(r"[0-9]{1,8}", search_text) is not None
     if attribute.is_coded and is_number and int(search_text) < attribute.size:
         equal = [int(search_text)]
@@ -348,6 +351,7 @@ def further_answers(
             "The schema of the queries differs from the schema of the measurement. Build the"
             " Workload on measurement.plan.schema."
         )
+    # The same measured numbers, with a plan whose groups are those of ``workload``.
     extended, tables = replace(measurement, plan=measurement.plan.with_groups(workload.groups)), []
     for i, group in enumerate(workload.groups):
         if not np.isfinite(extended.plan.variances(i)).all():

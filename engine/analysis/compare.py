@@ -48,7 +48,8 @@ COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"
 MAX_CACHED_RESULTS = 256
 BOUND = "bound"
 QUICK_FORECAST_S = 1.0  # mechanisms that are expected to take at most this time are preselected
-# Papers compare with these mechanisms, so they are preselected up to a longer expected time.
+# Papers use these mechanisms as a reference, so they are preselected if they are expected to take at
+# most this longer time.
 REFERENCE_MECHANISMS, REFERENCE_FORECAST_S = ("hdmm",), 60.0
 MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -58,8 +59,8 @@ _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 class Comparison(FrozenValue):
     """Result of a comparison of mechanisms.
 
-    The keys of the mappings are the labels in the column ``mechanism`` of ``frame``, for every
-    mechanism that produced a plan.
+    The mappings have one entry per mechanism that produced a plan.  Its key is the label of the
+    mechanism in the column ``mechanism`` of ``frame``.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Comparison(FrozenValue):
         known.
     statement : sentence with the method that computed the bound, or the reason why there is none.
     groups : maps a label to the RMSE of every group, in counts, shape (groups,).
-    spreads : maps a label to the distribution of standard errors, with few points, for figures.
+    spreads : maps a label to the distribution of standard errors, thinned out for figures.
     """
 
     frame: pd.DataFrame
@@ -93,8 +94,9 @@ class Comparison(FrozenValue):
     def headline(self) -> dict[str, str]:
         """Return a summary as a mapping of texts.
 
-        The keys are "mechanisms" (how many have a result, of how many), "bound" (the lower bound)
-        and, if at least one mechanism has a result, "best" (its label) and "rmse" (its RMSE).
+        The keys are "mechanisms" (such as "3 of 4" if 3 of 4 mechanisms have a result), "bound" (the
+        lower bound) and, if at least one mechanism has a result, "best" and "rmse" (label and RMSE
+        of the mechanism with the smallest RMSE).
         """
         successful = self.frame[self.frame["rmse"].notna()]
         texts = {"mechanisms": f"{len(successful)} of {len(self.frame)}"}
@@ -182,7 +184,8 @@ def compare(
     - max_std: largest standard error of a query, in counts.
     - gap: weighted RMSE divided by the lower bound for all matrix mechanisms, minus 1; NaN if no
       bound is known.
-    - seconds, peak_mb: planning time and memory.
+    - seconds: planning time.
+    - peak_mb: peak memory of the worker process, in MiB.
     - status: "ok", or the reason why there is no result, such as an exceeded limit.  In this case
       the numbers are NaN; no exception is raised.
 
@@ -391,8 +394,8 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     Parameters
     ----------
     table : result of `expected_costs`.
-    also : label of a mechanism, with any options.  It comes first, and counts towards ``most``, if
-        it is expected to take at most a second.
+    also : label of a further mechanism, with any options.  If it is expected to take at most a
+        second, it is the first of the ``most`` mechanisms; otherwise it is ignored.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -488,9 +491,10 @@ def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float
 def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Run one job, in a worker process, and return its result.
 
-    If ``name`` is `BOUND`, the result is that of `_bound`; otherwise it is the summary of the plan
-    of this mechanism, planning time and memory.  Its entry ``status`` is "ok".  If the job raises
-    MemoryError or EngineError, the result has only a ``status``, the reason.
+    If ``name`` is `BOUND`, the result has the entries of `_bound`.  Otherwise it has the entries of
+    `_plan_summary` for the plan of the mechanism ``name``, and ``seconds`` and ``peak_mb``.  The
+    entry ``status`` is "ok".  If the job raises MemoryError or EngineError, ``status`` is the only
+    entry, and contains the reason.
     """
     started = time.perf_counter()
     try:
@@ -516,7 +520,7 @@ def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str,
 
 
 def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
-    """Return the results of a plan that `_table` reads, in types that can be sent to a process."""
+    """Return errors and JSON text of a plan as a dictionary of picklable values, for `_table`."""
     return {
         "rmse": computed_plan.rmse,
         "max_std": math.sqrt(computed_plan.max_variance),

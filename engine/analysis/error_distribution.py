@@ -166,7 +166,10 @@ def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
 
 
 def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the values at sorted positions; ``values(start, stop)`` returns those of a range."""
+    """Return the values at sorted positions of a sequence.
+
+    ``values(start, stop)`` returns the slice ``start:stop`` of the sequence.
+    """
     if len(positions) == positions[-1] - positions[0] + 1:
         return np.asarray(values(positions[0], positions[-1] + 1))
     return np.concatenate([values(p, p + 1) for p in positions])
@@ -247,8 +250,9 @@ class ErrorDistribution:
 def error_distribution(plan: Plan) -> ErrorDistribution:
     """Return the distribution of the standard errors of all queries of a plan, in counts.
 
-    With more than `MAX_UNSAMPLED_QUERIES` possible distinct variances, groups with many of them are
-    sampled.  The results of the last 16 plans are cached.
+    If more than `MAX_UNSAMPLED_QUERIES` distinct variances are possible, only a sample of the
+    queries is evaluated in groups with many distinct variances.  The results of the last 16 plans
+    are cached.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -305,9 +309,10 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
 
 
 def _factored_queries(variance: GroupVariance) -> Footprint | None:
-    """Return the variances of a group as products over its attributes; None if that is too large.
+    """Return the variances of a group in factored form, one array per attribute.
 
-    Unanswerable queries have at least `INFINITE_VARIANCE`.
+    The result is None if the factored form is too large.  The variance of an unanswerable query is
+    at least `INFINITE_VARIANCE`.
     """
     unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
     summands = (*variance.summands, *unanswerable) or (Summand(coefficient=0.0, arrays=()),)
@@ -330,10 +335,10 @@ def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
 def _all_variances(
     variance: GroupVariance, factored: Footprint | None
 ) -> list[tuple[Array, Array]]:
-    """Return all variances of a group as pairs of arrays: variances, and queries that have each.
+    """Return all variances of a group as pairs of arrays (variances, numbers of queries).
 
-    The variances are in counts^2, and infinite for unanswerable queries.  ``factored`` is the
-    result of `_factored_queries`.
+    The second array has the number of queries with each variance.  Variances are in counts^2, and
+    infinite for unanswerable queries.  ``factored`` is the result of `_factored_queries`.
     """
     if factored is None:
         values = variance.values(0, math.prod(variance.counts))
@@ -356,13 +361,14 @@ def chosen_queries(
 
     Parameters
     ----------
-    total : number of queries that the sample represents, which determines its size; by default the
-        queries of the group.
+    total : number of queries that the sample represents; the size of the sample is proportional to
+        it, with a minimum.  By default it is the number of queries of the group.
 
     Returns
     -------
-    One array per part of the group, each of shape (chosen queries,).  A query of a group combines
-    one query of every part; the arrays contain the numbers of these.  None stands for all queries.
+    One array per part (query family) of the group, each of shape (chosen queries,).  A query of the
+    group is a product of one query per part, and the arrays contain the numbers of these factors
+    within their parts.  The result is None if all queries of the group are chosen.
     """
     group_queries = workload.groups[group]
     quota = max(
@@ -401,7 +407,8 @@ def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int6
     sequence of Roberts.
     """
     ratio = 2.0
-    # Fixed-point iteration for the positive root of x^(d+1) = x + 1.
+    # The R sequence in d dimensions uses the positive root x of x^(d+1) = x + 1.  The loop computes
+    # it by fixed-point iteration.
     for _ in range(40):
         ratio = (1.0 + ratio) ** (1.0 / (len(counts) + 1))
     steps = np.arange(1, points + 1)

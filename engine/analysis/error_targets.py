@@ -202,9 +202,9 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        """Return the smallest ratio of error to target that the share of queries does not
-        exceed."""
-        # One target for all groups only scales the distribution of errors, which is cached.
+        """Return the quantile at ``share`` of standard error divided by target, over all queries."""
+        # One target for all groups only scales the distribution of errors, so it is applied to the
+        # quantile, and the cached distribution of ``plan`` can be used.
         if isinstance(limits, float):
             target = limits
             distribution = (
@@ -283,10 +283,10 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
 
     Notes
     -----
-    A secant iteration in log pcost with a bracket, to a relative `BUDGET_RELATIVE_PRECISION`.  The
-    ratio is evaluated on a plan at every trial budget.  Between trials it is modelled as a power of
-    pcost through the last two trials.  Each step goes slightly beyond the root of this model, so
-    that the root is soon between two trials.
+    The budget is found by secant steps in log pcost inside a bracket, with a relative error of
+    `BUDGET_RELATIVE_PRECISION`.  At every trial budget the ratio is evaluated on a plan.  The next
+    trial follows from the power of pcost that fits the last two trials.  It is slightly beyond the
+    root of this power, so that the root is soon between two trials.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -296,14 +296,15 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         )
         if error_ratio == 0.0:
             raise PlanError(
-                "These queries have no noise at any budget, so every budget meets the targets."
+                "These queries have no noise at any budget, so every budget meets the targets. Choose any"
+                " budget."
             )
         if nearly:
             return plan.budget.at(plan.budget.pcost * error_ratio**2)
         low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
         if high <= low * (1.0 + BUDGET_RELATIVE_PRECISION):
             return plan.budget.at(high)
-        # After a shorter step, the rounding of the noise would dominate the slope.
+        # Between closer trials, the rounding of the noise scales would dominate the slope.
         if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
             slope = min(
                 max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0),
@@ -618,9 +619,9 @@ def options_after_change(
 ) -> Mapping[str, Any] | None:
     """Return the options of a mechanism after groups of the workload were removed or reordered.
 
-    If the options have one target per group, the result has the targets of the groups ``after``;
-    it is None if one of these groups is not among the groups ``before``, or if there are none.
-    Other options are returned unchanged.
+    If the options have one target per group of ``before``, the result has the targets of the groups
+    ``after``.  It is None if ``after`` is empty or has a group that is not in ``before``.  Options
+    without one target per group are returned unchanged.
     """
     targets = options.get("targets")
     if not isinstance(targets, (list, tuple)) or len(targets) != len(before):
@@ -654,7 +655,8 @@ def _next_log_factor(
 ) -> float:
     """Return the next value to try of the logarithm of the common factor of targets.
 
-    The method is regula falsi.  It aims at using all but half of `MAX_UNUSED_SHARE` of the budget.
+    The method is regula falsi.  It searches for the factor at which the share of the budget that
+    remains unused is half of `MAX_UNUSED_SHARE`.
 
     Parameters
     ----------
@@ -678,7 +680,7 @@ def _next_log_factor(
 def _loosen(
     targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
 ) -> tuple[float, ...]:
-    """Return the targets, where all that are not locked are multiplied by a factor."""
+    """Return the targets, with those of groups that are not locked multiplied by a factor."""
     return tuple(
         target if locked else target * factor
         for target, locked in zip(targets, is_locked, strict=True)
@@ -688,7 +690,10 @@ def _loosen(
 def _fitted_request(
     request: Request, targets: tuple[float, ...], shaped_plan: Plan, budget: Budget, factor: float
 ) -> FittedTargets:
-    """Return the result of `fit_targets` for a plan of these targets, moved to a budget."""
+    """Return the result of `fit_targets`, with the strategy of ``shaped_plan`` at ``budget``.
+
+    ``shaped_plan`` is optimized for ``targets``.
+    """
     options = remove_targets(request.options) | {"objective": "max", "targets": list(targets)}
     changed = replace(request, budget=budget, options=options)
     return FittedTargets(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)

@@ -65,7 +65,7 @@ def hidden_groups(plan: Plan) -> tuple[int, ...]:
 
 
 def hidden_text(plan: Plan, groups: Sequence[int]) -> str:
-    """Return sentences that compare the RMSE of the first of the hidden groups with that of all.
+    """Return sentences that compare the RMSE of the least accurate group with that of all queries.
 
     ``groups`` is the result of `hidden_groups`.
     """
@@ -92,12 +92,12 @@ def raise_weights(workload: Workload, groups: Sequence[int], factor: float) -> W
 def propose_weights(
     request: Request, groups: Sequence[int], progress: Progress | None = None
 ) -> WeightProposal | None:
-    """Propose a factor for the weights of hidden groups; None if every factor raises the RMSE much.
+    """Propose a factor by which the weights of hidden groups are multiplied.
 
-    The factors in `FACTORS` are tried in ascending order.  The search ends at the first factor for
-    which the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries.  It
-    also ends before a factor that multiplies the RMSE of all queries by more than `MAX_RISE`; then
-    the previous factor is proposed.
+    The factors in `FACTORS` are tried in ascending order.  The first factor is proposed for which
+    the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries; if there
+    is none, the largest factor.  If an earlier factor multiplies the RMSE of all queries by more
+    than `MAX_RISE`, the factor before it is proposed, or None if it is the smallest factor.
 
     Parameters
     ----------

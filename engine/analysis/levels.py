@@ -61,8 +61,8 @@ def level_page(
     ----------
     read : function that returns the rows of the queries ``first:end`` of the group.
     areas : numbers of the chosen areas.
-    start, stop : range of the queries to return, counted over the queries on the chosen areas only,
-        in the order of `LevelQueries.numbers`; by default all of them.
+    start, stop : slice of the queries on the chosen areas, in the order of `LevelQueries.numbers`;
+        by default all of these queries.
     """
     end = len(areas) * level.per_area if stop is None else stop
     runs = level.runs(areas, start, end) or [(0, 0)]

@@ -160,14 +160,17 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
     better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
     # Extreme ratios often occur for combinations of the first and last queries of the parts, which
-    # a sample rarely contains.
+    # a sample rarely contains.  They are added for the largest ratio only, because the shares need
+    # an evenly spread sample.
     if sample is not None:
         corner_parts = queries.parts[:MAX_CORNER_PARTS]
         corners = list(itertools.product(*(sorted({0, p.count - 1}) for p in corner_parts)))
+        # Parts beyond MAX_CORNER_PARTS contribute their first query to every combination.
         zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNER_PARTS:]]
+        corner_positions = [*np.array(corners).T, *zeros]
         sample = [
-            np.concatenate([positions, ends])
-            for positions, ends in zip(sample, [*np.array(corners).T, *zeros], strict=True)
+            np.concatenate([sampled_positions, part_corners])
+            for sampled_positions, part_corners in zip(sample, corner_positions, strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, sample)
     # the first query whose ratio equals the largest one up to the tolerance
@@ -337,7 +340,10 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
 
 
 def _budget_texts(first: Plan, second: Plan) -> tuple[str, str]:
-    """Return the budgets of two plans as text, rounded unless different budgets became equal."""
+    """Return the budgets of two plans as rounded texts.
+
+    Different budgets whose rounded texts are equal are written with all digits.
+    """
     names, amounts = [], []
     for budget in (first.budget, second.budget):
         if budget.pure_epsilon is None:

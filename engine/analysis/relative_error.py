@@ -208,17 +208,22 @@ def budget_for_quality(
         )
 
     def ratio(candidate: Plan) -> float:
-        """Return the quantile at ``share`` of the coefficients of variation, over its limit."""
+        """Return the coefficient of variation that a share of the answers does not exceed.
+
+        It is divided by the limit for publishable answers.
+        """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
+        # An evaluated query represents all queries of its group in equal parts.
         weights = np.concatenate(
             [
-                np.full(len(p), g.count / len(p))
-                for p, g in zip(variations, plan.workload.groups, strict=True)
+                np.full(len(group_variations), group.count / len(group_variations))
+                for group_variations, group in zip(variations, plan.workload.groups, strict=True)
             ]
         )
         order = np.argsort(values, kind="stable")
         cumulative = np.cumsum(weights[order])
+        # 1e-12 is larger than the rounding errors of the cumulative sums.
         index = int(np.searchsorted(cumulative, share * cumulative[-1] * (1.0 - 1e-12)))
         largest_variation = float(values[order[min(index, len(order) - 1)]])
         if math.isfinite(largest_variation):
@@ -293,7 +298,10 @@ def _even_shares(group: Group, sample: Sequence[Index] | None) -> Array:
 
 
 def _quality_shares(variations: Array, scale: NoiseScale) -> tuple[float, float, float]:
-    """Return the shares of publishable, doubtful and noisy answers, given their variations."""
+    """Return the shares of publishable, doubtful and noisy answers.
+
+    ``variations`` are the coefficients of variation of all answers.
+    """
     publishable = float(np.mean(variations <= scale.publishable))
     usable = float(np.mean(variations <= scale.doubtful))
     return publishable, usable - publishable, 1.0 - usable

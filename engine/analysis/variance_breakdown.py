@@ -38,8 +38,9 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame with one row per residual space, the largest share first.  For a plan with an explicit
-    strategy, it has one row for the component of the strategy that answers the group.  Columns:
+    DataFrame with one row per residual space, the largest share first.  For a plan that does not
+    measure residual spaces but a strategy matrix, it has one row, for the part of the strategy that
+    answers the group.  Columns:
 
     - attributes: attribute names of the space.
     - variance: its contribution to the variance, in counts^2.

@@ -247,8 +247,8 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """
     if obstacle := merge_obstacle(attribute, factor):
         raise NotApplicable(obstacle)
-    # The bin of an integer code starts at this code.  The last bin includes its end, so it ends at
-    # the last code itself.
+    # Bin i of integer codes starts at code i.  The last bin includes its upper edge, so this edge is
+    # the last code.
     fine = attribute.edges
     if fine is None:
         fine = (*range(attribute.size), attribute.size - 1)
@@ -317,9 +317,9 @@ def _coarsened_group(
             f"{subject} has one weight per query, and merged cells have fewer queries. Remove the"
             " weights of the queries."
         )
-    windows: dict[str, Family] = {}
+    windows: dict[str, Family] = {}  # attribute -> the same windows on merged cells
     for part in group.parts:
-        if attribute not in (names := [group.attributes[a] for a in part.axes]):
+        if attribute not in (names := [group.attributes[axis] for axis in part.axes]):
             continue
         if isinstance(part.family, Width):
             if part.family.width % factor:
@@ -337,6 +337,7 @@ def _coarsened_group(
                 " cells. Choose another family for it."
             )
     spec = group.family
+    # Only the family Width has a parameter that depends on the cells; all other families remain.
     if windows:
         spec = {
             name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes
@@ -420,13 +421,13 @@ def query_count_text(before: Plan, after: Plan) -> str:
 
 
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
-    """Return sentences with the errors of added groups, and the change of all other errors.
+    """Return sentences with the errors of added groups, and the change of the RMSE of other groups.
 
     Parameters
     ----------
     after : plan with the added groups.
     new : number of added groups, which are the last groups of the workload.
-    before : plan without the added groups; by default the change of all other errors is left out.
+    before : plan without the added groups; if it is None, the change is left out.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -493,8 +494,9 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return the numbers of the groups to remove so that planning is within limits, at most five.
+    """Return the numbers of the groups to remove so that planning is within limits.
 
+    At most five groups are returned, even if planning exceeds the limits without these groups.
     Groups with a joint family are removed before product groups on the same attributes, because the
     measurements of product groups also answer other queries.
 
@@ -525,14 +527,15 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # If all groups are within the limits without tuning, tuning exceeds them, so it is included in
-    # the forecasts.  Otherwise it is left out: a forecast with tuning is not monotone in the
-    # groups.
+    # A forecast with tuning can decrease when a group is added, so bisection needs forecasts without
+    # tuning.  Only if planning all groups is within the limits without tuning, the forecasts
+    # include tuning, because then tuning exceeds the limits.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # Bisection for the first group with which the groups before it exceed the limits.
+        # Bisection for the smallest number of first groups that exceed the limits.  The last of
+        # them is removed.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):
