@@ -136,7 +136,7 @@ class Attribute:
         The labels `other` and `missing` are appended if `labels` does not contain them. A text in
         the records is counted in the cell whose label is equal, including case and spaces. Texts
         equal to no label are counted as `other`; missing values and the texts `missing_values` are
-        counted as `missing`. Where the label `other` or `missing` is None, such records are
+        counted as `missing`. If `other` or `missing` is None, the records that it would count are
         refused.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
@@ -387,6 +387,7 @@ class Attribute:
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
                 check_text(label, f"label {i} of {subject}", MAX_LABEL)
+            # The labels are valid, but some are of a subclass of str, such as numpy.str_.
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
             repeated = Counter(labels).most_common(1)[0][0]
@@ -485,7 +486,9 @@ class Attribute:
         object.__setattr__(self, "start", cell_label(first, self.unit))
         object.__setattr__(self, "stop", cell_label(last, self.unit))
         if self.size != last - first + 1 + (self.missing is not None):
-            raise SchemaError(f"{subject} has a size that differs from its dates; omit the size")
+            raise SchemaError(
+                f"{subject} has a size that differs from its number of dates; omit the size"
+            )
         if self.date_format is not None:
             check_text(self.date_format, f"date format of {subject}", MAX_LABEL)
             check_format(self.date_format, self.unit, subject)
@@ -571,8 +574,10 @@ class Attribute:
 
     @cached_property
     def first_cell(self) -> int:
-        """Number of the first calendar period, as counted by `calendar.cell_number`; needs
-        dates."""
+        """Number of the first calendar period, as counted by `calendar.cell_number`.
+
+        Only an attribute of dates has this number.
+        """
         return _cell_of(self.start, self.unit or "", f"start of {quote_public(self.name)}")
 
     @property
@@ -762,7 +767,8 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
     SchemaError : if the values are a text, a mapping, a set or no iterable, or have more than
         `MAX_CELLS` + 1 entries.
     """
-    # The order of a set varies between runs, and the order of the entries numbers the cells.
+    # Sets are refused: cells are numbered in the order of the entries, and the order of a set varies
+    # between runs.
     if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(
         values, Iterable
     ):

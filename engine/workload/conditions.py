@@ -116,6 +116,7 @@ def either(parts: Sequence[Condition]) -> Condition:
     options = [*(Condition(cells={name: factor}) for name, factor in cells.items()), *other_parts]
     if any(option.always for option in options):
         return Condition()
+    # Conditions that are never true are left out. If no other remains, the first one is returned.
     options = [option for option in options if not option.never] or options[:1]
     if len(options) == 1:
         return options[0]
@@ -201,10 +202,11 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
-    """Return attribute name -> family of one query, one entry per factor on a single attribute.
+    """Return a query family for each attribute that the condition restricts on its own.
 
-    The query counts the records in the cells of the factor; the family is "total" if these are all
-    cells. The predicate texts of the condition are ignored.
+    The result maps the name of the attribute to a family with one query, which counts the records
+    in the cells that the condition allows. The family is "total" if these are all cells. The
+    predicate texts of the condition, which are on several attributes, are ignored.
     """
     return {
         name: (

@@ -31,7 +31,8 @@ from engine.workload.predicates import evaluate, named_in
 from engine.workload.schema_io import MAX_LABEL, check_text
 
 MOST_RULES = 100
-# Limit for the cells of the table on all attributes of combined constraints.
+# Constraints with common attributes are combined in one table on all their attributes. This is the
+# limit for its cells.
 MOST_CELLS = 2**20
 
 
@@ -102,6 +103,7 @@ def read_rules(
         except WorkloadError as error:
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         texts = [rule]
+        # The rule joins all components with which it shares attributes to one component.
         for other in [component for component in components if component[0] & positions]:
             components.remove(other)
             positions, texts = positions | other[0], other[1] + texts
@@ -113,7 +115,11 @@ def read_rules(
 
 
 def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> JointConstraint:
-    """Return the uniform distribution on the cells of the attributes that no rule excludes."""
+    """Return the uniform distribution on those cells of ``attributes`` that no rule excludes.
+
+    Raises SchemaError if a rule is not a predicate on the attributes or holds for no cell, if the
+    rules exclude every cell, or if there are more than `MOST_CELLS` cells.
+    """
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
@@ -298,6 +304,7 @@ def joint_facts(
         if invariant.attributes
     ]
     for names, rules, exact in singles:
+        # Each constraint joins all components with which it shares attributes to one component.
         for other in [component for component in components if component[0] & names]:
             components.remove(other)
             names, rules, exact = names | other[0], other[1] + rules, other[2] + exact

@@ -148,7 +148,7 @@ class Family(ABC):
         return False
 
     def area_weights(self, weights: Array | None = None) -> AreaWeights:
-        """Return one weight per area of the hierarchy that represents the Gram W^T diag(weights) W.
+        """Return the Gram matrix W^T diag(weights) W in the form of one weight per area.
 
         ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
         Raises TypeError unless `counts_areas` is True.
@@ -267,11 +267,11 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return the condition on the cells first .. last of dates if it includes missing values.
+    """Return the condition on the cells first .. last if the last of them counts missing values.
 
     The cell for missing values is not ordered relative to the dates, so the condition names it
-    separately: "day >= 2024-03 or day = NA". The text is empty if the attribute has no dates, or no
-    cell for missing values among first .. last.
+    separately: "day >= 2024-03 or day = NA". The result is empty if the attribute has no dates, or
+    if the cell for missing values is not among first .. last.
     """
     missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last
@@ -534,7 +534,10 @@ class Areas(Family):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Texts of the queries on areas, from the coarsest to the finest level, without cells."""
+        """Conditions of the queries on areas, from the coarsest to the finest level.
+
+        Queries on single cells are left out.
+        """
         selected = self._selected
         levels = [
             level for i, level in enumerate(selected.hierarchy.levels) if i in selected.positions
@@ -587,6 +590,7 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
             f"The attribute {subject} has no level {quote_public(unknown)}"
             f"{near_matches(unknown, level_names)}. Name levels among {listed}."
         )
+    # All hierarchies have the same cells, so any of them can be used for the level of the cells.
     if coarse and len(fitting) > 1:
         listed = ", ".join(quote_public(h.name) for h in fitting)
         raise WorkloadError(
@@ -722,7 +726,10 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the number of every cell that query c compares with c, shape ``sizes``."""
+        """Return the number that queries compare with their bound c, for every cell.
+
+        The number is A_i + A_j here, and the result has the shape ``sizes``.
+        """
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -945,6 +952,7 @@ class Custom(Family):
             queries, cells = (int(k) for k in data["shape"])
             check_dense_size(cls.name, queries, cells)
             unpacker = zlib.decompressobj()
+            # One byte more than the matrix has, so that longer data raises an error.
             raw = unpacker.decompress(
                 base64.b64decode(data["matrix"], validate=True), 8 * queries * cells + 1
             )

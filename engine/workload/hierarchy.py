@@ -9,7 +9,7 @@ A code list is read from one of three formats:
 
     CSV             one row per code, with the columns code, parent, and optionally label and level
     nested labels   mapping from an area to its areas (a mapping again) or its cells (a list)
-    hrc             tau-Argus: one code per line after one @ per depth; sdcTable: lines such as @@;code
+    hrc             tau-Argus: lines such as @@code, one @ per level; sdcTable: lines such as @@;code
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class HierarchyLevel(FrozenValue):
         object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
-                f"{subject} has {len(self.labels):,} areas, but no cells or a cell with a larger area"
-                " number; give every cell an area number from 0 to the number of areas - 1"
+                f"{subject} has {len(self.labels):,} areas, but it has no cells, or a cell has a larger"
+                " area number; give every cell an area number from 0 to the number of areas - 1"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
@@ -249,6 +249,7 @@ class Hierarchy(FrozenValue):
                 )
         numbers = _area_numbers(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
+        # "areas" is for the last level. The areas of each level before follow from the parents.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,
@@ -319,7 +320,7 @@ class LevelSelection:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Index of the first query of each level of the selection; last, the number of queries."""
+        """Index of the first query of each level of the selection, then the number of queries."""
         return (0, *itertools.accumulate(int(areas.max()) + 1 for areas in self.areas))
 
     @cached_property
@@ -500,6 +501,8 @@ class CodeList(FrozenValue):
         codes: list[str] = []
         parents: list[int] = []
         is_cell: list[bool] = []
+        # Depth-first traversal: the stack has the contents of the areas that are being read, each
+        # with the position of its area in ``codes``.
         stack: list[tuple[Iterator[Any], int]] = [(_parts(labels, "The code list"), -1)]
         while stack:
             parts, parent = stack[-1]
@@ -518,6 +521,7 @@ class CodeList(FrozenValue):
                 if len(stack) > MAX_LEVELS + 1:
                     raise _too_many_levels()
                 stack.append((_parts(contents, quote_public(label)), len(codes) - 1))
+        # Areas can have equal labels, but the labels of cells are their codes in the records.
         _positions([code for code, cell in zip(codes, is_cell, strict=True) if cell], ())
         numbers = np.array(parents, dtype=np.int64)
         return _code_list(codes, codes, numbers, [""] * len(codes), name, levels)
@@ -642,12 +646,15 @@ def _check_texts(texts: Sequence[Any], what: str) -> None:
 def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     """Return the position of each code in the list.
 
-    Raises SchemaError for repeated codes, codes that look the same on screen, and unknown parents.
+    ``parents`` has the parent of each code, or is empty if parents need no check. Raises
+    SchemaError for repeated codes, codes that look the same on screen, and unknown parents.
     """
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
-    # Two codes that look the same on screen are a mistake: records contain only one of them.
+    # Two codes that look the same on screen are a mistake: records contain only one of them. A code
+    # that differs from its visible text can look like the code that is this text, or like an
+    # earlier code with the same visible text.
     by_visible_text: dict[str, str] = {}
     for code in codes:
         if code != (visible := visible_text(code)):
@@ -738,7 +745,8 @@ def _code_list(
     levels = []
     for i, nodes in enumerate(areas[first:]):
         members, numbers = np.unique(nodes, return_inverse=True)
-        # Leaves above this depth are areas of the level as well, but do not name it.
+        # Only codes with children name the level. A leaf is a cell, so its level name is that of the
+        # cells.
         inner_codes = members[has_children[members] & (depth[members] == first + i)]
         names_in_list = {level_names[k] for k in inner_codes.tolist()} - {""}
         if len(names_in_list) > 1:
@@ -773,7 +781,8 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
         depth[is_open & (depth[parents] == next_depth - 1)] = next_depth
     if (depth >= 0).all():
         return depth
-    # From a code of unknown depth the parents lead into a cycle, or to the root of a deep branch.
+    # From a code of unknown depth the parents lead into a cycle, or, if the tree is too deep, to a
+    # code without a parent.
     node, visited = int(np.flatnonzero(depth < 0)[0]), set[int]()
     while node not in visited and node >= 0:
         visited.add(node)
@@ -791,8 +800,8 @@ def _distinct_labels(
 ) -> tuple[str, ...]:
     """Return different labels for the areas of a level.
 
-    A label that several areas share is followed by the code of the area in parentheses, or by the
-    code of its parent if the label is the code.
+    A label that several areas share is followed by the code of the area in parentheses. If this
+    code equals the label, it is followed by the code of the parent instead.
     """
     texts = [labels[i] for i in members]
     repeated = {text for text, count in Counter(texts).items() if count > 1}

@@ -61,10 +61,10 @@ class LevelQueries:
         return sorted(matches, key=lambda area: labels[area] != needle)
 
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
-        """Return the indices in the group of queries on the given areas, shape (queries,).
+        """Return the indices, within the group, of queries on the given areas, shape (queries,).
 
-        All queries on these areas are listed like the queries of a group that has only these areas,
-        in this order. The result has the entries ``start:stop`` of this list.
+        The result is the slice ``start:stop`` of a list of all queries on these areas. The list is
+        ordered like the queries of a group whose only areas are ``areas``.
         """
         shape = list(self.counts)
         shape[self.part] = len(areas)
@@ -150,6 +150,7 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
+    # (attribute, hierarchy, level) of the levels whose areas are already queries of the group
     present = {
         (group.attributes[part.axes[0]], selection.hierarchy.name, level)
         for part in group.parts

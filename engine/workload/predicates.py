@@ -95,7 +95,10 @@ def compared_dates(
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the end of the error message about a comparison true on only some days of cell i."""
+    """Return the end of an error message: a comparison is true for only some of the days of cell i.
+
+    The text names the cell and its days, and says how to correct the comparison.
+    """
     first, last = attribute.days(i)
     return (
         f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
@@ -258,6 +261,7 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     (1, 2)
     """
     nodes = list(ast.walk(_parse(text, attributes)))
+    # The name of a function, such as abs, is not a name of an attribute or level.
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     terms = _terms(attributes)
@@ -274,8 +278,10 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
         )
     axes = {
         axis
-        for meanings, *forms in zip(terms.values(), words, placeholders, strict=True)
-        if used.intersection(forms)
+        for meanings, term_word, placeholder in zip(
+            terms.values(), words, placeholders, strict=True
+        )
+        if term_word in used or placeholder in used
         for axis, _ in meanings
     }
     return tuple(sorted(axes))
@@ -374,7 +380,7 @@ class _Evaluator:
                 if any(level is None for _, level in self.terms[name])
                 else "use the family 'level' with the name of a hierarchy"
             )
-            raise self.refuse(f"has the name {name}, which can denote several things; {remedy}")
+            raise self.refuse(f"has the name {name}, which is ambiguous; {remedy}")
         ((axis, level),) = self.terms[name]
         return axis, self.attributes[axis], level
 

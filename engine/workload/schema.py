@@ -377,7 +377,10 @@ class Schema:
 
     @cached_property
     def facts(self) -> tuple[JointConstraint, ...]:
-        """Constraints of rules and invariants; those that share attributes are one entry."""
+        """Constraints of the rules for structural zeros and the invariants.
+
+        Rules and invariants that share attributes are combined in one entry.
+        """
         return joint_facts(self.structural_zeros, self.invariants, self.attributes)
 
     def possible_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
@@ -389,10 +392,11 @@ class Schema:
         return self._share(tuple(names), self.structural_zeros)
 
     def even_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the marginal on ``names`` of a distribution with the rules and invariants.
+        """Return the marginal on ``names`` of a distribution that satisfies rules and invariants.
 
-        The distribution is close to uniform otherwise. The marginal has the shape ``sizes(names)``
-        and sum 1, and is exactly 0 in the cells that rules and invariants exclude.
+        The distribution is close to uniform among those that satisfy them. The marginal has the
+        shape ``sizes(names)`` and sum 1, and is exactly 0 in the cells that rules and invariants
+        exclude.
         """
         return self._share(tuple(names), self.facts)
 

@@ -28,7 +28,7 @@ from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
 from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, decoded_text
 
-# A range of more integers is divided into bins.
+# A range of more integers than this is divided into about _INTEGER_BINS bins.
 _MAX_INTEGER_CELLS = 200
 _INTEGER_BINS = 50
 # A range of decimal numbers is divided into about this number of bins.
@@ -94,6 +94,7 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
     >>> integer_range("age", 0, 99).edges[-3:]
     (98.0, 99.0, 99.0)
     """
+    # -(-a // b) is a / b, rounded up.
     step = 1 if high - low < _MAX_INTEGER_CELLS else -(-(high + 1 - low) // _INTEGER_BINS)
     if integer and max(-low, high) <= MAX_INTEGER:
         return Attribute.numeric(name, [*range(low, high + 1, step), high], integer=True)
@@ -125,7 +126,7 @@ _VALUE_HEADERS = ("value", "code", "values", "codes", "categories", "labels", "r
 _LABEL_HEADERS = ("label", "value label", "meaning", "description", "category", "text")
 # Limit for the first record of a JSON file, in characters.
 _MAX_JSON_RECORD = 1_000_000
-# What the records can contain if the dictionary has both a code and a label for a value.
+# Allowed values of ``hold``: what the records contain if a dictionary has both codes and labels.
 HOLD = ("labels", "codes")
 # A field is split at the first of these separators that it contains.
 _SEPARATORS = ("\n", "|", ";")
@@ -369,6 +370,8 @@ class _Column:
         with_meaning = [
             (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
         ]
+        # All values on a line have a code, or none. Only a range can be followed by values with a
+        # code, as in "0-99; -9 = unknown".
         if (
             with_meaning
             and len(with_meaning) < len(pairs)
@@ -391,7 +394,7 @@ class _Column:
         ]
 
     def attribute(self, name: str, hold: str) -> Attribute:
-        """Return the attribute with these values; raise SchemaError if there is a problem.
+        """Return the attribute with these values; raise SchemaError if they do not define one.
 
         ``hold`` is "labels" or "codes": what the records contain for values that have both.
         """

@@ -266,7 +266,11 @@ def parse_edges(text: str) -> list[float]:
 
 
 def _even_edges(first: float, last: float, step: float) -> list[float]:
-    """Return the edges from ``first`` to ``last`` in steps of ``step``; raise SchemaError."""
+    """Return the edges from ``first`` to ``last`` in steps of ``step``.
+
+    Raises SchemaError if this makes no bin or more than `MAX_CELLS`, or if the last step does not
+    end at ``last``.
+    """
     if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
         raise SchemaError(
             f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,}; write"
@@ -291,6 +295,7 @@ def edges_text(edges: Sequence[float]) -> str:
     ('0, 18, 65', '0:4:1, 9')
     """
     numbers = list(map(float, edges))
+    # All edges as one range first:last:step, or all edges but the last one.
     for n_single in (0, 1):
         even = numbers[: len(numbers) - n_single]
         if len(even) <= MIN_STEPS:

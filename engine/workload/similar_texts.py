@@ -44,7 +44,9 @@ def _without_accents(text: str) -> str:
 
 
 def without_details(text: str) -> str:
-    """Return a text that is equal for all texts that differ only in details.
+    """Return a text without blanks, invisible characters, accents, case and leading zeros.
+
+    Two texts that differ in nothing else give the same result.
 
     >>> without_details("Le\u00f3n 01") == without_details("leon01")
     True
@@ -52,8 +54,8 @@ def without_details(text: str) -> str:
     return _without_blanks(_without_accents(text)).casefold().lstrip("0") or "0"
 
 
-# Name of a difference -> function that returns equal texts for codes with no other difference. The
-# first entry that fits is named.
+# Name of a kind of difference -> function that returns equal texts for two codes if they differ in
+# no other way. If several entries fit two codes, messages name the first one.
 _DIFFERENCES: dict[str, Callable[[str], str]] = {
     "blanks": _without_blanks,
     "characters that are not visible": visible_text,
@@ -84,9 +86,10 @@ def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | N
 
 
 def difference_text(text: str, candidates: Iterable[str], quote: Callable[[object], str]) -> str:
-    """Return an addition to an error message that names the similar candidate; empty if none is.
+    """Return an addition to an error message that names a candidate similar to ``text``.
 
-    ``quote`` returns the text of a candidate in the message.
+    The addition is empty if `only_difference` finds no candidate. ``quote`` returns the text of a
+    candidate in the message.
     """
     similar = only_difference(text, candidates)
     return "" if similar is None else f"; {quote(similar[0])} differs only by {similar[1]}"

@@ -347,7 +347,8 @@ def _cut_error(
     assert a.edges is not None
     name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
     is_first, is_last = i == 0, i == a.size - 1
-    # ``exact`` lists comparisons that are exact on the bins and not true for all records.
+    # ``exact`` lists the comparisons with an edge of the bin that split no bin. A comparison that is
+    # true for all records or for none is left out.
     if sign in ("<", "<="):
         exact = [] if is_first else [f"{name} < {low}"]
         if not is_last:
@@ -588,6 +589,7 @@ class Grouping:
                     " of the attribute."
                 )
             node = self.items[position - 1]
+        # A name is an alias only if it is not an attribute.
         if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
             node = self.aliases.get(node.name.casefold(), node)
         return (self._name(node),)
@@ -640,6 +642,7 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
         name = single.attribute.name
         branches.append((single.inside, _result(result)))
     assert name is not None
+    # A cell belongs to the first condition that it satisfies, and to ELSE if it satisfies none.
     remaining = np.ones(columns.schema[name].size, dtype=bool)
     bands: dict[str, Inside] = {}
     for inside, result in [*branches, (remaining.copy(), _result(case.args.get("default")))]:
@@ -1006,6 +1009,7 @@ def _selected(select: exp.Select) -> list[exp.Expr]:
     for item in items:
         if isinstance(item, exp.Count):
             counts += 1
+            # COUNT(1) counts all records, as COUNT(*) does; COUNT('x') is refused.
             constant = isinstance(item.this, exp.Literal) and not item.this.is_string
             if extra_clauses(item, "this", "big_int") or not (
                 constant or isinstance(item.this, exp.Star)
@@ -1081,7 +1085,8 @@ def _joint_group(
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
     _check_size(math.prod(map(len, masks_by_attribute)), 1)
     # ``possible`` is 1 where the condition allows a combination of cells of the grouped attributes
-    # together with some cells of the other attributes. The loop merges cells to bands.
+    # together with some cells of the other attributes. The loop replaces the cells on each axis by
+    # the masks (single cells, or the bands of a CASE) of this attribute.
     possible = evaluate(conditions.text(condition), [schema[name] for name in names])
     possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
     for axis, masks in enumerate(masks_by_attribute):

@@ -533,7 +533,7 @@ class Workload(FrozenValue):
 
     @cached_property
     def _packed(self) -> bytes:
-        """Compressed JSON text; cached, because writing the JSON is slow and it is used often."""
+        """Compressed JSON text; cached, because it is used often and slow to write."""
         return zlib.compress(
             json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1
         )
@@ -623,6 +623,8 @@ def make_group(
             for axis, name in enumerate(names)
         ]
     elif not names:
+        # A family for one attribute is applied to each attribute; without attributes, the total of
+        # all records remains.
         if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
                 f"The family '{joint_family.name}' needs at least one attribute. Name the"
@@ -642,7 +644,9 @@ def make_group(
 
 
 def _product_weights(parts: Sequence[Part]) -> Array | None:
-    """Return the weight of each query of a product: the product of its weights in the families.
+    """Return the query weights of a group with these parts, shape (queries,).
+
+    The weight of a query is the product of the weights that its factors have in their families.
 
     Returns None if no family has query weights.
     """
@@ -787,6 +791,7 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if packed is None:
         return group
     try:
+        # One byte more than the weights have, so that longer data is refused.
         max_bytes = 8 * min(group.count, _MAX_QUERY_WEIGHTS) + 1
         weights = np.frombuffer(
             zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), max_bytes),

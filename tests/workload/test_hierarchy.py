@@ -591,7 +591,7 @@ def test_level_of_two_hierarchies_in_predicate_is_ambiguous() -> None:
         {"a": ["4905", "3901", "1901"], "b": ["4901", "3903", "4903"]}, levels=["state"]
     )
     both = [county().with_hierarchy(zones)]
-    check_refused(WorkloadError, ["several things", "state"], evaluate, "state == 'a'", both)
+    check_refused(WorkloadError, ["ambiguous", "state"], evaluate, "state == 'a'", both)
 
 
 def test_structural_zeros_by_level_exclude_areas() -> None:
