@@ -120,7 +120,8 @@ __all__ = [
     "tolerance_for",
 ]
 
-# from which module `__getattr__` imports each public name; type checkers use the imports above
+# maps each public name to the module from which `__getattr__` imports it; type checkers read the
+# imports above instead
 _MODULES = {
     "Attribute": "engine.workload",
     "Budget": "engine.privacy",

@@ -65,9 +65,9 @@ def quote_public(value: object) -> str:
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
     """Remove a first line such as ``sep=;`` from a CSV text, and find the delimiter of its fields.
 
-    Spreadsheets write such a line to state the delimiter.  In a text without it the delimiter is
-    ``preferred`` if the header contains that; otherwise it is the character of `DELIMITERS` that is
-    most frequent in the header outside quotes.
+    Spreadsheets write such a line to state the delimiter.  In a text without this line, the
+    delimiter is ``preferred`` if the header (the first line) contains this character; otherwise it
+    is the character of `DELIMITERS` that is most frequent in the header outside quotes.
 
     Returns
     -------
@@ -78,6 +78,7 @@ def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
     """
     if separator := SEPARATOR_LINE.match(text):
         return text[separator.end() :], separator[1]
+    # Every second part between quotes is inside quotes; a line break inside them is no line end.
     unquoted = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
     header = re.split(r"[\r\n]", unquoted, maxsplit=1)[0]
     return text, (
@@ -165,6 +166,7 @@ def translate_arguments(
     """
 
     def replacement(match: re.Match[str]) -> str:
+        # The groups of ARGUMENT: name before "=", value after "=", name without "=".
         name, text = match[1] or match[3], match[2]
         if text is None:
             before, _, after = words.get(name, match[0]).partition("{}")
@@ -214,7 +216,8 @@ def format_number(value: float) -> str:
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "unbounded"
     size = abs(value)
-    # The limits are such that the rounded numbers have the digits of their size: 999.97 is 1,000.
+    # Each limit is the smallest number that rounds up to the next power of ten: 999.97 would be
+    # "1000.0" with one decimal, and is written as "1,000".
     if size >= 999.95:
         return f"{value:,.0f}"
     if size >= 99.995:

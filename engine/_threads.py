@@ -59,7 +59,9 @@ def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> lis
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Let `map_in_threads` use one thread inside the ``with`` block, as other work uses all cores.
+    """Make `map_in_threads` run its calls one after the other inside the ``with`` block.
+
+    Use this context while other work occupies all cores.
 
     >>> with single_threaded():
     ...     map_in_threads(len, ["ab", "c"])
@@ -73,11 +75,11 @@ def single_threaded() -> Iterator[None]:
 
 
 class _ThreadLimit:
-    """Number of threads of the linear-algebra libraries, one setting for the whole process.
+    """Number of threads that the linear-algebra libraries of this process use.
 
-    It is 1 while a context "every core" is active, or contexts "small" and none "large"; otherwise
-    the number before the first context.  The class counts active contexts of each kind, because
-    threads enter and leave them in any order.
+    The number is 1 if a context of the kind "every core" is active, or if a context "small" is
+    active and no context "large".  Otherwise it is the number before the first context.  The class
+    counts the active contexts of each kind, because threads enter and leave contexts in any order.
     """
 
     def __init__(self) -> None:
@@ -111,7 +113,7 @@ class _ThreadLimit:
 
     def _count(self, kind: str, change: int) -> None:
         with self.lock:
-            # read before the first context, because the caller may have set other limits since
+            # While no context is active, the caller may have set other numbers of threads.
             if not self.in_use.total():
                 self.initial_threads = [library.num_threads for library in self.libraries]
             self.in_use[kind] += change
@@ -134,11 +136,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def threads_for(order: int) -> AbstractContextManager[None]:
-    """Return a context that sets the threads of linear algebra with matrices of this order.
+    """Return a context that sets the number of threads for matrices of this order.
 
-    Up to `MAX_SINGLE_THREAD_ORDER` it is one thread: a second one gains nothing, and on a busy
-    machine threads that wait for each other can be a hundred times slower.  Larger matrices use all
-    threads, also inside a context for small ones.
+    Up to the order `MAX_SINGLE_THREAD_ORDER`, linear algebra uses one thread: more threads gain
+    nothing, and on a busy machine threads that wait for each other can be a hundred times slower.
+    Larger matrices use all threads, even inside a context for smaller matrices.
 
     >>> with threads_for(99):
     ...     pass

@@ -72,7 +72,8 @@ def parse_json(
     memory = len(text) * (2 if text.isascii() else 5) + BYTES_PER_VALUE * values
     if memory > max_memory:
         raise ValueError(
-            f"the JSON has {len(text):,} characters and {values:,} values, more than are read"
+            f"the JSON has {len(text):,} characters and {values:,} values, which would take more"
+            " memory than allowed"
         )
     hooks: dict[str, Any] = (
         {} if constants else {"parse_constant": _no_number, "parse_float": _finite}
@@ -99,7 +100,9 @@ def parse_json(
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise ValueError("the JSON has a character that is half of a pair") from None
+            raise ValueError(
+                "the JSON has half of a surrogate pair, which is not a character"
+            ) from None
     if level:
         raise ValueError(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep") from None
     return value
@@ -143,9 +146,10 @@ def open_zip(
     what : subject of messages, such as "The package".
     error : type of the exception for a damaged or refused archive, also if the damage is read
         later in the ``with`` block.
-    plain_names : refuse names with folders.
+    plain_names : refuse members whose name contains a path other than ``folder``.
     max_members : largest number of members.
-    folder : name of the one folder in which members may be, also with ``plain_names``.
+    folder : name of the only folder that may contain members; has no effect if ``plain_names`` is
+        False.
     """
     with open(path, "rb") as file:
         try:
@@ -175,9 +179,9 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     Only the records at the end of the file are read, which state the length of the directory.
     """
     size = file.seek(0, os.SEEK_END)
-    # The record has 22 bytes, followed by a comment of at most 65,535 bytes.  In a file of the
-    # format ZIP64, a locator of 20 bytes precedes it and states the position of a second record of
-    # 56 bytes.
+    # The file ends with a record of 22 bytes and a comment of at most 65,535 bytes.  In the format
+    # ZIP64, a locator of 20 bytes precedes this record.  The locator states the position of a
+    # second record, of 56 bytes.
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
     at = tail.rfind(END_OF_DIRECTORY)
@@ -198,7 +202,7 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
                 length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
     if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):
         raise ValueError(
-            f"its directory lists {members:,} files in {length:,} bytes, more than are read"
+            f"its directory lists {members:,} files in {length:,} bytes, which is more than allowed"
         )
     file.seek(0)
 
@@ -210,7 +214,9 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
         name, mode = member.filename, member.external_attr >> 16
         is_allowed = is_plain_name(name.removeprefix(f"{folder}/") if folder else name)
         if plain_names and not is_allowed:
-            raise ValueError("it has a file outside its folder, or with a name that is not allowed")
+            raise ValueError(
+                "it has a file in another folder than expected, or with an invalid name"
+            )
         # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name
         if key in names:
@@ -219,7 +225,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
         if member.flag_bits & 0x1:
             raise ValueError("it has an encrypted file")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError("it has a file that is compressed in an unusual way")
+            raise ValueError("it has a file that is compressed by another method than deflate")
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG) or member.is_dir():
             raise ValueError("it has a link or a folder")
 

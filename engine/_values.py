@@ -95,6 +95,7 @@ def size_in_bytes(
     True
     """
     seen = set(map(id, excluded))
+    # The iteration adds the ids of all shared objects to ``seen``.
     for _ in _referenced(shared_with, seen):
         pass
     return sum(map(sys.getsizeof, _referenced(value, seen)))
