@@ -57,11 +57,14 @@ CENTERS = ("uniform", "tuned")
 # With tuned centers the plan with uniform centers is computed first. Its dense searches may take
 # this share of the time limit, so that time remains for tuning.
 UNIFORM_SEARCH_SHARE = 0.25
-# Largest expected time, in seconds, of the search for a product strategy on the full table.
+# Largest expected time of the search for a product strategy on the full table, in seconds and as a
+# share of the time limit; the larger of the two counts.
 MAX_PRODUCT_SEARCH_S = 1.0
+PRODUCT_SEARCH_SHARE = 0.1
 # A product strategy on the full table must lower the RMSE by at least this share to be used,
-# because a plan with such a strategy cannot publish tables.
-MIN_PRODUCT_SAVING = 1e-4
+# because a plan with such a strategy cannot publish tables.  If one strategy already measures all
+# residual spaces, the search is omitted if the gap of its plan is at most this share.
+MIN_PRODUCT_SAVING = 1e-5
 TABLE_STATEMENT = (
     "A product of strategies on the full table is more accurate here than residual spaces."
 )
@@ -211,7 +214,10 @@ class QuerySmasher(ResidualMechanism):
         # plan of this kind is skipped.  The plan with uniform centers is not skipped: assembling it
         # raises `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
-        if not _covers_all(best.split.unions, uniform.values):
+        if (
+            not _covers_all(best.split.unions, uniform.values)
+            or best.plan.certificate.gap > MIN_PRODUCT_SAVING
+        ):
             # the product search solves no residual space, so it needs no reserve of time
             best = self._better_with_product(
                 workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
@@ -347,10 +353,11 @@ class QuerySmasher(ResidualMechanism):
         # to compute.
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         largest_size = max((n for group in examples for n in group.sizes), default=1)
-        if unit_seconds(largest_size) > MAX_PRODUCT_SEARCH_S:
+        longest = max(MAX_PRODUCT_SEARCH_S, PRODUCT_SEARCH_SHARE * (limits.time_limit or 0.0))
+        if unit_seconds(largest_size) > longest:
             return math.inf
         seconds = table_seconds(workload)
-        return seconds if seconds <= MAX_PRODUCT_SEARCH_S else math.inf
+        return seconds if seconds <= longest else math.inf
 
     def _better_with_product(
         self,

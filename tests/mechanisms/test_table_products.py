@@ -161,3 +161,23 @@ def test_product_search_is_forecast_and_cancellable(monkeypatch: pytest.MonkeyPa
         tuned(mixed_workload(), progress=stop)
     monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     assert with_product > forecast(mixed_workload(), centers="tuned").seconds
+
+
+def test_long_product_search_runs_within_a_longer_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.mechanisms.querysmasher.table_seconds", lambda workload: 3.0)
+    assert isinstance(tuned(mixed_workload(), time_limit=40.0), ExplicitPlan)
+    assert type(tuned(mixed_workload(), time_limit=20.0)) is Plan
+
+
+def test_product_replaces_one_strategy_whose_answers_need_more_rounding() -> None:
+    schema = Schema([Attribute.of_size("a", 7), Attribute.of_size("b", 6)])
+    workload = Workload(schema)
+    for families in ({"a": "range", "b": "range"}, {"a": "prefix", "b": "total"}):
+        workload = workload.add(("a", "b"), families)
+    records = 10**11
+    hdmm_plan = plan(workload, BUDGET, "hdmm", max_records=records)
+    ours = tuned(workload, max_records=records)
+    assert isinstance(ours, ExplicitPlan)
+    assert ours.weighted_rmse < hdmm_plan.weighted_rmse * (1.0 - 1e-4)
