@@ -136,8 +136,8 @@ class Attribute:
         The labels `other` and `missing` are appended if `labels` does not contain them. A text in
         the records is counted in the cell whose label is equal, including case and spaces. Texts
         equal to no label are counted as `other`; missing values and the texts `missing_values` are
-        counted as `missing`. If `other` or `missing` is None, the records that it would count are
-        refused.
+        counted as `missing`. If `other` or `missing` is None, the records that this label would count
+        are refused.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):

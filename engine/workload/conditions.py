@@ -180,6 +180,7 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     gap_starts, gap_ends = _consecutive_runs(outside)
     has_fewer_gaps = len(gap_starts) < len(starts)
     is_categorical = attribute.kind == "categorical"
+    # The text is a list of values, the negation of a shorter text, or intervals joined by "or".
     # Cells of a numeric attribute without bins are listed if no two listed cells are adjacent.
     has_values = attribute.edges is None
     is_list = has_values and len(starts) > 1 and (ends - starts == 1).all()

@@ -103,7 +103,7 @@ def read_rules(
         except WorkloadError as error:
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         texts = [rule]
-        # The rule joins all components with which it shares attributes to one component.
+        # The rule and all components that share attributes with it become one component.
         for other in [component for component in components if component[0] & positions]:
             components.remove(other)
             positions, texts = positions | other[0], other[1] + texts
@@ -256,7 +256,7 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     try:
         table = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
-        table = np.full(1, np.nan)
+        table = np.full(1, np.nan)  # is refused below
     if table.shape != shape and (table.ndim > 1 or table.size != math.prod(shape)):
         raise SchemaError(
             f"the invariant on {subject} has values of shape {table.shape}, but the schema requires"
@@ -304,7 +304,7 @@ def joint_facts(
         if invariant.attributes
     ]
     for names, rules, exact in singles:
-        # Each constraint joins all components with which it shares attributes to one component.
+        # A constraint and all components that share attributes with it become one component.
         for other in [component for component in components if component[0] & names]:
             components.remove(other)
             names, rules, exact = names | other[0], other[1] + rules, other[2] + exact

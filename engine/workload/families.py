@@ -726,9 +726,9 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the number that queries compare with their bound c, for every cell.
+        """Return, for every cell, the number that the queries compare with their bound c.
 
-        The number is A_i + A_j here, and the result has the shape ``sizes``.
+        The number is A_i + A_j. The result has the shape ``sizes``.
         """
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 

@@ -284,7 +284,7 @@ class Hierarchy(FrozenValue):
 
 
 def _parents(coarse: HierarchyLevel, fine: HierarchyLevel) -> Index:
-    """Return the index of a coarse area that shares a cell with each fine area, shape (areas,)."""
+    """Return, for each fine area, the index of a coarse area with a common cell, shape (areas,)."""
     parents = np.zeros(fine.areas, dtype=np.int64)
     parents[fine.area_of_cell] = coarse.area_of_cell
     return parents
@@ -403,8 +403,8 @@ class CodeList(FrozenValue):
         ----------
         name : name of the hierarchy.
         levels : names of the levels from coarse to fine, without the total and the cells. By
-            default the levels that the rows name; a level without a name is called "level 1",
-            "level 2", and so on.
+            default the names are those in the rows; a level without a name there is called
+            "level 1", "level 2", and so on.
 
         Raises
         ------

@@ -394,9 +394,8 @@ class Schema:
     def even_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
         """Return the marginal on ``names`` of a distribution that satisfies rules and invariants.
 
-        The distribution is close to uniform among those that satisfy them. The marginal has the
-        shape ``sizes(names)`` and sum 1, and is exactly 0 in the cells that rules and invariants
-        exclude.
+        The distribution is close to uniform in the cells that they allow. The marginal has the
+        shape ``sizes(names)`` and sum 1, and is exactly 0 in the cells that they exclude.
         """
         return self._share(tuple(names), self.facts)
 

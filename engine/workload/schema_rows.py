@@ -295,7 +295,7 @@ def edges_text(edges: Sequence[float]) -> str:
     ('0, 18, 65', '0:4:1, 9')
     """
     numbers = list(map(float, edges))
-    # All edges as one range first:last:step, or all edges but the last one.
+    # Try all edges as one range first:last:step, then all edges except the last one.
     for n_single in (0, 1):
         even = numbers[: len(numbers) - n_single]
         if len(even) <= MIN_STEPS:

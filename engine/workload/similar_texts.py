@@ -44,9 +44,9 @@ def _without_accents(text: str) -> str:
 
 
 def without_details(text: str) -> str:
-    """Return a text without blanks, invisible characters, accents, case and leading zeros.
+    """Return a text in lower case without blanks, invisible characters, accents and leading zeros.
 
-    Two texts that differ in nothing else give the same result.
+    Texts that differ only in these details give the same result.
 
     >>> without_details("Le\u00f3n 01") == without_details("leon01")
     True

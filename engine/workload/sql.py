@@ -347,8 +347,8 @@ def _cut_error(
     assert a.edges is not None
     name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
     is_first, is_last = i == 0, i == a.size - 1
-    # ``exact`` lists the comparisons with an edge of the bin that split no bin. A comparison that is
-    # true for all records or for none is left out.
+    # ``exact`` lists comparisons that split no bin, because their constant is an edge of bin ``i``.
+    # Comparisons that are true for all records or for none are left out.
     if sign in ("<", "<="):
         exact = [] if is_first else [f"{name} < {low}"]
         if not is_last:
@@ -483,8 +483,8 @@ class Grouping:
     columns : lookup of attributes by column names.
     items : expressions of SELECT in order; a number in GROUP BY refers to one of them.
     aliases : lower-case alias -> expression of SELECT.
-    bands : attribute -> bands of its CASE, one mask of shape (size,) per band. The method `sets`
-        fills this mapping.
+    bands : attribute -> bands of its CASE, one mask of shape (size,) per band. A band is the set of
+        cells with the same result. The method `sets` fills this mapping.
     cases : attribute -> SQL of its CASE, or "" if the attribute is grouped by its cells. The method
         `sets` fills this mapping.
     """
@@ -1042,8 +1042,9 @@ def _group(
 ) -> Group:
     """Return the group with one query per combination of cells or bands of the grouped attributes.
 
-    ``bands`` has the bands of the attributes that are grouped by CASE. The queries count only
-    records that satisfy ``condition``; combinations that the condition excludes are left out.
+    ``bands`` maps each attribute that is grouped by CASE to its bands: one mask of cells per result
+    of the CASE. The queries count only records that satisfy ``condition``; combinations that the
+    condition excludes are left out.
     """
     names = (*grouped, *(name for name in condition.names if name not in grouped))
     if condition.texts:
@@ -1113,9 +1114,10 @@ def _joint_group(
 def _allowed_masks(
     schema: Schema, name: str, bands: Mapping[str, Sequence[Inside]], condition: Condition
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return one mask of cells per band of an attribute, or per cell if it has no bands.
+    """Return one mask of cells per band (result of a CASE) of the attribute ``name``.
 
-    The masks contain only cells that the condition allows. Empty masks are left out.
+    If the attribute is not in ``bands``, there is one mask per cell. The masks contain only cells
+    that the condition allows. Empty masks are left out.
     """
     size = schema[name].size
     allowed = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)

@@ -623,8 +623,8 @@ def make_group(
             for axis, name in enumerate(names)
         ]
     elif not names:
-        # A family for one attribute is applied to each attribute; without attributes, the total of
-        # all records remains.
+        # A family for one attribute is applied to each attribute, so without attributes it is the
+        # total of all records.
         if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
                 f"The family '{joint_family.name}' needs at least one attribute. Name the"
