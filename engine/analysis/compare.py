@@ -48,8 +48,8 @@ COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"
 MAX_CACHED_RESULTS = 256
 BOUND = "bound"
 QUICK_FORECAST_S = 1.0  # mechanisms that are expected to take at most this time are preselected
-# Papers use these mechanisms as a reference, so they are preselected if they are expected to take at
-# most this longer time.
+# Papers use these mechanisms as a reference, so they are preselected even if they are expected to
+# take longer: up to REFERENCE_FORECAST_S, in seconds.
 REFERENCE_MECHANISMS, REFERENCE_FORECAST_S = ("hdmm",), 60.0
 MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()

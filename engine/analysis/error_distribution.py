@@ -192,7 +192,8 @@ class ErrorDistribution:
     ----------
     errors : sorted standard errors, shape (points,), in counts, or divided by their targets.
         Queries that cannot be answered have an infinite error.
-    shares : share of all queries with at most this error, shape (points,).
+    shares : for each error, the share of all queries whose error is at most as large, shape
+        (points,).
     inverse_sample_size : 1 divided by the effective sample size; 0 if every query was evaluated.
         The standard error of a share s is about sqrt(s (1 - s) inverse_sample_size).
     sampled : number of evaluated queries if they are a sample; 0 if every query was evaluated.
@@ -228,8 +229,8 @@ class ErrorDistribution:
     def thin(self) -> ErrorDistribution:
         """Return the distribution with fewer than a thousand points, for figures.
 
-        The 1st to 99th percentiles do not change.  At other errors `within` can return a smaller
-        share, and at other shares `quantile` a larger error.
+        The 1st to 99th percentiles do not change.  Between them, `within` can return a smaller
+        share than the complete distribution, and `quantile` a larger error.
         """
         if len(self.errors) < FIGURE_POINTS + 100:
             return self

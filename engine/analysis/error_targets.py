@@ -203,8 +203,8 @@ def budget_for_error(
 
     def ratio(candidate: Plan) -> float:
         """Return the quantile at ``share`` of standard error divided by target, over all queries."""
-        # One target for all groups only scales the distribution of errors, so it is applied to the
-        # quantile, and the cached distribution of ``plan`` can be used.
+        # If all groups have the same target, the quantile of the errors is divided by the target.
+        # The distribution of the errors of ``plan`` is cached.
         if isinstance(limits, float):
             target = limits
             distribution = (
@@ -284,9 +284,9 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     Notes
     -----
     The budget is found by secant steps in log pcost inside a bracket, with a relative error of
-    `BUDGET_RELATIVE_PRECISION`.  At every trial budget the ratio is evaluated on a plan.  The next
-    trial follows from the power of pcost that fits the last two trials.  It is slightly beyond the
-    root of this power, so that the root is soon between two trials.
+    `BUDGET_RELATIVE_PRECISION`.  At every trial budget the ratio is evaluated on a plan.  The ratio
+    is modelled as a power of pcost through the last two trials.  The next trial is slightly beyond
+    the pcost at which this power is 1, so that the solution is soon between two trials.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None

@@ -94,10 +94,14 @@ def propose_weights(
 ) -> WeightProposal | None:
     """Propose a factor by which the weights of hidden groups are multiplied.
 
-    The factors in `FACTORS` are tried in ascending order.  The first factor is proposed for which
-    the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries; if there
-    is none, the largest factor.  If an earlier factor multiplies the RMSE of all queries by more
-    than `MAX_RISE`, the factor before it is proposed, or None if it is the smallest factor.
+    The factors in `FACTORS` are tried in ascending order until one of these conditions holds:
+
+    - The RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries.  This
+      factor is proposed.
+    - The factor multiplies the RMSE of all queries by more than `MAX_RISE`.  The factor before it
+      is proposed.  If there is none, the result is None.
+
+    If neither condition holds for any factor, the largest factor is proposed.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
     RMSE and largest standard error over the queries on this area, in counts.
     """
     variances, areas = plan.group_variance(group), len(level.labels)
-    others = tuple(axis for axis in range(len(level.counts)) if axis != level.part)
+    other_axes = tuple(axis for axis in range(len(level.counts)) if axis != level.part)
+    # The areas are evaluated in steps that limit the memory.
     step = max(1, MAX_ENTRIES // level.per_area)
     mean, largest = np.zeros(areas), np.zeros(areas)
     for first in range(0, areas, step):
@@ -30,7 +31,8 @@ def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
         index = [range(count) for count in level.counts]
         index[level.part] = range(level.start + first, level.start + end)
         values = variances.at(tuple(index))
-        mean[first:end], largest[first:end] = values.mean(axis=others), values.max(axis=others)
+        mean[first:end] = values.mean(axis=other_axes)
+        largest[first:end] = values.max(axis=other_axes)
     table = pd.DataFrame(
         {
             "area": np.arange(areas),

@@ -193,7 +193,7 @@ def results_table(ours: dict[str, float]) -> pd.DataFrame:
     """Return a table that compares published, optimal and recomputed RMSEs, one row per workload.
 
     ``ours`` maps the text of a `PublishedRow`, such as "CPS 1-way", to its recomputed RMSE in
-    counts.  The columns "ours" and "ours / paper" are NaN for all other rows.
+    counts.  The columns "ours" and "ours / paper" are NaN for workloads that are not in ``ours``.
 
     >>> table = results_table({"CPS 1-way": 3.135})
     >>> table.loc[table["ours"].notna(), "ours / paper"].tolist()

@@ -143,7 +143,7 @@ def publishable_by_group(
     """Return a table of the shares of publishable answers, with a row per group.
 
     The first column, "attributes", names the group; every further column is a mechanism, the most
-    accurate one first.  Rows are in ascending order of the shares of this mechanism.  The standard
+    accurate one first.  Rows are in ascending order of the shares of the first mechanism.  The standard
     error of a query is taken to be the RMSE of its group, and the records are assumed to be spread
     uniformly.
     """
@@ -208,13 +208,13 @@ def budget_for_quality(
         )
 
     def ratio(candidate: Plan) -> float:
-        """Return the coefficient of variation that a share of the answers does not exceed.
+        """Return a quantile of the coefficients of variation, divided by the publishable limit.
 
-        It is divided by the limit for publishable answers.
+        The quantile is at ``share``, over all answers.
         """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
-        # An evaluated query represents all queries of its group in equal parts.
+        # The evaluated queries of a group have equal weights, with the number of its queries as sum.
         weights = np.concatenate(
             [
                 np.full(len(group_variations), group.count / len(group_variations))

@@ -38,8 +38,8 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame with one row per residual space, the largest share first.  For a plan that does not
-    measure residual spaces but a strategy matrix, it has one row, for the part of the strategy that
+    DataFrame with one row per residual space, the largest share first.  If the plan measures the
+    rows of strategy matrices instead of residual spaces, it has one row, for the matrix that
     answers the group.  Columns:
 
     - attributes: attribute names of the space.

@@ -527,15 +527,15 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # A forecast with tuning can decrease when a group is added, so bisection needs forecasts without
-    # tuning.  Only if planning all groups is within the limits without tuning, the forecasts
-    # include tuning, because then tuning exceeds the limits.
+    # Bisection needs forecasts that increase with every group.  Those with tuning do not, so tuning
+    # is left out of the forecasts, unless all groups fit without tuning: then it is the tuning that
+    # exceeds the limits.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # Bisection for the smallest number of first groups that exceed the limits.  The last of
-        # them is removed.
+        # Bisection for the smallest k for which the first k groups exceed the limits.  Group k is
+        # removed.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):
@@ -599,10 +599,9 @@ REMEDIES: tuple[Change, ...] = (
 
 
 def _covers(other: Group, group: Group) -> bool:
-    """Return whether the measurements for one group determine all queries on another group's
-    attributes.
+    """Return whether the measurements for ``other`` determine all queries on ``group.attributes``.
 
-    True is a guarantee; False is returned if the group's families are not known to determine them.
+    False can also mean that the families of ``other`` are not known to determine them.
     """
     is_complete = all(
         len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts
