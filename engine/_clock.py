@@ -54,9 +54,9 @@ class PlanningClock:
 
     @contextmanager
     def counting_waits(self) -> Iterator[None]:
-        """Count wall time inside the ``with`` block, for callers that wait for worker processes.
+        """Count wall time instead of processor time inside the ``with`` block.
 
-        The processor time of workers is not part of the processor time of this process.
+        Use it while worker processes compute, whose processor time does not count for this process.
         """
         with self._lock:
             self._read(0.0)

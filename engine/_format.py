@@ -78,7 +78,7 @@ def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
     """
     if separator := SEPARATOR_LINE.match(text):
         return text[separator.end() :], separator[1]
-    # Every second part between quotes is inside quotes; a line break inside them is no line end.
+    # Only parts outside quotes: inside quotes, a delimiter or a line break belongs to a field.
     unquoted = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
     header = re.split(r"[\r\n]", unquoted, maxsplit=1)[0]
     return text, (

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 # Matrices up to this order use one thread.
 MAX_SINGLE_THREAD_ORDER = 2500
-# Arrays of at least this length are processed in separate threads.
+# `map_in_threads` uses several threads if the longest argument has at least this length.
 MIN_LENGTH_PER_THREAD = 100
 
 _SINGLE_THREADED = ContextVar("single_threaded", default=False)
@@ -98,7 +98,7 @@ class _ThreadLimit:
 
     @contextmanager
     def active(self, kind: str) -> Iterator[None]:
-        """Apply a context to the number of threads inside the ``with`` block.
+        """Count one more active context of a kind, and set the number of threads accordingly.
 
         Parameters
         ----------

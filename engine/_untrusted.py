@@ -144,8 +144,8 @@ def open_zip(
     Parameters
     ----------
     what : subject of messages, such as "The package".
-    error : type of the exception for a damaged or refused archive, also if the damage is read
-        later in the ``with`` block.
+    error : type of the exception for a damaged or refused archive, also if the damage is
+        found later in the ``with`` block.
     plain_names : refuse members whose name contains a path other than ``folder``.
     max_members : largest number of members.
     folder : name of the only folder that may contain members; has no effect if ``plain_names`` is
@@ -197,7 +197,8 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
             file.seek(max(0, min(size, position)))
             record = file.read(56)
             if record.startswith(END_OF_DIRECTORY_64):
-                # a number with all bits set means that only the ZIP64 record has the true number
+                # 0xFFFF and 0xFFFFFFFF mean that only the ZIP64 record has the number; the modulo
+                # makes them 0
                 members = max(members % 0xFFFF, int.from_bytes(record[32:40], "little"))
                 length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
     if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):

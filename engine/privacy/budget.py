@@ -96,9 +96,9 @@ from engine.errors import BudgetError
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
-# added to a computed log(delta), whose error is about 1e-12, to get an upper bound; about 1.5e-11
+# added to a computed log(delta) to get an upper bound; 1.5e-11, above its error of about 1e-12
 _LOG_DELTA_MARGIN = 2.0**-36
-# The theorem applies to a release if its noise scales s, in units of the grid, are within two limits.
+# The noise scales s of a release, in units of the grid, must be within these two limits.
 # largest sum of 1 / s^2 over all released numbers, divided by the privacy cost
 MAX_GRID_LOAD = 2.0**-24
 # largest 1 / s^2 of a released number, divided by max(1, privacy cost)
@@ -261,7 +261,7 @@ class Budget:
     Guarantee: a Budget that is built from rho, mu, epsilon or (epsilon, delta) never has a larger
     pcost than they allow, and values that a Budget reports in these parameters are never less than
     the exact ones.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10, the pcost from `approx`
-    is at least 1 - 3e-8 times the exact pcost for continuous Gaussian noise.
+    is at least (1 - 3e-8) times the exact pcost for continuous Gaussian noise.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang
     2018, theorem 8.
 
