@@ -34,6 +34,7 @@ def test_clock_counts_smaller_of_both_times(clocks, wall, processor, counted):
 def test_clock_coarse_processor_time_is_counted(clocks):
     clock = PlanningClock()
     start = clock()
+    # the processor clock has a resolution of 16 ms
     for tick in range(1000):
         advance(clocks, 0.001, 0.016 if tick % 16 == 15 else 0.0)
         clock()

@@ -74,7 +74,7 @@ CASES = [
 def test_gaussian_curve_matches_oracle(mu, z):
     epsilon = max(mu * mu / 2 + z * mu, 0.0)
     truth = exact_delta(mu * mu, epsilon)
-    # the smallest double whose square is not below mu * mu
+    # Budget.mu is the smallest double whose square is at least mu * mu
     delta = Decimal(math.exp(gaussian_log_delta(epsilon, Budget(pcost=mu * mu).mu)))
     assert (
         truth * (1 - Decimal("1e-15")) <= delta <= truth * (1 + Decimal("1e-9")) + Decimal("1e-322")

@@ -121,6 +121,6 @@ def test_interval_picture_names_unit_of_factor() -> None:
         result, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}"
     )
     assert "pcost" in picture.note
-    # four times the pcost is less than four times the epsilon, which the page shows
+    # four times the pcost is not four times the epsilon, so the text names the larger budget
     assert f"eps {Budget(pcost=4.0).epsilon(1e-6):.4g}" in picture.alt
     assert "times" not in picture.alt

@@ -33,7 +33,7 @@ def test_coverage_of_correct_plan_matches_level(budget: Budget) -> None:
     assert check.bias < 5.0
     table = check.table.set_index("promised")
     for level in (0.5, 0.9, 0.95, 0.99):
-        # Laplace intervals are the wider of two, so they may cover more than the level
+        # Laplace intervals are the wider of two valid intervals, so they can cover more
         assert table.loc[level, "found"] >= level - max(0.02, 2 * table.loc[level, "by chance"])
         if budget.law == "gaussian":
             assert table.loc[level, "found"] <= level + max(0.02, 2 * table.loc[level, "by chance"])
@@ -59,6 +59,7 @@ def test_truth_counts_only_bounded_rows() -> None:
     drawn = measure(result, records, rehearsal=True)
     for group in range(3):
         page = add_truth(drawn.answers(group), result, group, 0, records)
+        # the budget protects 2 rows per person, so only 2 of the 3 rows of 100 persons count
         assert page["truth"].sum() == 200
         assert (page["answer"] - page["truth"]).abs().max() < 0.1
     assert coverage_check(result, records, rehearsals=20).spread < 2.0

@@ -22,10 +22,11 @@ def request_of(workload: Workload) -> Request:
     return Request(workload=workload, budget=Budget(pcost=1.0))
 
 
-def test_costly_groups_are_the_joint_groups() -> None:
+def test_costly_groups_are_joint_groups_of_large_table() -> None:
     plain = Workload.all_ways(FEWER, (1, 2)).groups
     workload = Workload(FEWER).add(("a", "b"), "affine").add(("a", "c"), "affine")
     workload = Workload(FEWER, (*workload.groups, *plain)).add(("a", "b"), "abs")
+    # only the table of a and b exceeds the limits, so the joint group on a and c remains
     within = {"seconds": 60.0, "memory": 1.5e8}
     assert set(costly_groups(request_of(workload), **within)) == {0, len(workload.groups) - 1}
     assert costly_groups(request_of(Workload(FEWER, plain)), **within) == ()

@@ -68,6 +68,7 @@ def test_publishable_by_group_lists_every_mechanism() -> None:
         shares = [
             float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)
         ]
+        # the prefixes of the last group count 1/6 to 6/6 of the 100 records
         last = np.mean(errors.iloc[-1] / (100 * np.arange(1, 7) / 6) <= 0.15)
         assert table[title_of(label)].tolist() == [*shares, pytest.approx(last)]
     assert 0.0 < table.to_numpy()[:, 1:].mean() < 1.0

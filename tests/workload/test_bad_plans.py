@@ -248,7 +248,6 @@ PLAN_FILES = {
 
 @pytest.mark.parametrize("case", PLAN_FILES)
 def test_load_plan_with_damaged_file_is_refused(case):
-    assert json.loads(PLAN_FILES[case] if case == "null" else TEXT) != 7
     check_refused(EngineError, [], load_plan, PLAN_FILES[case])
 
 

@@ -102,7 +102,7 @@ grade,0-10; 11 = eleven
 """
 
 
-def test_dictionary_bad_line_is_named_and_stops_nothing() -> None:
+def test_invalid_dictionary_lines_are_named_and_skipped() -> None:
     draft = draft_from_dictionary(BAD)
     schema = draft.schema
     assert schema.names == ("sex", "age", "job", "height", "income")

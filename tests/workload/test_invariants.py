@@ -39,7 +39,7 @@ def test_invariants_round_trip_in_schema_files() -> None:
     assert not schema.is_exact(["region", "age"])
     assert schema.with_facts(impossible=["age < 15 and job == 1"]).invariants == schema.invariants
     assert SCHEMA.with_facts(invariants=public_tables(public_text(schema), SCHEMA)) == schema
-    # earlier schemas keep their hashes
+    # a schema without invariants has the same file and hash as before there were invariants
     assert "invariants" not in SCHEMA.to_dict()
 
 
@@ -107,6 +107,7 @@ def test_even_share_support_matches_linear_program(rules) -> None:
             rows.append(row.ravel())
             targets.append(one.table(dict.fromkeys("abc", 2), one.attributes)[cell])
     bounds = [(0, 0 if schema.possible_share("abc").flat[i] == 0 else None) for i in range(8)]
+    # largest value that each cell can have
     most = [
         -scipy.optimize.linprog(-np.eye(8)[i], A_eq=rows, b_eq=targets, bounds=bounds).fun
         for i in range(8)

@@ -45,7 +45,7 @@ def test_levels_of_two_attributes_are_distinguished() -> None:
     assert "region of work" in level_groups(SCHEMA, group)
 
 
-def test_sums_along_hierarchies_leave_out_queries() -> None:
+def test_level_groups_omit_levels_of_queries() -> None:
     groups = level_groups(SCHEMA, WORKLOAD.groups[0])
     assert list(groups) == ["kind"]
     assert groups["kind"].count == 2 * 2 * 3
@@ -56,7 +56,7 @@ def test_sums_along_hierarchies_leave_out_queries() -> None:
     assert part.family.dot(part.sizes, table).tolist() == [0 + 1 + 2, 3 + 4 + 5]
 
 
-def test_sums_of_two_hierarchies_leave_out_queries() -> None:
+def test_level_groups_of_two_attributes_omit_levels_of_queries() -> None:
     group = Workload(SCHEMA).add(("place", "work"), {"place": Level("region"), "work": "total"})
     titles = list(level_groups(SCHEMA, group.groups[0]))
     assert titles == ["county of place", "kind of place", "region of work", "county of work"]
@@ -69,7 +69,7 @@ def test_level_of_other_attribute_is_refused() -> None:
         at_level(SCHEMA, WORKLOAD.groups[0], "sex", "region")
 
 
-def test_code_list_joins_schema_and_leaves_it() -> None:
+def test_code_list_is_added_and_removed() -> None:
     schema = Schema([Attribute.of_size("age", 3)]).with_code_list("place", CODES)
     assert schema["place"].labels == CODES.codes
     both = schema.with_code_list("place", KINDS)

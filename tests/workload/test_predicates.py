@@ -142,7 +142,7 @@ def test_attribute_names_in_backticks_are_read():
         part = Workload(schema).add(attributes, Custom(predicates=[where])).groups[0].parts[0]
         return int(part.family.rows(part.sizes).sum())
 
-    # each name by itself and with other names
+    # each name by itself, and together with the first two: 6 = 2 * 3 and 18 = 2 * 3 * 3 cells
     for name in names:
         assert count_cells(name, where=f"`{name}` >= 1") == 2
         assert count_cells(
