@@ -86,7 +86,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
                 page.locator(".scatterlayer .trace .point").nth(2).click(force=True)
             visit.expect_text("at this budget")
         if view == "Two mechanisms":
-            visit.pick("Table", "3: age")
+            visit.pick("Table", "4: age")
         if view == "Plans":
             other = tmp_path / "plan.json"
             studio = census_studio(pcost=2.0)

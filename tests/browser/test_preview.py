@@ -64,7 +64,7 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     clicked = group.input_value()
     visit.choose("1-way")
     expect(group).to_have_value(clicked)  # the selected group stays
-    visit.pick("Table", "0: ")
+    visit.pick("Table", "1: ")
     expect(group).not_to_have_value(clicked)
     visit.take_picture("30_group")
 

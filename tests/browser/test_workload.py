@@ -109,7 +109,7 @@ def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     visit.drag((0.9, 0.2), (0.99, 0.6))
     visit.expect_text("Range: 92 ≤ age < 99")
     visit.pick("Second attribute", "party")
-    visit.drag((0.05, 0.05), (0.5, 0.4))
+    visit.drag((0.05, 0.05), (0.45, 0.4))
     visit.expect_text("party in [")
     visit.check_accessibility("20_rectangle")
     visit.press("Add this range")
