@@ -161,9 +161,11 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     inverse_square : largest 1 / scale^2 of a released number.  If it is above 1, the theorem does
         not apply, and the result is 0 (delta = 1).
     """
+    # gaussian_log_delta adds _LOG_DELTA_MARGIN, more than ten times the floating-point errors of
+    # this function, which are below 1e-12
     continuous = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
-    # floating-point errors are below 1e-12, and _LOG_DELTA_MARGIN covers ten times that
+    # logarithm of the term e^(eps - y) in the theorem
     log_tail = max(continuous, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
     # first bound: the curve at a smaller epsilon, and the tail e^(eps - y) with y = eps - log_tail
     shifted = epsilon - (load / 8 + (epsilon - log_tail) * inverse_square / 5)
@@ -484,7 +486,7 @@ class Budget:
         up.
 
         The result is the smallest of these: the epsilon of the curve of Gaussian DP, the epsilon of
-        rho-zCDP, and for a budget of pure epsilon that epsilon.  The curve holds for the discrete
+        rho-zCDP, and for a budget of pure epsilon its `pure_epsilon`.  The curve holds for the discrete
         noise of every release that `engine.plans.blocks.is_on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
@@ -521,8 +523,8 @@ class Budget:
 
         # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho); the
         # grid of log t is wide enough to contain the minimum, and exp(690) is a finite double
-        ends = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
-        grid = np.clip(np.linspace(ends[0] - 5, ends[1] + 5, 400), -690, 690)
+        low, high = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
+        grid = np.clip(np.linspace(low - 5, high + 5, 400), -690, 690)
         best = int(np.argmin([bound(log_t) for log_t in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
         minimum = minimize_scalar(bound, bounds=bracket, method="bounded", options={"xatol": 1e-9})
@@ -716,7 +718,10 @@ def _is_zero(value: Any) -> bool:
 
 
 def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
-    """Return a finite number above 0 as a double, rounded down; raise BudgetError for others."""
+    """Return a finite number above 0 as a double, rounded down; raise BudgetError for others.
+
+    The error message contains ``name``, the name of the number, and ``allowed``, its range.
+    """
     advice = f"Give a finite number {allowed}, such as {'1e-6' if name == 'delta' else '1.0'}"
     if isinstance(value, bool) or not isinstance(value, Real):
         # the message has only the type: the value may be a table of records passed by mistake
