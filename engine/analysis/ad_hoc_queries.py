@@ -127,7 +127,10 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 
 
 def _attributes_with_label(schema: Schema, word: str) -> set[str]:
-    """Return the names of the attributes of which a label contains a word in lower case."""
+    """Return the names of the attributes that have a label with a word, ignoring case.
+
+    ``word`` must be in lower case.
+    """
     return {
         attribute.name
         for attribute in schema.attributes

@@ -415,8 +415,8 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
         ready["mechanism"].isin(REFERENCE_MECHANISMS) & (ready["seconds"] <= REFERENCE_FORECAST_S),
         "mechanism",
     ]
-    first = sorted(quick, key=lambda label: label != also)[:most]
-    return [*first, *(str(label) for label in references if label not in first)]
+    preselected = sorted(quick, key=lambda label: label != also)[:most]
+    return [*preselected, *(str(label) for label in references if label not in preselected)]
 
 
 def expected_wait_text(table: pd.DataFrame) -> str:

@@ -409,7 +409,7 @@ class MechanismBound:
         It is 0 for replace-one neighbours and for schemas with public tables (invariants), because
         the bound does not apply there.
         """
-        # In both cases some queries can be answered without noise.
+        # With replace-one neighbours or invariants, some queries can be answered without noise.
         if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
             return 0.0
         return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)

@@ -22,7 +22,8 @@ from engine.workload import Workload
 
 # A group is hidden if its RMSE is more than this multiple of the RMSE of all queries.
 HIDDEN_RATIO = 3.0
-# The weight of a hidden group is raised until its RMSE is at most this multiple of that RMSE.
+# The weights of hidden groups are raised until their RMSE is at most this multiple of the RMSE of
+# all queries.
 GOAL_RATIO = 2.0
 # Raised weights may multiply the RMSE of all queries by at most this factor.
 MAX_RISE = 1.1

@@ -100,8 +100,9 @@ def check_same_queries(first: Plan, second: Plan) -> None:
 def losses(first: Plan, second: Plan) -> Losses:
     """Compare the standard errors of two plans for the same workload, query by query.
 
-    If the workload has more than four million queries, only a sample of the queries of each large
-    group and its first and last queries are evaluated.  The worst ratio is then a lower bound.
+    If the workload has more than four million queries, only some queries of each large group are
+    evaluated: a sample, and combinations of the first and last queries of its parts (the factors of
+    its query matrix).  The worst ratio is then a lower bound.
 
     Raises
     ------
@@ -160,8 +161,8 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
     better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
     # Extreme ratios often occur for combinations of the first and last queries of the parts, which
-    # a sample rarely contains.  They are added for the largest ratio only, because the shares need
-    # an evenly spread sample.
+    # a sample rarely contains.  These combinations are added for the largest ratio only, because
+    # the shares need an evenly spread sample.
     if sample is not None:
         corner_parts = queries.parts[:MAX_CORNER_PARTS]
         corners = list(itertools.product(*(sorted({0, p.count - 1}) for p in corner_parts)))

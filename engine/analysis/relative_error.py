@@ -214,7 +214,7 @@ def budget_for_quality(
         """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
-        # The evaluated queries of a group have equal weights, with the number of its queries as sum.
+        # The evaluated queries of a group have equal weights, which add up to its number of queries.
         weights = np.concatenate(
             [
                 np.full(len(group_variations), group.count / len(group_variations))
@@ -248,6 +248,7 @@ def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False
     answers : table with the columns answer and std (standard error), in counts.
     hide : whether answer, interval and relative error are replaced by NaN in the class noise.
     """
+    # Answers of 0 or below get an infinite coefficient of variation, so their class is noise.
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)

@@ -81,8 +81,8 @@ class Change:
     name : identifier.
     label : function from the request to the text of the button.
     apply : function that applies the change, called as ``apply(request, group, attribute)`` with
-        the number of the group.  Only `merge_bins` uses the attribute.  It raises NotApplicable or
-        WorkloadError if the change is not possible.
+        the number of the group.  Only `merge_bins` uses the attribute.  ``apply`` raises
+        NotApplicable or WorkloadError if the change is not possible.
     """
 
     name: str
