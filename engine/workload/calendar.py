@@ -125,7 +125,7 @@ def read_period(text: str, date_format: str | None = None) -> Period | None:
 
 
 def _period(parts: dict[str, str | None]) -> Period | None:
-    """Return the period of a matched text; None if it is not in the calendar, such as month 13.
+    """Return the period of a parsed text; None if it is not in the calendar, such as month 13.
 
     ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to their texts, or to None if absent.
     """

@@ -166,9 +166,9 @@ class Invariant:
         return {"attributes": list(self.attributes), "values": list(self.values)}
 
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
-        """Return the counts summed to the attributes ``names``, axes in the order of names.
+        """Return the counts on the attributes ``names``, summed over all other attributes.
 
-        ``sizes`` maps the name of an attribute to its number of cells.
+        The axes are in the order of names. ``sizes`` maps the name of an attribute to its number of cells.
         """
         table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
         ordered = [n for n in self.attributes if n in names]
@@ -380,7 +380,7 @@ def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -
     )
 
 
-# Pairs of the axes of a table that are summed, and the sums that are required.
+# Pairs: the axes over which a table is summed, and the required sums.
 _Margins = Sequence[tuple[tuple[int, ...], _Table]]
 
 

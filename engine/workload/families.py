@@ -111,7 +111,7 @@ class Family(ABC):
             yield start, self.rows(sizes, start, min(total, start + step))
 
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
-        """Return W^T diag(weights) W, shape (cells, cells), in counts^2."""
+        """Return W^T diag(weights) W for the query matrix W, shape (cells, cells), in counts^2."""
         cells = math.prod(sizes)
         out = np.zeros((cells, cells))
         for start, rows in self.chunks(sizes):
@@ -120,11 +120,11 @@ class Family(ABC):
         return out
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
-        """Return W @ table, shape (count, ...), for a table of shape (cells, ...)."""
+        """Return the answers W @ table, shape (count, ...), for a table of shape (cells, ...)."""
         return np.concatenate([np.tensordot(rows, table, axes=1) for _, rows in self.chunks(sizes)])
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
-        """Return the diagonal of W M W^T, shape (count,), for a symmetric matrix M on the cells."""
+        """Return q M q^T for every query row q and a symmetric matrix M on the cells, shape (count,)."""
         return np.concatenate(
             [np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)]
         )
@@ -134,7 +134,7 @@ class Family(ABC):
         return np.concatenate([np.einsum("qc,qc->q", rows, rows) for _, rows in self.chunks(sizes)])
 
     def largest_entries(self, sizes: Sequence[int]) -> Array:
-        """Return the largest absolute entry of each row of W, shape (count,)."""
+        """Return the largest absolute coefficient of each query, shape (count,)."""
         return np.concatenate([np.abs(rows).max(axis=1) for _, rows in self.chunks(sizes)])
 
     @property

@@ -550,7 +550,7 @@ class CodeList(FrozenValue):
         lines = decoded_text(text, limit=MAX_CODE_LIST).splitlines()
         codes: list[str] = []
         parents: list[str] = []
-        path: list[str] = []
+        path: list[str] = []  # code of the line before, preceded by its ancestors
         for number, depth, code in _hrc_lines(lines, indent):
             if depth > len(path):
                 raise SchemaError(

@@ -15,7 +15,7 @@ INTERVAL = r"(?:in|=) \[(-?[\d.e+]+), (-?[\d.e+]+)([)\]])"
 
 
 def cell_text(attribute: Attribute, cell: int) -> str:
-    """Return the text of a cell for the screen.
+    """Return the text of a cell for the screen: its label, or "0–9" for a bin of integers.
 
     >>> age = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
     >>> [cell_text(age, cell) for cell in range(3)]
@@ -28,7 +28,7 @@ def cell_text(attribute: Attribute, cell: int) -> str:
 
 
 def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[str]:
-    """Return the texts of queries on these attributes for the screen.
+    """Return the texts of queries, with the intervals of integer attributes as "0–9".
 
     >>> age = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
     >>> query_texts([age], ["age in [0, 11)", "age in [10, 11)", "age < 10"])
@@ -52,7 +52,7 @@ def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[s
 
 
 def _integers(low: float, high: float, *, is_closed: bool) -> str:
-    """Return the integers from ``low`` to ``high`` as text; ``high`` counts if ``is_closed``."""
+    """Return the integers from ``low`` to ``high`` as text; ``high`` is included if ``is_closed``."""
     last = high if is_closed else high - 1
     if low == last:
         return shortest_text(low)

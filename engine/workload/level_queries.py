@@ -32,7 +32,7 @@ class LevelQueries:
     title : name of the level; followed by the name of the attribute if several attributes of the
         group have levels.
     labels : label of each area.
-    part : index of the part of the group whose queries are the areas.
+    part : index of the part (factor of the query matrix) of the group whose queries are the areas.
     start : index, within this part, of the query on the first area.
     counts : number of queries of each part of the group.
     """
@@ -107,6 +107,7 @@ def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:
             levels.append(
                 LevelQueries(title=level, labels=labels, part=number, start=start, counts=counts)
             )
+    # Titles name the attribute only if several attributes have levels.
     if len(set(names)) < 2:
         return tuple(levels)
     return tuple(

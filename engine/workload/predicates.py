@@ -43,8 +43,8 @@ def compared_dates(
 
     Returns
     -------
-    satisfied : mask of the cells in which every day satisfies the comparison, shape (size,). In the
-        cell for missing values only <> with a date or period is true.
+    satisfied : mask of the cells in which every day satisfies the comparison, shape (size,). Of the
+        comparisons with a date or period, the cell for missing values satisfies only <>.
     cut : positions of the cells in which some days satisfy the comparison and others do not.
 
     Raises
@@ -164,7 +164,7 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
 
 
 def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
-    """Return the syntax tree of a predicate, with `_placeholders` for names in backticks."""
+    """Return the syntax tree of a predicate, with names in backticks replaced by `_placeholders`."""
     if len(text) > MAX_TEXT:
         raise WorkloadError(
             f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Shorten it, or"
@@ -290,7 +290,7 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
 class _Evaluator:
     """Evaluator of a parsed predicate on all cells at once.
 
-    The methods for nodes return arrays that broadcast to the shape of the table of cells, which has
+    The methods for nodes of the syntax tree return arrays that broadcast to the shape of the table of cells, which has
     one axis per attribute.
     """
 

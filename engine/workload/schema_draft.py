@@ -366,7 +366,7 @@ class _Column:
         """
         separator = next((mark for mark in _SEPARATORS if mark in value), None)
         parts = [part.strip() for part in value.split(separator)] if separator else [value]
-        pairs = [part.partition("=") for part in parts if part]
+        pairs = [part.partition("=") for part in parts if part]  # (code, "=" or "", meaning)
         with_meaning = [
             (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
         ]

@@ -101,6 +101,7 @@ class Columns:
                 f"A column name has {len(name):,} characters; names of attributes have at most"
                 f" {MAX_NAME:,}. Write the name of an attribute."
             )
+        # The first rule by which at least one attribute matches decides.
         for rule in (str.casefold, word, lambda text: word(text).casefold()):
             matches = [a for a in self.schema.attributes if rule(a.name) == rule(name)]
             if len(matches) == 1:
@@ -184,7 +185,7 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """Return the condition that a comparison denotes, of one attribute or of sums of attributes."""
+    """Return the condition that a comparison of an attribute, or of sums of attributes, denotes."""
     left, right = left.unnest(), right.unnest()
     if isinstance(right, exp.Column) and _is_constant(left):
         left, sign, right = right, _MIRRORED_SIGN[sign], left
@@ -498,9 +499,9 @@ class Grouping:
     def sets(self, group: exp.Group | None) -> list[tuple[str, ...]]:
         """Return the different attribute sets by which a GROUP BY clause groups.
 
-        An item of the clause has one attribute set; CUBE, ROLLUP and GROUPING SETS have several.
-        The result has one union for each choice of one set per item, as in SQL. It is [()] if
-        ``group`` is None.
+        Each item of the clause has one or, for CUBE, ROLLUP and GROUPING SETS, several attribute
+        sets. As in SQL, the sets of all items are combined: "a, CUBE (b)" groups by the sets (a, b)
+        and (a). The result is [()] if ``group`` is None.
         """
         if group is None:
             return [()]
@@ -528,6 +529,7 @@ class Grouping:
             combinations = [
                 tuple(dict.fromkeys(names + more)) for names in combinations for more in choices
             ]
+        # Sets that differ only in the order of their attributes are one set.
         return list({frozenset(names): names for names in combinations}.values())
 
     def shows(self, item: exp.Expr, grouped: Iterable[str]) -> bool:
@@ -654,7 +656,7 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
 
 
 def _result(node: exp.Expr | None) -> str:
-    """Return the SQL of a result of CASE, or "" for NULL; equal results form one band."""
+    """Return the SQL of a result of CASE, or "" for NULL; cells with equal results are one band."""
     if node is None or isinstance(node, exp.Null):
         return ""
     if not isinstance(node, exp.Literal):
@@ -696,7 +698,9 @@ _REFUSED_CLAUSES = {
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Yield (tokens, text) of each statement; positions of tokens refer to the whole text.
+    """Yield (tokens, text) of each statement.
+
+    ``text`` is the whole text, to which the positions of the tokens refer.
 
     Raises
     ------
@@ -1076,10 +1080,11 @@ def _joint_group(
     bands: Mapping[str, Sequence[Inside]],
     condition: Condition,
 ) -> Group:
-    """Return the group of `_group` for a condition that has a predicate on several attributes.
+    """Return the group of a statement whose condition has a predicate on several attributes.
 
-    Such a group is not a product. It has one predicate on all attributes per combination of cells
-    or bands of the grouped attributes that the condition allows.
+    The group is not a product. It has one query per combination of cells or bands of the grouped
+    attributes that the condition allows; each query is a predicate on all attributes. The arguments
+    are those of `_group`, and ``names``: the grouped attributes, then those of the condition.
     """
     sizes = schema.sizes(names)
     _check_size(1, math.prod(sizes))

@@ -358,7 +358,7 @@ class Workload(FrozenValue):
         ------
         WorkloadError : if an attribute is repeated, a family does not fit its attributes, a weight
             is invalid, or there are too many groups.
-        SchemaError : if the schema has no attribute of a name.
+        SchemaError : if the schema does not have one of the attributes.
         """
         if len(self.groups) >= MAX_GROUPS:
             raise WorkloadError(
@@ -681,9 +681,9 @@ def _check_weight(weight: object) -> None:
 
 
 def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups whose queries no group of the workload has, without duplicates.
+    """Return those of ``groups`` that are not in the workload, each of them once.
 
-    Groups that differ only in the order of their attributes or in their weight count as duplicates.
+    Groups that differ only in the order of their attributes or in their weight count as equal.
 
     >>> workload = Workload(Schema([Attribute.of_size(name, 2) for name in "ab"])).add(("a", "b"))
     >>> reordered = workload.add(("b", "a")).add(("a", "b"), "prefix").add(("b", "a"), "prefix")
@@ -730,7 +730,10 @@ def _query_key(group: Group, schema: Schema) -> tuple[tuple[str, ...], Hashable]
 
 @cached_on_value
 def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
-    """Return the part with the family of a name on one attribute; cached for many groups."""
+    """Return the part with the family ``family_name`` on one attribute.
+
+    Parts are cached, because many groups have equal parts.
+    """
     return Part(
         axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,)
     )
