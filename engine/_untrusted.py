@@ -184,14 +184,14 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     # second record, of 56 bytes.
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
-    at = tail.rfind(END_OF_DIRECTORY)
-    if at < 0 or len(tail) < at + 22:
+    start = tail.rfind(END_OF_DIRECTORY)
+    if start < 0 or len(tail) < start + 22:
         raise ValueError("it is no zip archive")
-    members = int.from_bytes(tail[at + 10 : at + 12], "little")
-    length = int.from_bytes(tail[at + 12 : at + 16], "little")
-    if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
-        stated_position = int.from_bytes(tail[at - 12 : at - 4], "little")
-        position_before_locator = size - len(tail) + at - 20 - 56
+    members = int.from_bytes(tail[start + 10 : start + 12], "little")
+    length = int.from_bytes(tail[start + 12 : start + 16], "little")
+    if tail[max(0, start - 20) : start].startswith(LOCATOR_64):
+        stated_position = int.from_bytes(tail[start - 12 : start - 4], "little")
+        position_before_locator = size - len(tail) + start - 20 - 56
         # readers differ in which of the two positions they use, so both are checked
         for position in (stated_position, position_before_locator):
             file.seek(max(0, min(size, position)))

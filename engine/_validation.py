@@ -113,9 +113,9 @@ def check_type(
 def check_slice(
     start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError
 ) -> tuple[int, int]:
-    """Return the first and the end of the Python slice ``start:stop`` of ``count`` queries.
+    """Return the pair (first, end) to which the slice ``start:stop`` of ``count`` queries amounts.
 
-    The end is exclusive and at least the first.  Negative arguments count from the last query.
+    ``end`` is exclusive, and at least ``first``.  Negative arguments count from the last query.
 
     >>> check_slice(-2, None, 10), check_slice(4, 2, 10)
     ((8, 10), (4, 4))

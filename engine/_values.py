@@ -24,7 +24,7 @@ class FrozenValue(ABC):
 
     @abstractmethod
     def headline(self) -> Mapping[str, str]:
-        """Return what is printed of the value: a mapping such as {"rmse": "2.52"} to texts."""
+        """Return the texts that are printed in place of the value, by name: {"rmse": "2.52"}."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name} {text}' for name, text in self.headline().items())})"
@@ -83,7 +83,7 @@ def size_in_bytes(
 
     Parameters
     ----------
-    shared_with : object that is not counted, nor is anything that can be reached from it.
+    shared_with : this object, and all objects that can be reached from it, are not counted.
     excluded : objects that are not counted.  References from these objects are not followed.
 
     >>> size_in_bytes([bytes(1000)] * 2) - size_in_bytes([bytes(1000)])
