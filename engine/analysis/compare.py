@@ -304,6 +304,7 @@ def _computed_results(
         on_progress=report_running,
         on_result=store,
     )
+    # on_result is not called for the last results.
     for label, result in results.items():
         store(label, result)
     return {
@@ -538,10 +539,11 @@ def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     bound is known.  Its entry ``statement`` is a sentence with the method, or with the reason why
     no bound is known.
     """
+    exact, unsupported = workload.schema.exact_text, ""
     if budget.neighbours == REPLACE_ONE:
         unsupported = "neighbours that replace a record"
-    else:
-        unsupported = f"workloads with {exact}" if (exact := workload.schema.exact_text) else ""
+    elif exact:
+        unsupported = f"workloads with {exact}"
     if unsupported:
         return {"square": 0.0, "statement": f"No lower bound is proved for {unsupported}."}
     square, method = best_bound(workload, budget.law)

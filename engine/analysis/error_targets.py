@@ -712,13 +712,11 @@ def releases_within(total: Budget, each: Budget) -> int | None:
     """
     if (total.rows_per_person, total.neighbours) != (each.rows_per_person, each.neighbours):
         return None
-    if total.pure_epsilon is not None and each.pure_epsilon is not None:
-        return int(Fraction(total.pure_epsilon) // Fraction(each.pure_epsilon))
-    return (
-        None
-        if total.pure_epsilon is not None
-        else int(Fraction(total.pcost) // Fraction(each.pcost))
-    )
+    if total.pure_epsilon is None:
+        return int(Fraction(total.pcost) // Fraction(each.pcost))
+    if each.pure_epsilon is None:
+        return None
+    return int(Fraction(total.pure_epsilon) // Fraction(each.pure_epsilon))
 
 
 def round_up(value: float) -> float:
