@@ -154,7 +154,8 @@ def run_in_workers(
     seconds : time limit of each call, in seconds of wall time.
     on_progress : called a few times per second with the fraction of finished calls and the labels
         of the running calls.  If it raises an exception, all calls are ended.
-    on_result : called with the label and the result of a call when it finishes.
+    on_result : called with the label and the result of each call that finishes while other calls
+        still run.  The results of the last calls are only returned.
 
     >>> calls = {"five": (len, ("abcde",))}
     >>> run_in_workers(calls, at_once=1, seconds=60.0, on_progress=lambda fraction, labels: None)
