@@ -250,7 +250,8 @@ def _run_calls(
             )
             for ready in wait([*running, caller], timeout=PROGRESS_INTERVAL_S):
                 if ready is caller:
-                    # the caller sends nothing while it waits, so its connection is ready only if it was closed
+                    # the caller sends nothing while it waits, so its connection is ready only if
+                    # it was closed
                     raise EOFError
                 label, process, _ = running.pop(ready)
                 results[label] = _result_of(ready, process)

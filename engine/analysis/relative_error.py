@@ -143,9 +143,9 @@ def publishable_by_group(
     """Return a table of the shares of publishable answers, with a row per group.
 
     The first column, "attributes", names the group; every further column is a mechanism, the most
-    accurate one first.  Rows are in ascending order of the shares of the first mechanism.  The standard
-    error of a query is taken to be the RMSE of its group, and the records are assumed to be spread
-    uniformly.
+    accurate one first.  Rows are in ascending order of the shares of the first mechanism.  The
+    standard error of a query is taken to be the RMSE of its group, and the records are assumed to
+    be spread uniformly.
     """
     import pandas as pd
 

@@ -168,7 +168,8 @@ class Invariant:
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
         """Return the counts on the attributes ``names``, summed over all other attributes.
 
-        The axes are in the order of names. ``sizes`` maps the name of an attribute to its number of cells.
+        The axes are in the order of names. ``sizes`` maps the name of an attribute to its number of
+        cells.
         """
         table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
         ordered = [n for n in self.attributes if n in names]

@@ -290,8 +290,8 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
 class _Evaluator:
     """Evaluator of a parsed predicate on all cells at once.
 
-    The methods for nodes of the syntax tree return arrays that broadcast to the shape of the table of cells, which has
-    one axis per attribute.
+    The methods for nodes of the syntax tree return arrays that broadcast to the shape of the table
+    of cells, which has one axis per attribute.
     """
 
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
