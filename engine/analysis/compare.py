@@ -94,9 +94,9 @@ class Comparison(FrozenValue):
     def headline(self) -> dict[str, str]:
         """Return a summary as a mapping of texts.
 
-        The keys are "mechanisms" (such as "3 of 4" if 3 of 4 mechanisms have a result), "bound" (the
-        lower bound) and, if at least one mechanism has a result, "best" and "rmse" (label and RMSE
-        of the mechanism with the smallest RMSE).
+        The keys are "mechanisms" ("3 of 4" if 3 of 4 mechanisms have a result), "bound" (the lower
+        bound) and, if at least one mechanism has a result, "best" and "rmse" (label and RMSE of the
+        mechanism with the smallest RMSE).
         """
         successful = self.frame[self.frame["rmse"].notna()]
         texts = {"mechanisms": f"{len(successful)} of {len(self.frame)}"}

@@ -202,7 +202,7 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        """Return the quantile at ``share`` of standard error divided by target, over all queries."""
+        """Return the quantile at ``share`` of error divided by target, over all queries."""
         # If all groups have the same target, the quantile of the errors is divided by the target.
         # The distribution of the errors of ``plan`` is cached.
         if isinstance(limits, float):
@@ -296,8 +296,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         )
         if error_ratio == 0.0:
             raise PlanError(
-                "These queries have no noise at any budget, so every budget meets the targets. Choose any"
-                " budget."
+                "These queries have no noise at any budget, so every budget meets the targets."
+                " Choose any budget."
             )
         if nearly:
             return plan.budget.at(plan.budget.pcost * error_ratio**2)

@@ -214,7 +214,7 @@ def budget_for_quality(
         """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
-        # The evaluated queries of a group have equal weights, which add up to its number of queries.
+        # The evaluated queries of a group have equal weights with the sum of its number of queries.
         weights = np.concatenate(
             [
                 np.full(len(group_variations), group.count / len(group_variations))

@@ -247,8 +247,8 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """
     if obstacle := merge_obstacle(attribute, factor):
         raise NotApplicable(obstacle)
-    # Bin i of integer codes starts at code i.  The last bin includes its upper edge, so this edge is
-    # the last code.
+    # Bin i of integer codes starts at code i.  The last bin includes its upper edge, so this edge
+    # is the last code.
     fine = attribute.edges
     if fine is None:
         fine = (*range(attribute.size), attribute.size - 1)

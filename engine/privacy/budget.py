@@ -227,8 +227,8 @@ def mu_of_guess(percent: float) -> float:
     if mu > 0.0:
         return mu
     raise BudgetError(
-        f"A guessing risk of {percent!r} percent is too close to 50, a coin flip. Give a larger number"
-        " below 100, such as 50.1."
+        f"A guessing risk of {percent!r} percent is too close to 50, a coin flip. Give a larger"
+        " number below 100, such as 50.1."
     )
 
 
@@ -486,8 +486,8 @@ class Budget:
         up.
 
         The result is the smallest of these: the epsilon of the curve of Gaussian DP, the epsilon of
-        rho-zCDP, and for a budget of pure epsilon its `pure_epsilon`.  The curve holds for the discrete
-        noise of every release that `engine.plans.blocks.is_on_curve` accepts.
+        rho-zCDP, and for a budget of pure epsilon its `pure_epsilon`.  The curve holds for the
+        discrete noise of every release that `engine.plans.blocks.is_on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
         """

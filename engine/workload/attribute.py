@@ -136,8 +136,8 @@ class Attribute:
         The labels `other` and `missing` are appended if `labels` does not contain them. A text in
         the records is counted in the cell whose label is equal, including case and spaces. Texts
         equal to no label are counted as `other`; missing values and the texts `missing_values` are
-        counted as `missing`. If `other` or `missing` is None, the records that this label would count
-        are refused.
+        counted as `missing`. If `other` or `missing` is None, the records that this label would
+        count are refused.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -767,8 +767,8 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
     SchemaError : if the values are a text, a mapping, a set or no iterable, or have more than
         `MAX_CELLS` + 1 entries.
     """
-    # Sets are refused: cells are numbered in the order of the entries, and the order of a set varies
-    # between runs.
+    # Sets are refused: cells are numbered in the order of the entries, and the order of a set
+    # varies between runs.
     if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(
         values, Iterable
     ):

@@ -202,7 +202,8 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
             f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; add"
             " the absent directive to the format"
         )
-    # ISO dates are accepted with every format, so a format that matches them must read the same day.
+    # ISO dates are accepted with every format, so a format that matches them must read the same
+    # day.
     sample = datetime.date(2024, 3, 4)
     if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(
         match.groupdict()

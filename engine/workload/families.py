@@ -124,7 +124,7 @@ class Family(ABC):
         return np.concatenate([np.tensordot(rows, table, axes=1) for _, rows in self.chunks(sizes)])
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
-        """Return q M q^T for every query row q and a symmetric matrix M on the cells, shape (count,)."""
+        """Return q M q^T for every query row q and the symmetric ``matrix`` M, shape (count,)."""
         return np.concatenate(
             [np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)]
         )

@@ -9,7 +9,7 @@ A code list is read from one of three formats:
 
     CSV             one row per code, with the columns code, parent, and optionally label and level
     nested labels   mapping from an area to its areas (a mapping again) or its cells (a list)
-    hrc             tau-Argus: lines such as @@code, one @ per level; sdcTable: lines such as @@;code
+    hrc             tau-Argus: lines such as @@code, one @ per level; sdcTable: such as @@;code
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class HierarchyLevel(FrozenValue):
         object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
-                f"{subject} has {len(self.labels):,} areas, but it has no cells, or a cell has a larger"
-                " area number; give every cell an area number from 0 to the number of areas - 1"
+                f"{subject} has {len(self.labels):,} areas, but it has no cells, or a cell has a"
+                " larger area number; give every cell an area number from 0 to the number of areas - 1"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
@@ -745,8 +745,8 @@ def _code_list(
     levels = []
     for i, nodes in enumerate(areas[first:]):
         members, numbers = np.unique(nodes, return_inverse=True)
-        # Only codes with children name the level. A leaf is a cell, so its level name is that of the
-        # cells.
+        # Only codes with children name the level. A leaf is a cell, so its level name is that of
+        # the cells.
         inner_codes = members[has_children[members] & (depth[members] == first + i)]
         names_in_list = {level_names[k] for k in inner_codes.tolist()} - {""}
         if len(names_in_list) > 1:

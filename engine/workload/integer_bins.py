@@ -52,7 +52,7 @@ def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[s
 
 
 def _integers(low: float, high: float, *, is_closed: bool) -> str:
-    """Return the integers from ``low`` to ``high`` as text; ``high`` is included if ``is_closed``."""
+    """Return the integers from ``low`` to ``high`` as text; ``is_closed`` includes ``high``."""
     last = high if is_closed else high - 1
     if low == last:
         return shortest_text(low)

@@ -164,7 +164,10 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
 
 
 def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
-    """Return the syntax tree of a predicate, with names in backticks replaced by `_placeholders`."""
+    """Return the syntax tree of a predicate.
+
+    Names in backticks are replaced by `_placeholders`.
+    """
     if len(text) > MAX_TEXT:
         raise WorkloadError(
             f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Shorten it, or"
