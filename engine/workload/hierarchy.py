@@ -74,7 +74,8 @@ class HierarchyLevel(FrozenValue):
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
                 f"{subject} has {len(self.labels):,} areas, but it has no cells, or a cell has a"
-                " larger area number; give every cell an area number from 0 to the number of areas - 1"
+                " larger area number; give every cell an area number from 0 to the number of areas"
+                " - 1"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
