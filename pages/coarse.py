@@ -91,7 +91,12 @@ def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
     if rule is not None:
         st.markdown(escape_markdown(figures.rule_text(rule)))
     st.caption("Set the rule first; choosing it after seeing results risks fitting noise.")
-    wizard.next_button(REHEARSE, key=STEP, reason="" if rule is not None else "correct the rule.")
+    wizard.next_button(
+        REHEARSE,
+        key=STEP,
+        reason="" if rule is not None else "correct the rule.",
+        start=partial(rehearsal.start_if_quick, common),
+    )
 
 
 def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:

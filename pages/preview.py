@@ -1,7 +1,10 @@
 """Preview page: accuracy of a plan before any record is read."""
 
+from functools import partial
+
 import streamlit as st
 
+from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.preview import (
     error_targets_view,
@@ -11,7 +14,7 @@ from pages.parts.preview import (
     plan_views,
     target_panel,
 )
-from pages.parts.release import wizard
+from pages.parts.release import rehearsal_size, wizard
 from pages.parts.shell import figure_view, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
 from pages.parts.workload import budget_form
@@ -30,9 +33,10 @@ QUESTIONS = {
 }
 
 
-def rehearse_button() -> None:
-    """Draw the button that opens the first step of Release, the rehearsal."""
+def rehearse_button(plan: Plan) -> None:
+    """Draw the button that rehearses the release on simulated records, on the page Release."""
     if st.button("Rehearse the release", key="to_rehearsal"):
+        rehearsal_size.start_if_quick(plan)
         wizard.close_result("release", "step", wizard.REHEARSE)
         st.switch_page(page_layout.page("Release").file)
 
@@ -63,5 +67,5 @@ page_layout.footer(
     code=python_script.plan_code(request_state),
     target=page_layout.page("Compare"),
     reason="" if plan is not None else "there is no plan yet; see above.",
-    more=rehearse_button,
+    more=None if plan is None else partial(rehearse_button, plan),
 )

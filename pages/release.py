@@ -9,7 +9,7 @@ from engine.ledger import Ledger, release_key
 from engine.plans import Plan
 from engine.release.measure import is_unfinished, load_rehearsal
 from pages.parts.coarse import release_history
-from pages.parts.jobs import job_queue, job_widget, plans, private_tempdir, tasks
+from pages.parts.jobs import job_queue, job_widget, plans, tasks
 from pages.parts.release import (
     dataset_form,
     records_form,
@@ -20,7 +20,7 @@ from pages.parts.release import (
     wizard,
 )
 from pages.parts.shell import buttons, figure_view, history, page_layout, python_script
-from pages.parts.shell.error_text import deferred_errors, show_deferred_error, show_errors
+from pages.parts.shell.error_text import show_deferred_error, show_errors
 from pages.parts.workload import publication_weights_form
 
 page_layout.require()
@@ -48,14 +48,6 @@ TUTORIAL = (
 )
 
 
-def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
-    """Start a rehearsal in a worker, and discard the previous rehearsal of this session."""
-    job_widget.replace_job("rehearsal", key)
-    with deferred_errors("rehearsal"):
-        file = private_tempdir.new_file("rehearsal")
-        job_widget.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
-
-
 def rehearse(plan: Plan) -> str:
     """Draw step 1: the rehearsal on simulated records, with true counts beside the answers.
 
@@ -67,14 +59,13 @@ def rehearse(plan: Plan) -> str:
         left.number_input("Simulated records", 1, limit, key="rows", persist_state="session")
     )
     seed = rehearsal_size.seed(middle, "seed")
-    key = f"rehearsal|{plan.hash}|{rows}|{seed}"
+    key = rehearsal_size.job_key(plan, rows, seed)
     with right.container(horizontal=True):
         is_done = job_queue.find(key) is not None
         buttons.button(
             "Rehearse",
-            start_rehearsal,
+            rehearsal_size.start,
             plan,
-            key,
             rows,
             seed,
             key="rehearse",

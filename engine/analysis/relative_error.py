@@ -174,12 +174,12 @@ def quality_counts_text(answers: pd.DataFrame) -> str:
 
     >>> import pandas as pd
     >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
-    'Of these 3 answers 2 are publishable, 0 doubtful, 1 noise.'
+    'Of these 3 answers, 2 are publishable, 0 doubtful, 1 noise.'
     """
     class_sizes = answers["quality"].value_counts()
     publishable, doubtful, noise = (int(class_sizes.get(name, 0)) for name in QUALITIES)
     return (
-        f"Of these {number(len(answers))} answers {publishable:,} are publishable, {doubtful:,}"
+        f"Of these {number(len(answers))} answers, {publishable:,} are publishable, {doubtful:,}"
         f" doubtful, {noise:,} noise."
     )
 

@@ -27,6 +27,20 @@ def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
+def start_if_quick(common: CommonPlan) -> None:
+    """Start the first measurement of simulated records, unless it may take long or was started."""
+    rehearsal_size.set_default("coarse_rows", common.look.schema, common.look.max_records)
+    rows, seed = rehearsal_size.chosen("coarse_rows", "coarse_seed")
+    key = _look_job(common, rows, seed)
+    if rehearsal_size.is_quick(common.look, rows) and job_queue.find(key) is None:
+        start_look(common, key, rows, seed)
+
+
+def _look_job(common: CommonPlan, rows: int, seed: int) -> str:
+    delta = common.look.budget.report_delta
+    return f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
+
+
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
     """Start a step of the rehearsal in a worker, which writes its result to a temporary file.
 
@@ -53,8 +67,7 @@ def draw(
         left.number_input("Simulated records", 1, limit, key="coarse_rows", persist_state="session")
     )
     seed = rehearsal_size.seed(middle, "coarse_seed")
-    delta = common.look.budget.report_delta
-    key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
+    key = _look_job(common, rows, seed)
     with right.container(horizontal=True):
         is_done = job_queue.find(key) is not None
         buttons.button(

@@ -1,17 +1,22 @@
-"""Number of simulated records of a rehearsal, and its random seed."""
+"""Start of a rehearsal: the number of simulated records, the random seed and the job."""
 
 from __future__ import annotations
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from engine.plans import Plan
 from engine.workload import Schema
+from pages.parts.jobs import job_queue, job_widget, private_tempdir, tasks
 from pages.parts.shell import demo_records
+from pages.parts.shell.error_text import deferred_errors
 from pages.parts.workload import record_count_form
 
 DEFAULT_RECORDS = 10_000
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
 MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
+# rehearsals of at most this size start without a further click
+QUICK_QUERIES, QUICK_RECORDS = 100_000, 200_000
 
 
 def seed(place: DeltaGenerator, key: str) -> int:
@@ -25,6 +30,39 @@ def seed(place: DeltaGenerator, key: str) -> int:
             " seed give the same numbers again. A release has no seed."
         )
     return int(number)
+
+
+def chosen(rows_key: str, seed_key: str) -> tuple[int, int]:
+    """Return the number of records and the seed of the form, without drawing it."""
+    form = st.session_state
+    return int(form[rows_key]), int(form.get(seed_key, DEFAULT_SEED))
+
+
+def is_quick(plan: Plan, rows: int) -> bool:
+    """Return whether a rehearsal of this plan takes a few seconds at most."""
+    return plan.workload.queries <= QUICK_QUERIES and rows <= QUICK_RECORDS
+
+
+def job_key(plan: Plan, rows: int, seed: int) -> str:
+    """Return the key of the job of a rehearsal, which is the same in every session."""
+    return f"rehearsal|{plan.hash}|{rows}|{seed}"
+
+
+def start(plan: Plan, rows: int, seed: int) -> None:
+    """Start a rehearsal in a worker, and discard the previous rehearsal of this session."""
+    key = job_key(plan, rows, seed)
+    job_widget.replace_job("rehearsal", key)
+    with deferred_errors("rehearsal"):
+        file = private_tempdir.new_file("rehearsal")
+        job_widget.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
+
+
+def start_if_quick(plan: Plan) -> None:
+    """Start a rehearsal with the values of the form, unless it may take long or was started."""
+    set_default("rows", plan.schema, plan.max_records)
+    rows, seed = chosen("rows", "seed")
+    if is_quick(plan, rows) and job_queue.find(job_key(plan, rows, seed)) is None:
+        start(plan, rows, seed)
 
 
 def set_default(key: str, schema: Schema, max_records: int) -> int:

@@ -34,18 +34,32 @@ def open_step(key: str, title: str) -> None:
     st.session_state[key] = title
 
 
-def next_button(title: str, *, key: str, reason: str = "", is_primary: bool = True) -> None:
+def next_button(
+    title: str,
+    *,
+    key: str,
+    reason: str = "",
+    is_primary: bool = True,
+    start: Callable[[], object] = lambda: None,
+) -> None:
     """Draw the button that opens the step ``title``.
 
-    ``reason`` says what is missing before that step, as the end of a sentence; the button is then
-    disabled. Empty if nothing is missing. ``is_primary`` says whether it is the main button.
+    Parameters
+    ----------
+    reason : what is missing before that step, as the end of a sentence; the button is then
+        disabled. Empty if nothing is missing.
+    is_primary : whether it is the main button.
+    start : called after the step was opened.
     """
+
+    def open_and_start() -> None:
+        open_step(key, title)
+        start()
+
     with st.container(horizontal=True, vertical_alignment="center"):
         buttons.button(
             f"Next: {title.partition('. ')[2]}",
-            open_step,
-            key,
-            title,
+            open_and_start,
             key=f"{key}_next",
             type="primary" if is_primary else "secondary",
             disabled=bool(reason),

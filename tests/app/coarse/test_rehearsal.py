@@ -129,8 +129,8 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
 
 
 def test_rehearsal_below_threshold_shows_stop() -> None:
-    session = open_page(coarse_step=RULE).set(coarse_snr=1e5).press("Next: Rehearse")
-    wait(session.press("coarse_rehearse"))
+    session = open_page(coarse_step=RULE).set(coarse_snr=1e5)
+    wait(session.press("Next: Rehearse"))  # starts the quick rehearsal
     assert "Stop: at most" in session.text()
     assert "The rule says stop" in session.text()
 
