@@ -11,7 +11,7 @@ from pages.parts.shell import history
 from tests.app.session import Session, demo_schema, open_demo, open_demo_schema, upload
 
 
-class State(MutableMapping):
+class State(MutableMapping[str, object]):
     """Session state of a test session with the methods of a mapping, as pages have it."""
 
     def __init__(self, session: Session) -> None:

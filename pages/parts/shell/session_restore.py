@@ -181,8 +181,11 @@ def _fits(name: str, value: object) -> bool:
             and all(isinstance(text, str) for row in value for text in row.values())
         )
     if name in SESSION_NAMES:
-        is_short = isinstance(value, list) and len(value) <= MAX_ROWS
-        return is_short and all(isinstance(text, str) for text in value)
+        return (
+            isinstance(value, list)
+            and len(value) <= MAX_ROWS
+            and all(isinstance(text, str) for text in value)
+        )
     is_text = name in SESSION_TEXTS or name.startswith(TEXT_STARTS)
     return is_text and isinstance(value, str)
 
