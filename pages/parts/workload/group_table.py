@@ -54,7 +54,7 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
     table = analysis.workload_errors(workload, page_numbers, plan)
     names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
     st.data_editor(
-        table.assign(**{"attributes": names, REMOVE: False}),
+        table.assign(attributes=names, **{REMOVE: False}),
         key=key,
         hide_index=True,
         height=GRID_HEIGHT_PX if len(page_numbers) > SHORT_GRID else "auto",
