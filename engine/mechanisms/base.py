@@ -111,8 +111,8 @@ class Limits:
 class PlanOptions(TypedDict, total=False):
     """Keyword arguments of `plan` and `forecast`.
 
-    The first block of keys is documented in `Mechanism`, the second in `Limits`, and the third in
-    the classes of the mechanisms that have these options.
+    The keys from ``objective`` to ``max_records`` are documented in `Mechanism`, those from
+    ``time_limit`` to ``cache`` in `Limits`, and all later keys in the mechanisms that have them.
     """
 
     objective: str
@@ -164,11 +164,13 @@ class Mechanism(ABC):
     Class attributes
     ----------------
     name, title, meaning : identifier, display name and one-sentence description.
-    variants : option settings that a comparison of mechanisms includes, one mapping per row.
-    choices : for options with a fixed set of values, the values that a form offers.
+    variants : settings with which the mechanism takes part in a comparison, each a mapping from
+        option to value.
+    choices : mapping from option to the values that a form of the app offers.
     laws : noise distributions that the mechanism can use.  A budget of pure epsilon requires
         "laplace", and every other budget "gaussian".
-    unsaid : for options that older plan files lack, the value that these files imply.
+    unsaid : mapping from option to the value that a plan file without this option implies; older
+        plan files lack newer options.
     keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
     Options
@@ -267,7 +269,7 @@ class Mechanism(ABC):
         """Return the plan that an earlier search found, from its stored result ``solved``."""
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
-        """Return the plan with the same workload, mechanism and options for another budget."""
+        """Return ``plan`` with its strategies and another budget; no search is run."""
         return self.rebuild(plan.workload, budget, plan.solved)
 
 
@@ -310,14 +312,15 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 def check_size(
     workload: Workload, memory_limit: float, *, closed_form: bool = False, intervals: bool = False
 ) -> None:
-    """Raise LimitExceeded if a group is too large to be split into residual spaces.
+    """Raise LimitExceeded if a group has too many attributes, or cells for the memory limit.
 
     Parameters
     ----------
     memory_limit : in bytes.
-    closed_form : whether the mechanism needs no dense matrix (cells times cells) for marginals.
-    intervals : whether it needs no such matrix for prefixes, suffixes, ranges and areas of code
-        lists either.
+    closed_form : whether the mechanism plans marginals without a dense matrix of shape
+        (cells, cells).
+    intervals : whether the mechanism plans prefixes, suffixes, ranges and areas of code lists
+        without a dense matrix of this shape.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -376,7 +379,7 @@ def _check_interval_cells(part: Part) -> None:
 
 
 def _cheaper_requests(part: Part) -> list[str]:
-    """Return clauses for an error message that propose queries or mechanisms with less memory."""
+    """Return proposals for an error message: queries or mechanisms that need less memory."""
     if len(part.sizes) > 1:
         return []
     if part.family.name == "marginal":
@@ -389,9 +392,9 @@ def _cheaper_requests(part: Part) -> list[str]:
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     """Raise NotApplicable if a strategy search must alternate between factors of a product.
 
-    Objectives other than the weighted sum choose query weights by lower bounds on the error of each
-    residual space.  An alternating search has a weak lower bound: planning would take minutes, and
-    the bound on the error of the plan would be useless.
+    This is for objectives other than the weighted sum.  They choose query weights by lower bounds
+    on the error of each residual space, and the lower bound of an alternating search is weak.
+    Planning would take minutes and would not prove a useful bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:

@@ -146,7 +146,7 @@ class LaplaceQueries(GaussianQueries):
 
 @lru_cache(maxsize=64)
 def _normalized_rows(part: Part, law: str) -> tuple[Strategy, float]:
-    """Return the query rows of a part as a strategy of sensitivity 1, and their own sensitivity.
+    """Return the query rows of a part, scaled to sensitivity 1, and the sensitivity before scaling.
 
     The sensitivity is the largest column norm: L1 for the law "laplace", otherwise L2.
     """
@@ -385,7 +385,7 @@ def marginals_error(
     spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
-        """Return the eigenvalue on every residual space of the marginals on ``sets``."""
+        """Return g_B for every residual space B, if the marginals on ``sets`` are the workload."""
         inside = np.array(
             [[i in axes for i in range(len(sizes))] for axes in sets], dtype=float
         ).reshape(len(sets), -1)

@@ -556,7 +556,7 @@ def plus_strategy(
 def _solve_problems(
     builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
-    """Solve one product strategy per problem and divide the budget among them."""
+    """Return the strategy with one product strategy per problem, at the optimal budget shares."""
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
     components = tuple(
@@ -582,10 +582,10 @@ def _solve_problems(
 def merge_clusters(
     builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver
 ) -> list[tuple[int, ...]]:
-    """Merge pairs of clusters of groups while that lowers the squared error.
+    """Return the clusters of groups after merging pairs whose merger lowers the squared error.
 
-    At most `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.  Pairs
-    are ordered by `_union_cells`, that is, by how much merging increases the number of cells.
+    Pairs that increase the number of cells least are tried first; see `_union_cells`.  At most
+    `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.
 
     Raises
     ------

@@ -317,7 +317,10 @@ def _greedy_tree(
 
 
 def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
-    """Split an interval of cells into parts that differ by at most one cell."""
+    """Return (first, end) of ``branching`` subintervals whose sizes differ by at most one cell.
+
+    An interval of fewer cells than ``branching`` is split into its single cells.
+    """
     count = min(branching, end - first)
     # Integer division avoids rounding errors in the cuts.
     cuts = [first + (end - first) * k // count for k in range(count + 1)]
@@ -382,8 +385,8 @@ class LevelPart:
     ----------
     first : number of the first cell of the interval.
     sizes : shape of the interval, one entry per axis.
-    R : diagonal block of (A^T A)^-1 on the interval, the covariance of the strategy at noise 1.
-    M : diagonal block of R G R on the interval.
+    R : block of (A^T A)^-1 for the cells of the interval, where A are the rows of the strategy.
+    M : block of (A^T A)^-1 G (A^T A)^-1 for these cells, where G is the Gram of the workload.
     """
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
@@ -428,11 +431,12 @@ def search(
     Parameters
     ----------
     parts : intervals of cells whose levels are searched separately.
-    boxes : boxes of the initial strategy, with their multiplicities.
-    trace : tr(G R) of the initial strategy.
+    boxes : mapping from each box of the initial strategy to the number of levels that contain it.
+    trace : tr(G (A^T A)^-1) for the rows A of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix G, shape (cells, cells); give it only for a single part.  With it, R and M
-        are recomputed every `LEVELS_PER_INVERSE` levels, which limits rounding errors.
+    gram : Gram matrix G of the workload, shape (cells, cells), or None; must be None if there are
+        several parts.  With a Gram, the matrices R and M of the part are computed anew every
+        `LEVELS_PER_INVERSE` levels, which limits rounding errors.
 
     Returns
     -------
@@ -505,7 +509,8 @@ class Level:
 
         Parameters
         ----------
-        R, M : covariance of the strategy without this level, and R G R; see the module docstring.
+        R, M : the matrices R and M of the module docstring for the strategy that does not contain
+            this level yet, shape (cells, cells) each.
 
         Returns
         -------
@@ -958,7 +963,7 @@ class PerAttribute(ExplicitMechanism):
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
         """Return the strategy of a numeric attribute with n cells.
 
-        ``gram`` is the Gram matrix of the parts on the attribute, shape (n, n).
+        ``gram`` is the Gram matrix of the queries on the attribute, shape (n, n).
         """
 
     def design(
@@ -1075,10 +1080,10 @@ class LevelSelection(ExplicitMechanism):
 
 
 def count_split_evaluations(workload: Workload, cells: int) -> float:
-    """Estimate how many times level selection evaluates all splits of a level, for forecasts.
+    """Estimate how many rounds of box splits level selection computes, for forecasts.
 
-    The formula was fitted to twelve workloads.  The number is smaller for workloads with few
-    queries or with only marginals.
+    One round evaluates all splits of all boxes of a level.  The formula was fitted to twelve
+    workloads.  It gives fewer rounds if the queries are fewer than the cells, or all marginals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}
@@ -1096,10 +1101,10 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the Gram matrix of all queries on one attribute, weighted by their groups, shape (n,
-    n).
+    """Return the weighted sum of the Gram matrices of all query families on an attribute, (n, n).
 
-    Queries on several attributes at once are left out.  Without other queries, return the identity.
+    Each family is weighted by the weight of its group.  Families on several attributes together,
+    such as affine queries, are left out.  If no family remains, return the identity matrix.
     """
     n = workload.schema[name].size
     total = np.zeros((n, n))

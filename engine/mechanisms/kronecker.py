@@ -76,9 +76,9 @@ class Gram:
     ----------
     key : hashable; equal keys mean equal matrices.
     sizes : domain sizes of the attributes of the unit.
-    parts : one pair per part of the group on the unit: positions of the part's attributes in the
-        unit, and the part.
-    weights : weights of the queries if there is only one part; None if all weights are 1.
+    parts : query families of the group on attributes of the unit, each as a pair: positions of the
+        attributes in the unit, and the `Part`.
+    weights : weights of the queries, or None if all are 1; only a single part can have weights.
     """
 
     key: tuple[Any, ...]
@@ -270,7 +270,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return the parts of a group; if its queries have separate weights, joined into one part."""
+    """Return the factors of a group's query matrix.
+
+    Queries with separate weights are not a product, so all parts are then joined into one.
+    """
     return (
         (joint_part(group),)
         if len(group.parts) > 1 and group.query_weights is not None
@@ -296,7 +299,10 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 def _unit_gram(
     sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
 ) -> Array:
-    """Return the Gram matrix of a unit for the attributes of a `Gram`, shape (cells, cells)."""
+    """Return the Gram matrix of queries on a unit, shape (cells, cells).
+
+    The parameters are the attributes of `Gram` with the same names.
+    """
     # Kronecker product of the Grams of the parts, with a matrix of ones for the other attributes
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
@@ -563,7 +569,10 @@ def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, A
 
 
 def _single_query(gram: Array) -> Array | None:
-    """Return the only query of a Gram matrix of rank one, scaled to largest entry 1, else None."""
+    """Return the query q with gram = c q q^T and largest absolute entry 1.
+
+    Return None if the rank of ``gram`` is above 1.
+    """
     pivot = int(np.argmax(np.diag(gram)))
     query = gram[pivot] / np.sqrt(gram[pivot, pivot])
     if np.abs(gram - np.outer(query, query)).max() > RANK_ONE_TOLERANCE * gram[pivot, pivot]:

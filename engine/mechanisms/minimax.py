@@ -203,7 +203,7 @@ class SortedWorkload:
         return tuple(sorted(range(len(keys)), key=keys.__getitem__))
 
     def emphasis(self, sorted_emphasis: Emphasis) -> Emphasis:
-        """Return query weights of the sorted workload as weights of the original workload."""
+        """Convert query weights for the sorted workload to weights for the original workload."""
         # groups of one class of the sorted workload may have parts in different orders
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         class_of_group = tuple(
@@ -241,13 +241,13 @@ class GroupClass:
     multiplicity : number of queries of a group that are equivalent, because they differ only on
         attributes without a line.
     parts : positions of the parts of the group whose attribute has a line.
-    spaces : class of every residual space on attributes of the group.
-    factors : for every space, the factor of a query's variance from attributes without a line,
-        shape (spaces,).
-    lines : for every space and part, the index of the line; -1 if the attribute of the part is not
-        in the space.
-    outside : for every part, (q . pi)^2 of its queries, shape (queries,) each.
-    windows : for every part, the slice of its queries within the queries of its line.
+    spaces : index of the equivalence class of every residual space on attributes of the group.
+    factors : for every space, the factor that attributes without a line contribute to the variance
+        of a query, shape (spaces,).
+    lines : for every space, the index of the line of each part; -1 if the attribute of the part is
+        not in the space.
+    outside : for every part, (q . pi)^2 of its queries q, shape (queries,) each.
+    windows : for every part, the slice that selects its queries from all queries on the attribute.
     """
 
     number: int
@@ -320,10 +320,10 @@ class Layout:
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return the key of the line of an attribute in a space; equal keys mean the same line.
 
-        With ``separate``, or for a space on at most `MAX_SEPARATE_AXES` attributes, the line is
-        shared by equivalent attributes of spaces of the same class.  Otherwise spaces of other
-        classes share it too, if they have as many attributes and if those of their attributes that
-        need a line are equivalent.
+        A line is a strategy on one attribute.  Equivalent attributes of two spaces share a line if
+        the spaces are in the same equivalence class.  Unless ``separate`` is set or the space has
+        at most `MAX_SEPARATE_AXES` attributes, the classes may differ: two spaces must then have
+        equally many attributes, and their attributes that need a line must be equivalent.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -487,10 +487,12 @@ class MeasuredSpaces:
 
     Attributes
     ----------
-    parts : decomposition whose ``spaces`` assign to every residual space the index of its solution.
-    solutions : the solutions.
-    duals : cell weights from which the strategies are computed, in the order of first use.
-    lines : query weights by attribute, for which the strategies are optimal.
+    parts : decomposition; ``parts.spaces`` maps every residual space to a pair whose first entry is
+        the index in ``solutions``.
+    solutions : distinct strategies of residual spaces.
+    duals : cell weights that determine the strategies, in the order of first use; one array per
+        strategy on one attribute.
+    lines : query weights for which the strategies are optimal.
     """
 
     parts: Decomposition
@@ -506,8 +508,9 @@ class Proof:
     Attributes
     ----------
     emphasis : query weights.
-    bound : lower bound at privacy cost 1, in counts^2 or relative to the targets.
-    duals : cell weights that prove a bound for each factor of the Gram matrices.
+    bound : lower bound at privacy cost 1 on the largest variance, in counts^2; with targets, on the
+        largest ratio of a variance to its target.
+    duals : cell weights from which ``bound`` is computed; one array per factor of a Gram matrix.
     """
 
     emphasis: Emphasis
@@ -658,9 +661,9 @@ def rebuild_proof(
 
     Parameters
     ----------
-    tradeoff : result of the search in the plan file; its ``lines`` are the query weights by
-        attribute.
-    recorded : dual weights (cell weights) of the searches.  Used entries are removed.
+    tradeoff : result of the search, from the plan file.  ``tradeoff.lines`` has the query weights
+        of the strategies on single attributes.
+    recorded : cell weights of these strategies and of the bound.  Used entries are removed.
 
     Returns
     -------
@@ -717,11 +720,12 @@ def _search(factor: Factor, pi: Array | None) -> Search:
 def _dual_weights(
     problem: DualProblem, initial: Array | None, steps: int = 0, deadline: float = math.inf
 ) -> Array:
-    """Return one weight per orbit (class of equivalent cells), shape (orbits,).
+    """Return dual weights with a large lower bound: one per orbit (class of equivalent cells).
 
-    The search starts from the cell weights ``initial``, or uniform ones if that is None.  It takes
-    at most ``steps`` steps, none after the deadline.  Return the evaluated weights with the largest
-    lower bound; with 0 steps, the initial weights.
+    The search starts from the cell weights ``initial`` (uniform if None), which are summed over
+    each orbit and scaled to sum 1.  It takes at most ``steps`` steps, and none after the deadline.
+    The result, of shape (orbits,), has the largest bound of all evaluated weights.  If no step is
+    taken, it is the start.
     """
     cell_weights = np.ones(len(problem.orbit)) if initial is None else initial
     weights: Array = (
@@ -820,7 +824,7 @@ class MinimaxResult:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """Cell weights of all strategies, then of the lower bound, one array per solve.
+        """Cell weights of all strategies, then those of the lower bound: one array per search.
 
         Each array has one weight per orbit (class of equivalent cells).
         """
@@ -828,17 +832,17 @@ class MinimaxResult:
 
     @property
     def fits_poorly(self) -> bool:
-        """Whether the gap is so large that another form of query weights should be tried."""
+        """Whether ``value`` is so far above the lower bound that another search should be tried."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Status of every solve in ``duals``."""
+        """Termination message of the search for each array of ``duals``."""
         return ("optimal",) * len(self.duals)
 
     @property
     def parts(self) -> Decomposition:
-        """Decomposition that assigns a strategy to every space."""
+        """Decomposition that maps every residual space to the index of its solution."""
         return self.plan.parts
 
     @property
@@ -857,7 +861,7 @@ class _SearchState:
 
     Parameters
     ----------
-    counts : number of residual spaces in each class, shape (space classes,).
+    counts : number of residual spaces in each equivalence class of spaces, shape (classes,).
 
     Notes
     -----
@@ -880,7 +884,10 @@ class _SearchState:
         self.noises = self.best_noises()
 
     def update(self, weights: Sequence[Array]) -> None:
-        """Take one step of every line with new query weights, shape (queries,) each."""
+        """Set the query weights of every line, improve its strategy by one step, update ``tables``.
+
+        ``weights`` has one array per line (strategy on one attribute), shape (queries,) each.
+        """
         for line, line_weights in zip(self.lines, weights, strict=True):
             line.update(line_weights)
         self.tabulate_variances()
@@ -888,9 +895,10 @@ class _SearchState:
     def tabulate_variances(self) -> None:
         """Set ``tables``, one array of shape (spaces, queries) per class and part with a line.
 
-        An entry is the variance of the query under the line of the part in this space, or (q .
-        pi)^2 in a space without the attribute of the part.  The variance of a product query in a
-        space is the product of such entries, one per part, times noise and factor of the space.
+        If the space contains the attribute of the part, the entry of query q is its variance under
+        the line (strategy on this attribute) for the space.  Otherwise it is (q . pi)^2.  The
+        variance of a product query in a space is the product of these entries over the parts, times
+        the squared noise of the space, times its entry in `GroupClass.factors`.
         """
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables: list[list[Array]] = []
@@ -924,9 +932,9 @@ class _SearchState:
     def line_weights(self) -> list[Array]:
         """Return for every line (strategy on one attribute) the weights of its queries.
 
-        Every array has shape (queries,).  A weight is the derivative of the weighted sum of
-        variances relative to their targets, which `best_noises` minimizes, by the variance of this
-        query on the line.
+        Every array has shape (queries,).  Let E be the weighted sum of (variance / target) that
+        `best_noises` minimizes.  The weight of a query is the derivative of E with respect to the
+        variance of this query under the line.
         """
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for group_class, weights, tables in zip(
@@ -941,7 +949,7 @@ class _SearchState:
         return sums
 
     def step(self, rule: _UpdateRule) -> None:
-        """Update the lines and the noise, then the query weights."""
+        """Update the strategies of the lines, then the noise, and then the query weights by ``rule``."""
         self.update(self.line_weights())
         self.noises = self.best_noises()
         variances = [
@@ -966,7 +974,10 @@ class _SearchState:
         ]
 
     def emphasis(self, classes: Symmetry) -> Emphasis:
-        """Return factored weights for the lower bound: products of the margins of ``weights``."""
+        """Return query weights for the lower bound, as products of one vector per part.
+
+        The vector of a part has the sums of ``weights`` over the queries of all other parts.
+        """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
         # mapping from number of queries to the index of a vector of ones
@@ -1077,8 +1088,8 @@ def _plan_and_bound(
 ) -> MinimaxResult:
     """Return the plan and the lower bound for the current query weights.
 
-    The lines of ``state`` are polished for the plan and then restored, so that the search
-    continues from the same state.
+    For the plan, the lines (strategies on one attribute) are iterated to convergence at fixed query
+    weights.  Their state is restored afterwards, so the search continues as if without this call.
 
     Raises
     ------

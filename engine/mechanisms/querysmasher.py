@@ -310,10 +310,10 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        With the split of ``best``, weights of groups are searched for which the plan satisfies the
-        constraints and is better than ``uniform``.  If there are none, the same is tried with
-        splits half way, and then three quarters of the way, to uniform centers.  If that fails,
-        too, ``uniform`` is returned, which always satisfies the constraints.
+        The method searches for group weights whose plan satisfies the constraints and has a smaller
+        error than ``uniform``.  It first uses the split of ``best``, then splits that are half and
+        three quarters of the way to uniform centers, and stops at the first success.  If all
+        searches fail, return ``uniform``, which always satisfies the constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -481,8 +481,10 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> Iterator[Split]:
-        """Yield the tuned splits that apply: first that with complements, then that with
-        centers."""
+        """Yield the split with tuned complements, then the split with tuned centers.
+
+        A split is left out if `ways_to_split` excludes it.
+        """
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         tunes_complements, tunes_centers = ways_to_split(workload, allowance)
         if tunes_complements:

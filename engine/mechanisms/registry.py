@@ -464,8 +464,8 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
 def _is_equal(value: Any, other: Any) -> bool:
     """Return whether two option values are equal.
 
-    True differs from 1, and values of other types than text, number, mapping and None differ
-    always.
+    True differs from 1.  Values are never equal if ``value`` is not text, a number, a mapping or
+    None.
     """
     if isinstance(value, bool) != isinstance(other, bool):
         return False
@@ -489,8 +489,10 @@ def title_of(label: str) -> str:
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return all variants of all mechanisms: by label, the name of the mechanism and its
-    options."""
+    """Return the settings of all mechanisms that a comparison includes.
+
+    The result maps each label to a pair (name of the mechanism, its options).
+    """
     return {
         label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants
     }

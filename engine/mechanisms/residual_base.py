@@ -93,8 +93,8 @@ class CandidatePlan:
     Attributes
     ----------
     split : split of queries into residual spaces.
-    error : for the weighted sum of variances, its root at privacy cost 1; for other objectives,
-        their value at privacy cost 1.
+    error : root of the weighted sum of variances at privacy cost 1.  If the options select another
+        objective, the value of that objective at privacy cost 1.
     values : weighted squared error of every block at privacy cost 1, in counts^2, by the key of the
         block.  Empty for objectives other than the weighted sum, under accuracy constraints, and
         for a product strategy on the full table.
@@ -182,7 +182,10 @@ class SpaceSolver(Protocol):
         """Return the expected time and memory of solving each subworkload."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``."""
+        """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.
+
+        Searches above this memory limit alternate between factors, which is faster.
+        """
 
     def ahead(
         self,
@@ -784,7 +787,7 @@ def _joint_share(
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : with False, the result is 1 if the ratio is 1 - `MIN_JOINT_SAVING` or more.
+    always : if False, a ratio of at least 1 - `MIN_JOINT_SAVING` is returned as 1.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]

@@ -286,10 +286,11 @@ def has_equal_weights(part: Part) -> bool:
 
 
 def _has_equal_entries(part: Part) -> bool:
-    """Return whether the Gram matrix has equal entries for a few cells and for their pairs.
+    """Return whether the Gram matrix of interval queries is a I + b 11^T, by a few of its entries.
 
-    Of the interval families, only those with equal entries everywhere pass this test: the marginal
-    and the total, also in the form of windows of width 1 or of all cells.
+    The diagonal entries of three cells must be equal, and so must the entries of their pairs.  This
+    decides the question for interval families, of which only the marginal and the total, also as
+    windows of width 1 or of all cells, pass the test.
     """
     (n,) = part.sizes
     if isinstance(part.family, Circular):
@@ -442,7 +443,7 @@ class PointWeights:
         noises: Array,
         emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
-        """Return the weighted variances that belong to each entry of factored weights, and noises.
+        """Return sums of weighted variances over queries, and the best noises for these weights.
 
         Parameters
         ----------
@@ -682,8 +683,8 @@ class TradeoffSearch:
     def emphasis(self, x: Array) -> Emphasis:
         """Return the query weights at a point of the search.
 
-        The point has the logarithms of the class weights, then those of the entries of all vectors,
-        each relative to its initial value.
+        The point ``x`` has the logarithms of (weight / initial weight), first for the classes, then
+        for the entries of all vectors.
         """
         vectors = []
         for initial, window in zip(self.initial_vectors, self.windows, strict=True):
@@ -716,7 +717,7 @@ class TradeoffSearch:
         Raises
         ------
         StopIteration, TimeoutError
-            The search has converged, or its time is over.
+            The search has converged (StopIteration), or its deadline has passed (TimeoutError).
         """
         if planning_time() > self.deadline and self.best is not None:
             raise TimeoutError

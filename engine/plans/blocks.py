@@ -122,7 +122,7 @@ class Block:
         return self._in_axis_order([s.coordinates for _, s in self.factors])
 
     def _in_axis_order(self, lengths_by_factor: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return axis lengths in the order of the axes; the argument lists them by factor."""
+        """Return the length of each axis; the argument has one list of lengths per factor."""
         by_axis = {
             a: n
             for axes, lengths in zip(self.sets, lengths_by_factor, strict=True)
@@ -417,7 +417,10 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
 
 
 def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
-    """Return factors whose Kronecker product has the column norms of a block, without weights."""
+    """Return factors without row weights that have the same Euclidean column norms as a block.
+
+    They are the factors of the block if it has no weights, and otherwise one factor with one row.
+    """
     if block.weights is None:
         return block.factors
     rows = np.sqrt(block.column_squares()).reshape(1, -1)
@@ -430,8 +433,8 @@ def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
 
     The joint cost is the maximum over cells of the summed costs for a record in the cell.  The
     costs are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if at most
-    one strategy has columns of unequal costs, and also, without any computation, if there are more
-    than `MAX_JOINT` strategies.
+    one strategy costs different amounts in different cells.  If there are more than `MAX_JOINT`
+    strategies, 1 is returned as an upper bound.
 
     Parameters
     ----------

@@ -308,14 +308,14 @@ def _roles(group: Group) -> list[Hashable]:
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
-    """Return the key of the tuned complement of the pair of attributes that a group is on.
+    """Return the entry of ``tuned`` for the attributes of a group, in either order.
 
-    Returns None if the group is not on a pair, or the pair has no tuned complement.
+    Returns None if the group does not have two attributes, or ``tuned`` has no entry for them.
 
     Parameters
     ----------
     number : index of the group.
-    tuned : pair of attributes -> key of its complement.
+    tuned : pair of attributes -> key of its tuned complement.
     """
     names = workload.groups[number].attributes
     return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None
@@ -333,9 +333,9 @@ class ClassQueries:
 
     Attributes
     ----------
-    footprint : variances of the queries of one of the groups, as a linear function of the squared
-        noise of its residual spaces.
-    spaces : index of the class of each of these residual spaces.
+    footprint : variances of the queries of one group of the class, as a linear function of the
+        squared noises of residual spaces.
+    spaces : for each of these residual spaces, the index of its equivalence class.
     groups : number of groups in the class.
     weight : weight of each group.
     target : target variance of the queries, in counts^2.
@@ -398,7 +398,7 @@ def variance_norm(
     targets: Sequence[float],
     goal: Objective,
 ) -> float:
-    """Return the objective of groups at their current noise, in counts^2.
+    """Return the objective of groups at the noise that ``queries`` store, in counts^2.
 
     With targets, the result is a ratio of variance to target variance.
 
@@ -576,7 +576,7 @@ class Emphasis:
         return np.array([self.weights[k] if k >= 0 else 0.0 for k in self.class_of_group])
 
     def apply(self, workload: Workload) -> Workload:
-        """Return the groups with weighted queries as a workload with these query weights."""
+        """Return ``workload`` with these query weights, without the groups that have none."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             if group_class < 0:
@@ -888,11 +888,11 @@ class _Batch:
 
     Attributes
     ----------
-    members : indices of the classes.
-    spaces : index of the class of each residual space, shape (members, spaces).
-    exponents : exponents of the expansions, shape (terms, spaces).
-    coefficients : coefficients of the expansions, shape (members, terms).
-    units : units of the expansions, shape (members, spaces).
+    members : indices of the classes of groups.
+    spaces : for each residual space of a member, the index of the class of this space, shape
+        (members, spaces).
+    exponents, coefficients, units : results of `Footprint.expansion`, shapes (terms, spaces),
+        (members, terms) and (members, spaces).  The exponents are the same for all members.
     """
 
     members: list[int]
@@ -903,9 +903,9 @@ class _Batch:
 
 
 def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
-    """Return batches of the classes whose power sums are expanded, and all other classes.
+    """Return the classes with an expansion (see `Footprint.expands`) as batches.
 
-    The second value lists the indices of the other classes.
+    The second value has the indices of all classes without an expansion.
     """
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []

@@ -224,8 +224,7 @@ class Plan(FrozenValue):
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return one block per summand of `group_variance`: the block with the noise of the
-        term."""
+        """Return for each summand of `group_variance` the block whose noise causes the summand."""
         summands = self.group_variance(group).summands
         names = self.workload.groups[group].attributes
         spaces = [tuple(names[a] for a in s.axes) for s in summands]
@@ -260,7 +259,10 @@ class Plan(FrozenValue):
         )
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
-        """Return ``value`` of the variances of each group; equal variances are evaluated once."""
+        """Return the result of the function ``value`` for each group.
+
+        Groups that share one `GroupVariance` are evaluated once.
+        """
         by_variances = {v: value(v) for v in dict.fromkeys(self._group_variance_list)}
         return [by_variances[v] for v in self._group_variance_list]
 
@@ -286,7 +288,8 @@ class Plan(FrozenValue):
     def rmse(self) -> float:
         """Root of the unweighted mean variance of all queries, in counts.
 
-        It is infinite if the plan cannot answer a query, which then has weight 0.
+        It is infinite if the plan cannot answer some query.  Only queries of weight 0 can be
+        unanswered.
         """
         return math.sqrt(math.fsum(self.totals) / self.workload.queries)
 
@@ -495,11 +498,10 @@ class Plan(FrozenValue):
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        """Return key of a block -> coefficients of the noise of this block in the answer to a
-        query.
+        """Return the coefficients of all noises in the answer to a query, by key of the block.
 
-        The coefficients multiply independent noises of variance 1.  The covariance of two answers
-        is therefore the sum over blocks of the inner products of their coefficients.
+        The coefficients are for noises of variance 1, which are independent.  The covariance of two
+        answers is therefore the sum over blocks of the inner products of their coefficients.
         """
         components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))

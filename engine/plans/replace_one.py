@@ -375,10 +375,10 @@ def _assign_bins(gram: Array) -> Index:
 
 
 def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
-    """Return bounds on the entries of each bin without computing the Gram matrix of the columns.
+    """Return bounds on the Gram entries of each bin without computing the Gram matrix.
 
-    They are at least as wide as the result of `_intervals`.  All pairs of different cells are in
-    bin 2.
+    The result has the form of the result of `_intervals`, and its intervals contain those of
+    `_intervals`.  Bin 1 has the pairs of equal cells, and bin 2 all pairs of different cells.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
@@ -389,10 +389,10 @@ def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> t
 
 
 def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
-    """Return the tree of areas that all strategies share, or None.
+    """Return the only tree of areas on which the strategies are defined, or None.
 
-    Each strategy must be on the areas of the same tree or one of `EQUAL_PRODUCTS`, which fit any
-    tree; at least one must be on areas.
+    A `LevelStrategy` is defined on a tree, and strategies of `EQUAL_PRODUCTS` on none.  Return None
+    if there is no tree, if there are several, or if a strategy has another type.
     """
     trees = {s.tree.key: s.tree for s in strategies if isinstance(s, LevelStrategy)}
     has_bins = all(isinstance(s, (LevelStrategy, *EQUAL_PRODUCTS)) for s in strategies)
@@ -400,11 +400,12 @@ def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
 
 
 def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
-    """Return bounds on the entries of each bin without computing the Gram matrix of the columns.
+    """Return bounds on the Gram entries of each bin without computing the Gram matrix.
 
-    They are at least as wide as the result of `_intervals`.  The bin of two different cells is that
-    of the level of the smallest area that contains both cells.  If there are more levels than bins,
-    the finest levels share the last bin.
+    The result has the form of the result of `_intervals`, and its intervals contain those of
+    `_intervals`.  Bin 1 has the pairs of equal cells.  There is one bin per level of the tree for
+    pairs of different cells: the bin of a pair is given by the level of the smallest area that
+    contains both cells.  If there are more levels than bins, the finest levels share the last bin.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)
@@ -501,7 +502,7 @@ def _added_costs(
     Parameters
     ----------
     record, other : name of each attribute -> number of a cell.
-    name : attribute of ``record`` that has each of the ``values`` in turn; "" for no attribute.
+    name : attribute of ``record`` that is set to each of the ``values`` in turn; "" for none.
     values : numbers of cells.
 
     Returns
@@ -526,10 +527,10 @@ def _added_costs(
 def _cells(
     block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes
 ) -> Index:
-    """Return the cells in the table of one factor in which a record is, for several values.
+    """Return the cell of a record in the table of one factor, for several values of one attribute.
 
-    The attribute ``name`` of the record has each of the ``values`` in turn.  The result has shape
-    (values,), or (1,) if the factor is not on this attribute.
+    The attribute ``name`` of the record is set to each of the ``values`` in turn.  The result has
+    shape (values,), or (1,) if the factor is not on this attribute.
     """
     if not axes:
         return np.zeros(1, np.int64)
@@ -544,7 +545,7 @@ def _distances(
 ) -> Array:
     """Return |B (e_x - e_y)|^2 for the cells x of ``record`` and y of ``other``, shape (values,).
 
-    The attribute ``name`` of ``record`` has each of the ``values`` in turn.
+    The attribute ``name`` of ``record`` is set to each of the ``values`` in turn.
     """
     square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
@@ -558,7 +559,7 @@ def _distances(
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
     """Return the columns of the strategy of a block for the cells of a record.
 
-    The attribute ``name`` of the record has each of the ``values`` in turn.  The result has shape
+    The attribute ``name`` of the record is set to each of the ``values`` in turn.  The result has shape
     (values, measurements), or (1, measurements) if the block is not on this attribute.
     """
     out = np.ones((1, 1))

@@ -166,7 +166,7 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
 def _outside_span(
     group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy
 ) -> tuple[Parts, Array]:
-    """Return which queries of a group a factor of a block does not measure.
+    """Mark the queries of a group that one factor of a block does not measure.
 
     Parameters
     ----------
@@ -566,7 +566,7 @@ class ExplicitPlan(Plan):
     def essential(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> tuple[Space, Array]:
-        """Return the query without attributes on which its coefficients do not depend.
+        """Drop the attributes of a query that its coefficients do not depend on.
 
         Returns
         -------

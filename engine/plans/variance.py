@@ -73,8 +73,8 @@ Parts = tuple[int, ...]
 class Summand:
     """One term of the variances of the queries of a group, due to the noise of one block.
 
-    For a query of the group, the term is the coefficient times one entry of each array: the entry
-    for the queries of the parts from which the query is made.
+    A query of the group consists of one query per part.  Its term is ``coefficient`` times one
+    entry of each array: the entry at the queries of the parts that the array is over.
 
     Attributes
     ----------
@@ -167,14 +167,14 @@ class GroupVariance:
         return largest
 
     def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
-        """Return the entries of the arrays for queries that can have the largest variance.
+        """Return what is needed of the arrays of all summands to find the largest variance.
 
         Returns
         -------
         sets : sets of parts; parts with a common array are in one set.
         keys : for each summand, the keys (parts, digest) of its arrays.
-        fronts : for each set, a mapping from the key of an array to its entries for the queries on
-            the Pareto front of the set.
+        fronts : for each set of parts, a mapping from the key of an array to some of its entries:
+            those of the combinations of queries that are on the Pareto front of all arrays.
         """
         sets = coupled_sets(
             len(self.counts), [parts for s in self.summands for parts, _ in s.arrays]
@@ -260,9 +260,10 @@ def index_ranges(
     Yields
     ------
     low, high : the range ``low:high`` of queries.
-    index : argument of `GroupVariance.at` that includes these queries.  It has one range per part,
-        which is complete for all parts except the first.  If complete ranges would be too large, it
-        has one integer array per part.
+    index : argument of `GroupVariance.at` that selects these queries.  It has one range per part:
+        some queries of the first part, and all queries of every other part.  It can then include
+        queries outside ``low:high``; see `index_window`.  If all queries of the other parts are too
+        many combinations, the index has one integer array per part.
     """
     if not counts:
         yield start, stop, ()
@@ -325,12 +326,12 @@ def broadcast_along(values: Array, k: int, dimensions: int) -> Array:
 
 
 def _broadcast_to_set(parts: Parts, array: Array, part_set: Parts, shape: tuple[int, ...]) -> Array:
-    """Return the entries of an array over ``parts`` for all combinations of queries of more parts.
+    """Repeat an array over the queries of ``parts`` along additional parts, and ravel it.
 
     Parameters
     ----------
-    part_set : indices of all parts, which include ``parts``.
-    shape : number of queries of each part of ``part_set``; the result is raveled.
+    part_set : indices of the parts of the result, which include ``parts``.
+    shape : number of queries of each part of ``part_set``.
     """
     aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in part_set]
     return np.broadcast_to(array.reshape(aligned_shape), shape).ravel()
@@ -1030,10 +1031,10 @@ class VarianceBuilder:
     def _components(
         self, group: Group, axes: Axes, block: Block
     ) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the factors of a block in connected components, with axes of the group.
+        """Return the factors of a block as lists of factors that queries of the group connect.
 
-        A part of the group connects the factors with which it shares an attribute.  If the block
-        has weights, all factors are connected.
+        Two factors are connected if a part of the group has attributes of both, and all are if the
+        block has weights.  A factor is a pair (axes in the group, strategy).
         """
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
@@ -1186,12 +1187,12 @@ class VarianceBuilder:
     def _reduced_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]
     ) -> tuple[Array, float]:
-        """Return few rows with the Gram matrix of the residual components of the queries of a part.
+        """Replace the residual components of the queries of a part by fewer rows of equal Gram.
 
         Returns
         -------
-        rows : at most as many rows as columns, shape (rows, residual coordinates).
-        smallest : smallest squared norm of a component that is not 0.
+        rows : shape (rows, residual coordinates), with at most as many rows as coordinates.
+        smallest : smallest squared norm of the component of a query that is not 0.
         """
         centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
@@ -1527,10 +1528,10 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def _extreme(columns: Array) -> Array:
-    """Return the columns that can have the largest sum of their entries with nonnegative weights.
+    """Return the columns with the largest weighted sum of entries for some weights of the rows.
 
-    ``columns`` has shape (rows, columns), and the weights are one per row.  The result can contain
-    a few columns more.
+    ``columns`` has shape (rows, columns), and the weights are nonnegative.  The result can contain
+    other columns, too.
     """
     # Repeated and constant rows do not influence which column has the largest weighted sum.
     rows, index = _first_copies(columns)
@@ -1541,7 +1542,7 @@ def _extreme(columns: Array) -> Array:
 
 
 def _first_copies(columns: Array) -> tuple[Array, Index]:
-    """Return the distinct rows of a table in the order of their first occurrence, and its index."""
+    """Return the distinct rows of a table, and the index of the first occurrence of each row."""
     first: dict[bytes, int] = {}
     for j, row in enumerate(columns):
         first.setdefault(row.tobytes(), j)
