@@ -32,8 +32,8 @@ from engine.residuals.decomposition import (
 from engine.residuals.strategy_search import Cost
 from engine.workload import Part, Workload
 
-# Largest number of attributes of a group. It has 2^14 subsets of attributes, each with a residual
-# space; planning these takes a few seconds.
+# Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one per
+# subset of its attributes; planning them takes a few seconds.
 MAX_ATTRIBUTES = 14
 # Largest number of cells of an attribute with prefixes or ranges that are solved without matrices;
 # at this number planning takes about 20 s.
@@ -346,8 +346,8 @@ def check_size(
                 matrices = 0.0
                 entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
-                # the variances of few queries are computed without a matrix, those of many from a
-                # covariance matrix
+                # variances of few queries are computed without a matrix, but variances of many
+                # queries need the covariance matrix of the cells
                 if part.count <= 2 * cells:
                     _check_interval_cells(part)
                     continue
@@ -401,5 +401,5 @@ def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> 
             raise NotApplicable(
                 f"The queries on {' x '.join(map(str, sub.sizes))} cells need one strategy on too"
                 " many cells for this objective. Choose the objective 'sum', merge cells of these"
-                " attributes, or remove one query family on all of them together."
+                " attributes, or remove a query family that is on these attributes jointly."
             )

@@ -207,7 +207,7 @@ class Optimum(ExplicitMechanism):
                 if len(mass) != problem.variables:
                     raise ValueError("the stored cell weights do not fit the workload")
             else:
-                # the strategy is computed after the search, which gets at least half of the time
+                # time is reserved to compute the strategy after the search, at most half of the rest
                 now = planning_time()
                 reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
                 reserve = max(reserve, 0.0)
@@ -355,7 +355,8 @@ def data_cube(
         covers = summed_cells <= max_cells
         uncovered, chosen = np.ones(len(wanted), dtype=bool), []
         while uncovered.any():
-            # greedy set cover: at most a factor of log n larger than the smallest cover
+            # Greedy set cover of n marginals: the result is larger than the smallest cover by at
+            # most a factor of about log n.
             largest = int(np.argmax(covers[:, uncovered].sum(axis=1)))
             chosen.append(wanted[largest])
             uncovered &= ~covers[largest]

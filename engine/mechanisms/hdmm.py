@@ -79,7 +79,7 @@ from engine.workload import Workload, subsets
 
 # With at most this many attributes, OPT_marginals considers the marginals on all of their subsets.
 MAX_FULL_LATTICE_AXES = 14
-# Largest number of marginals that OPT_marginals considers if there are more attributes.
+# With more attributes than that, OPT_marginals considers at most this many marginals.
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
 # A marginal with a smaller share of the budget, relative to the largest share, is not measured,
@@ -568,7 +568,7 @@ def _solve_problems(
     joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
         components = tuple(replace(c, share=c.share / ratio) for c in components)
-        # shares are of pcost, or of epsilon, whose square divides the variance
+        # variances are proportional to 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace)
         error *= ratio if solver.noise == "gaussian" else ratio**2
     return HDMMStrategy(
         noise=solver.noise,
@@ -724,7 +724,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # the second clustering joins each group to one whose attributes contain its own
+    # the second clustering puts a group into the cluster of a group on more attributes, if possible
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
@@ -869,10 +869,11 @@ def best_of(
     )
 
 
-# For forecasts: time in seconds per group, without searches. A forecast for more groups than
-# MAX_LISTED_GROUPS does not list the searches but counts those of OPT_kron on every attribute.
+# For forecasts: time in seconds per group, without searches. With more than MAX_LISTED_GROUPS groups
+# the searches are not listed; the forecast assumes one OPT_kron search on every attribute.
 SECONDS_PER_GROUP, MAX_LISTED_GROUPS = 5.5e-4, 2_000
-# The number of searches is not known in advance. After this many, the reported progress is 0.5.
+# After this many searches, the reported progress is 0.5. The total number of searches is unknown
+# until the end.
 PROGRESS_HALF_CALLS = 60
 
 

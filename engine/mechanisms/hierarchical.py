@@ -76,7 +76,7 @@ from engine.workload.families import Total
 
 # GreedyH: number of budget shares of a node that are compared.
 CANDIDATE_SHARES = 100
-# GreedyH: factors per depth of the tree that are compared; see `greedy_hierarchy`.
+# GreedyH: values of the parameter ``discount`` that `greedy_hierarchy` compares.
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
@@ -850,7 +850,7 @@ def interval_strategy(
             " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
-    # matrix from merged cells to cells: the count of an interval is divided evenly over its cells
+    # matrix that divides the count of every interval evenly over its cells
     even_shares = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
         even_shares[first:end, k] = 1.0 / (end - first)
@@ -859,7 +859,8 @@ def interval_strategy(
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
-    # covariance of the strategy of the coarse levels and the single cells, the first level
+    # covariance of the cells for a strategy with the single cells and the coarse levels; single
+    # cells have the precision matrix I
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
     M, intervals = R @ gram @ R, [slice(first, end) for first, end in itertools.pairwise(edges)]
     parts = [
@@ -945,11 +946,11 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: number of times that all splits of a level are evaluated, on one attribute.
+# For forecasts: number of rounds in which all box splits of a level are evaluated, on one attribute.
 EXPECTED_EVALUATIONS = 520
-# For forecasts: this number is multiplied by this share for workloads of marginals only.
+# For forecasts: share of EXPECTED_EVALUATIONS that is needed if all queries are marginals.
 MARGINALS_EVALUATION_SHARE = 1 / 15
-# For forecasts: seconds per evaluation, for every attribute and for every pair of cells.
+# For forecasts: seconds per round and attribute, and seconds per round and pair of cells.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
 # Numeric attributes with fewer cells are measured by the identity, as categorical ones are.
 MIN_NUMERIC_CELLS = 4

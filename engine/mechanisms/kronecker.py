@@ -564,7 +564,7 @@ def p_identity_strategy(
 def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
     """Return the error and its gradient divided by ``scale``, for raveled parameters x."""
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
-    # L-BFGS stops at changes that are small compared with 1
+    # L-BFGS compares changes of its objective with 1, so the error is scaled to about 1
     return error / scale, gradient.ravel() / scale
 
 
@@ -667,8 +667,8 @@ class KroneckerSolver:
         Unless the deadline passes, the result depends only on the problem and the seed, not on
         earlier calls.
         """
-        # problems that differ in a common factor of the weights share an entry of the cache, which
-        # has the error for the largest weight 1
+        # Problems whose weights differ by a common factor share an entry of the cache.  The entry has
+        # the squared error for weights that are scaled to the largest weight 1.
         largest_weight = problem.weights.max()
         if problem.key not in self._cache:
             best = self._best_of_starts(problem)

@@ -128,7 +128,7 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # of intervals, `has_equal_weights` accepts the marginal and the total only
+    # `has_equal_weights` above accepts no interval families but the marginal and the total
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -333,7 +333,8 @@ class Layout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.classes.spaces[space]
-        # of attributes without a line only the number matters, because their cells are equivalent
+        # The cells of attributes without a line are equivalent, so only the number of these
+        # attributes matters.
         return (
             axis_key,
             tuple(sorted(str(attribute_classes[n]) for n in space if self.needs_line[n])),
@@ -415,8 +416,8 @@ QUERY_WEIGHT_FLOOR = 1e-4
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Before a plan is computed, lines are iterated at fixed query weights until this gap, but at most
-# this many times.
+# Before a plan is computed, lines are iterated at fixed query weights: at most POLISH_ITERATIONS
+# times, or until their gap is at most POLISH_GAP.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
@@ -765,7 +766,8 @@ LIGHT_WEIGHT = 1e-2
 MAX_LOG_STEP = 3.0
 # Smallest mean weight of the queries of a group, as a share of the mean of all queries.
 MIN_GROUP_WEIGHT = 1e-9
-# Smallest weight of a query in the lower bound, as a share of the smallest weight in its search.
+# Smallest weight of a query in the lower bound, relative to the smallest weight that the search
+# allows for this query.
 PROOF_WEIGHT_FLOOR = 1e-2
 # The search over millions of queries computes in single precision; plans and lower bounds are
 # computed in double precision.
@@ -1183,7 +1185,7 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
     with np.errstate(invalid="ignore"):
         out = weights @ others[-1].T
     if not np.isfinite(out).all():
-        raise FloatingPointError("the sums of weights times tables are not finite")
+        raise FloatingPointError("the weighted sums of variances are not finite")
     for table in others[-2::-1]:
         out = np.einsum("...as,sa->...s", out, table)
     return np.asarray(out.T)

@@ -76,7 +76,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not isinstance(solved.get("duals"), list)
     ):
         raise PlanError(
-            f"The plan file lacks a required field; these are {', '.join(needed)} and solved."
+            f"The plan file lacks a field. It must have the fields {', '.join(needed)} and solved."
             " Export the plan again."
         )
     if untrusted and (entries := _packed_entries(data["workload"])) > max(
@@ -118,7 +118,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     ]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
         raise PlanError(
-            "The centers or matrices in the plan file have entries that are not numbers below 1e6."
+            "The centers and matrices in a plan file must be numbers below 1e6, but are not."
             " Export the plan again."
         )
     endings, limit = solved.get("endings"), solved.get("memory_limit")

@@ -122,10 +122,11 @@ class WeightedFourier(ResidualMechanism):
         )
 
 
-# For forecasts: times relative to an eigenvalue problem of the same order, of factorising a
-# strategy (ROOT), of bounding a residual Gram (BOUND) and of searching a base strategy (the two
-# others).
+# For forecasts: times of factorising a strategy and of bounding a residual Gram, relative to an
+# eigenvalue problem of the same order.
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
+# For forecasts: relative time of searching the strategy of a base workload, for the marginal and for
+# all other families.
 MARGINAL_BASE_STEPS, BASE_STEPS = 11.0, 22.0
 # For forecasts: time of bounding the Gram of all ranges on a wide attribute, in seconds per cell.
 INTERVAL_BOUND_SECONDS = 3.5e-5

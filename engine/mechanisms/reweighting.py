@@ -142,7 +142,7 @@ def variance_limits(
         )
     limits = np.full(count, math.inf)
     for number, share in shares.items():
-        # a group with error 0, which exact totals answer, needs no constraint
+        # groups of error 0, whose answers follow from exact totals, need no constraint
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             limits[number] = uniform[number] * (1.0 + share) ** 2
     return limits
@@ -391,8 +391,8 @@ class PointWeights:
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
-        # for every class, weight times target of its queries; an array with one axis per table of
-        # the footprint
+        # For every class of groups, an array of (query weight * target), with one axis per table of
+        # the footprint.
         self.weights: list[Array] = []
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
@@ -537,8 +537,9 @@ MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
 # Gram matrix.
 MAX_LOG_RANGE = 12.0
-# A group has a separate weight for every query if the workload has at most so many queries and the
-# table of the group at most so many cells; its residual spaces are then solved densely.
+# A group has a separate weight for every query if the workload has at most MAX_FULL_DOMAIN_QUERIES
+# queries and the table of the group has at most MAX_FULL_DOMAIN_CELLS cells. The residual spaces of
+# the group are then solved densely.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
 # Result of one solve: decomposition, solutions, dual weights and termination messages.
@@ -737,7 +738,8 @@ class TradeoffSearch:
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.classes.counts))
         for space, space_class in self.classes.spaces.items():
-            # optimal for the weighted sum, and the initial value for the objective itself
+            # These noises are optimal for the weighted sum.  For the objective itself they are the
+            # start of a later optimization.
             noises[space_class] = total / math.sqrt(values[space])
         builder = unit_builder(parts, solutions, self.split, self.workload.schema)
         queries = queries_by_class(self.workload, builder, self.classes, self.goal)

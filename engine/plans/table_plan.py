@@ -67,7 +67,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in part_axes):
-            # A query without attributes of the factor sums over all of its cells: 1^T C 1.
+            # A query on other attributes sums over all cells of the factor: 1^T C 1.
             coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
         (parts, _quadratic_forms(group, part_axes, parts, factors))
@@ -204,8 +204,8 @@ def _outside_span(
     # combination counts as measured if it is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # ``outside_cells`` counts the cells of the attributes of the parts that the factor does not
-    # have.
+    # ``outside_cells`` is the number of cells of the table on those attributes of the parts that are
+    # not attributes of the factor.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -823,8 +823,8 @@ class MarginalsPlan(Plan):
                 if key not in precisions:
                     continue
                 part = coordinates[part_of(len(sizes), axes)][0]
-                # `pieces` returns coordinates of means over the other attributes.  Those of sums
-                # are larger by the number of summed cells.
+                # `pieces` returns coordinates of means over the other attributes.  Coordinates of
+                # sums are larger by a factor, the number of summed cells.
                 cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
                 part *= cells * precisions[key] / math.fsum(precisions.values())
                 if space in out:

@@ -1006,7 +1006,8 @@ class VarianceBuilder:
             marks = []
             for _, chunk in part.family.chunks(part.sizes):
                 if len(part.sizes) == len(inside) == 1:
-                    # the norm in the cosine basis, which is slow to compute for a wide attribute
+                    # The centered row has the same norm as its coordinates in the cosine basis,
+                    # which are slow to compute for a wide attribute.
                     components = chunk - chunk.mean(axis=1, keepdims=True)
                 else:
                     components = residual_rows(chunk, part.sizes, inside, centers)
