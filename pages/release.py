@@ -53,7 +53,7 @@ def rehearse(plan: Plan) -> str:
 
     Return its Python code.
     """
-    left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
+    left, middle, right = st.columns([4, 3, 9], vertical_alignment="bottom")
     limit = rehearsal_size.set_default("rows", plan.schema, plan.max_records)
     rows = int(
         left.number_input("Simulated records", 1, limit, key="rows", persist_state="session")

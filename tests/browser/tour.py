@@ -55,14 +55,14 @@ class Tour:
         self.add_frame("Start: open or save a project; try a demo, or take a lesson.")
         self.visit.press("Try a demo")
         self.visit.expect_text("Typical error")
-        self.add_frame("Preview: how exact every answer will be, before a record is read.")
+        self.add_frame("Preview: how accurate every answer will be, before a record is read.")
         self.visit.choose("Map")
         self.visit.expect_text("per pair")
         self.add_frame("All pairs as a map, least accurate first.")
         self.go("Schema")
         self.add_frame("Schema: each column with its possible values, from public sources.")
         self.go("Workload")
-        self.add_frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
+        self.add_frame("Workload: tables, ranges, conditions or SQL become the counts to publish.")
         self.add_frame(
             "The tables of the workload, each with its weight and error.", "Tables of the workload"
         )

@@ -60,7 +60,7 @@ def draw(
     ``next_button`` draws the button that opens the next step; its argument says whether this is the
     main button.
     """
-    left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
+    left, middle, right = st.columns([4, 3, 9], vertical_alignment="bottom")
     look = common.look
     limit = rehearsal_size.set_default("coarse_rows", look.schema, look.max_records)
     rows = int(

@@ -26,7 +26,7 @@ GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
 COLUMN_WIDTH_PX = 78
-NAME_WIDTH_PX, MAX_NAME_CHARS = 200, 25  # of the column with the names of tables
+NAME_WIDTH_PX, MAX_NAME_CHARS = 200, 23  # of the column with the names of tables
 SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 

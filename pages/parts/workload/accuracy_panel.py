@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine import analysis
+from engine import analysis, figures
 from engine._format import format_number
 from engine.plans import Plan
 from engine.workload import Group
@@ -14,6 +14,8 @@ from pages.parts.glossary import meaning
 from pages.parts.jobs import plans
 from pages.parts.shell import figure_view, history
 from pages.parts.workload import budget_form, forecast_form
+
+MAX_NAME_CHARS = 22  # of the name of a table in the list
 
 
 def draw(proposed: Sequence[Group]) -> Plan | None:
@@ -50,8 +52,10 @@ def _errors(plan: Plan) -> None:
         ),
     )
     st.markdown("**Least accurate tables**")
+    table = analysis.worst_tables(plan)
+    names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
     st.dataframe(
-        analysis.worst_tables(plan),
+        table.assign(attributes=names),
         hide_index=True,
         alt="The five tables with the largest typical errors",
         column_config={

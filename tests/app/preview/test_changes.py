@@ -79,7 +79,7 @@ def test_long_table_names_differ_after_shortening() -> None:
     session = open_preview(Workload.all_ways(schema, (2,)))
     shown = list(session.app.dataframe[0].value["attributes"])
     assert len(set(shown)) == len(shown) == 6
-    assert max(map(len, shown)) <= 25
+    assert max(map(len, shown)) <= 23
     assert all("…" in name for name in shown)
 
 
