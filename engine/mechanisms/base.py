@@ -32,8 +32,8 @@ from engine.residuals.decomposition import (
 from engine.residuals.strategy_search import Cost
 from engine.workload import Part, Workload
 
-# Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one per
-# subset of its attributes; planning them takes a few seconds.
+# Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one
+# per subset of its attributes; planning them takes a few seconds.
 MAX_ATTRIBUTES = 14
 # Largest number of cells of an attribute with prefixes or ranges that are solved without matrices;
 # at this number planning takes about 20 s.

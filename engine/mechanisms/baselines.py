@@ -207,7 +207,8 @@ class Optimum(ExplicitMechanism):
                 if len(mass) != problem.variables:
                     raise ValueError("the stored cell weights do not fit the workload")
             else:
-                # time is reserved to compute the strategy after the search, at most half of the rest
+                # up to half of the remaining time is reserved to compute the strategy after the
+                # search
                 now = planning_time()
                 reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
                 reserve = max(reserve, 0.0)

@@ -200,7 +200,7 @@ class Lattice:
         ----------
         values : shape (sets,), as is the result.
         forward : whether to apply the map; False applies the transposed map.
-        sign : -1 applies the inverse of the map instead.
+        sign : 1 for the map or its transpose; -1 for the inverse of that.
         """
         table = np.zeros(len(self.sets))
         table[self.position] = values
@@ -449,6 +449,7 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
     untrimmed, shares = normalize(v), (v if noise == "gaussian" else np.sqrt(v))
+    # the largest threshold comes first, so that as many marginals as possible are left out
     for threshold in (1e-4, 1e-6, MIN_SHARE):
         trimmed = normalize(np.where(shares >= threshold * shares.max(), v, 0.0))
         if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
@@ -869,8 +870,8 @@ def best_of(
     )
 
 
-# For forecasts: time in seconds per group, without searches. With more than MAX_LISTED_GROUPS groups
-# the searches are not listed; the forecast assumes one OPT_kron search on every attribute.
+# For forecasts: time in seconds per group, without searches. With more than MAX_LISTED_GROUPS
+# groups the searches are not listed; the forecast assumes one OPT_kron search on every attribute.
 SECONDS_PER_GROUP, MAX_LISTED_GROUPS = 5.5e-4, 2_000
 # After this many searches, the reported progress is 0.5. The total number of searches is unknown
 # until the end.
@@ -962,6 +963,7 @@ class HDMM(ExplicitMechanism):
             calls[0] += 1
             limits.tell(1.0 - 0.5 ** (calls[0] / PROGRESS_HALF_CALLS), f"Searching: {text}")
 
+        # after the search, a fifth of the time limit remains to assemble the plan
         deadline = (
             limits.deadline()
             if limits.time_limit is None

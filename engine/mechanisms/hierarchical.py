@@ -535,6 +535,8 @@ class Level:
             level_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
             level_M = M[pairs] - change - np.swapaxes(change, 1, 2)
             for axis in np.flatnonzero(shape > 1).tolist():
+                # for every cut into halves p1 and p2: r12 = p1^T R p2, and so on; shape
+                # (boxes, cuts)
                 r11, r12, r22 = _half_sums(level_R, tuple(shape), axis)
                 m11, m12, m22 = _half_sums(level_M, tuple(shape), axis)
                 # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P; the gain
@@ -568,11 +570,14 @@ def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array,
     """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    # sums over all axes but the cut one, shape (boxes, m, m)
     table = blocks.reshape(len(blocks), before, m, after, before, m, after).sum(axis=(1, 3, 4, 6))
+    # entry [box, i, j] is the sum over the rows up to i and the columns up to j
     total = np.cumsum(np.cumsum(table, axis=1), axis=2)
-    inner = np.diagonal(total, axis1=1, axis2=2)[:, :-1]
-    edge, block_sum = total[:, :-1, -1], total[:, -1:, -1]
-    return inner, edge - inner, block_sum - 2.0 * edge + inner
+    first_half = np.diagonal(total, axis1=1, axis2=2)[:, :-1]
+    first_rows, block_sum = total[:, :-1, -1], total[:, -1:, -1]
+    # the matrices are symmetric, so the two off-diagonal sums are equal
+    return first_half, first_rows - first_half, block_sum - 2.0 * first_rows + first_half
 
 
 def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
@@ -946,7 +951,7 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: number of rounds in which all box splits of a level are evaluated, on one attribute.
+# For forecasts: number of rounds that evaluate all box splits of a level, on one attribute.
 EXPECTED_EVALUATIONS = 520
 # For forecasts: share of EXPECTED_EVALUATIONS that is needed if all queries are marginals.
 MARGINALS_EVALUATION_SHARE = 1 / 15

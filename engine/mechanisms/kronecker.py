@@ -477,12 +477,12 @@ def default_p(gram: Array) -> int:
     (1, 16)
     """
     n = len(gram)
-    off = gram - np.diag(np.diag(gram))
-    mean = off.sum() / max(1, n * (n - 1))
-    plain = np.allclose(
-        off, mean * (1 - np.eye(n)), rtol=0, atol=1e-9 * np.abs(gram).max(initial=0.0)
+    off_diagonal = gram - np.diag(np.diag(gram))
+    mean = off_diagonal.sum() / max(1, n * (n - 1))
+    has_equal_pairs = np.allclose(
+        off_diagonal, mean * (1 - np.eye(n)), rtol=0, atol=1e-9 * np.abs(gram).max(initial=0.0)
     )
-    if plain and np.allclose(np.diag(gram), gram[0, 0], rtol=1e-9, atol=0):
+    if has_equal_pairs and np.allclose(np.diag(gram), gram[0, 0], rtol=1e-9, atol=0):
         return 1
     return max(n // 16, min(n, 8))
 
@@ -667,8 +667,8 @@ class KroneckerSolver:
         Unless the deadline passes, the result depends only on the problem and the seed, not on
         earlier calls.
         """
-        # Problems whose weights differ by a common factor share an entry of the cache.  The entry has
-        # the squared error for weights that are scaled to the largest weight 1.
+        # Problems whose weights differ by a common factor share an entry of the cache.  The entry
+        # has the squared error for weights that are scaled to the largest weight 1.
         largest_weight = problem.weights.max()
         if problem.key not in self._cache:
             best = self._best_of_starts(problem)
@@ -900,5 +900,6 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
     component = replace(component, groups=tuple(answered))
+    # The design is built from the arrays of a plan file, so that a rebuilt plan equals this one.
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

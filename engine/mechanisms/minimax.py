@@ -453,13 +453,15 @@ class Line:
         with the cell weights before the step.  Return the gap of these cell weights: the largest
         cost of a cell divided by the mean cost, minus 1.
         """
+        # The symbols are those of the module docstring.  The eigenvectors of the Gram matrix of
+        # diag(sqrt w) W D^1/2 are V, and its eigenvalues are the squares of the singular values S.
         projected = self.rows * np.sqrt(self.cell_weights)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
         squares, V = squares[len(squares) - self.rank :], V[:, len(squares) - self.rank :]
-        sizes = np.sqrt(np.maximum(squares, squares[-1] * 1e-18))
-        total = float(sizes.sum())
-        costs = ((V * V) @ sizes) / self.cell_weights
-        self.variances = ((projected @ V) ** 2) @ (total / sizes)
+        singular_values = np.sqrt(np.maximum(squares, squares[-1] * 1e-18))
+        total = float(singular_values.sum())
+        costs = ((V * V) @ singular_values) / self.cell_weights
+        self.variances = ((projected @ V) ** 2) @ (total / singular_values)
         cell_weights = np.maximum(
             self.cell_weights * (costs / total) ** CELL_WEIGHT_EXPONENT,
             MIN_CELL_WEIGHT / len(self.cell_weights),
@@ -951,7 +953,7 @@ class _SearchState:
         return sums
 
     def step(self, rule: _UpdateRule) -> None:
-        """Update the strategies of the lines, then the noise, and then the query weights by ``rule``."""
+        """Update the strategies of the lines, the noise and then the query weights by ``rule``."""
         self.update(self.line_weights())
         self.noises = self.best_noises()
         variances = [

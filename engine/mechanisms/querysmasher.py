@@ -193,6 +193,7 @@ class QuerySmasher(ResidualMechanism):
         # MAX_TUNED_SEARCH_S, so tuning ends that much before the deadline
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
+        # plans may take the reserved time, too; both objects record exceeded limits in one set
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
@@ -439,6 +440,7 @@ class QuerySmasher(ResidualMechanism):
         ):
             if split.centers or split.complements:
                 candidates += plans_of_split(split)
+        # tuning has taken time, so some unions may no longer fit
         unions = _in_time(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
         return candidates + _plans_with_unions(best, unions, plans_of_split)
@@ -544,6 +546,7 @@ def _plans_with_unions(
     plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
     if not plans:
         return []
+    # The RMSE of a plan is proportional to the sum over its blocks of the roots of ``values``.
     retained = {
         attributes: spaces
         for attributes, spaces in unions.items()

@@ -140,8 +140,8 @@ STEP_SECONDS_PER_SPACE = 2e-4
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
-# For forecasts: time of one plan of the minimax search, and of the complete search for the objective
-# "lp", in solves of the weighted sum.
+# For forecasts: time of one plan of the minimax search, and of the complete search for the
+# objective "lp", in solves of the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
 # Pairs of (axes, strategy). The axes are disjoint, and a residual space is measured by the
 # Kronecker product of the strategies.
@@ -530,8 +530,8 @@ class ResidualMechanism(Mechanism):
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
         # A plan file stores the memory limit of the searches, which ``search_share`` may have
-        # lowered to save time.  Unions do not depend on the lowered limit, so a rebuilt plan chooses
-        # them by at least the default limit.
+        # lowered to save time.  Unions do not depend on the lowered limit, so a rebuilt plan
+        # chooses them by at least the default limit.
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)

@@ -125,8 +125,8 @@ class WeightedFourier(ResidualMechanism):
 # For forecasts: times of factorising a strategy and of bounding a residual Gram, relative to an
 # eigenvalue problem of the same order.
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
-# For forecasts: relative time of searching the strategy of a base workload, for the marginal and for
-# all other families.
+# For forecasts: relative time of searching the strategy of a base workload, for the marginal and
+# for all other families.
 MARGINAL_BASE_STEPS, BASE_STEPS = 11.0, 22.0
 # For forecasts: time of bounding the Gram of all ranges on a wide attribute, in seconds per cell.
 INTERVAL_BOUND_SECONDS = 3.5e-5
@@ -177,17 +177,19 @@ class AxisSolver:
             ]
             for s in subs
         ]
-        # (label, size) of strategies and numbers of factors whose time is counted already: each is
-        # computed once, even if several subworkloads need it
+        # Pairs (label, cells) of strategies, and indices of factors, whose time is counted already.
+        # Each is computed once, even if several subworkloads need it.
         computed = set[Any]()
         costs = []
         for sub, widths in zip(subs, dense, strict=True):
-            axes = {pair for pair in zip(sub.labels, sub.sizes, strict=True) if pair[1] in widths}
+            strategies = {
+                pair for pair in zip(sub.labels, sub.sizes, strict=True) if pair[1] in widths
+            }
             numbers = {number for term in sub.terms for _, number in term.factors}
             seconds = 2.5e-4
             seconds += math.fsum(
                 (self.axis_steps(label) + ROOT_STEPS) * eigen_seconds(n)
-                for label, n in axes - computed
+                for label, n in strategies - computed
             )
             seconds += math.fsum(
                 BOUND_STEPS * eigen_seconds(factor.rank) + factor.deferred_seconds
@@ -199,7 +201,7 @@ class AxisSolver:
                 for number in numbers - computed
                 if _has_ranges(self.factors[number])
             )
-            computed |= axes | numbers
+            computed |= strategies | numbers
             n = max(widths, default=1)
             costs.append(Cost(seconds=seconds, peak=dense_bytes(n, n, n), saved=0.0))
         return costs
@@ -237,6 +239,8 @@ class AxisSolver:
                 # terms add up, because one strategy answers all terms
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
+        # value, bound and dual of the single factors are placeholders: the returned solution has
+        # the value and the bound of the product
         solved = tuple(
             (
                 (a,),

@@ -193,6 +193,8 @@ def constrained_search(
         ratio = np.divide(plan.sums(), sum_limits, out=np.zeros(len(sum_limits)), where=is_limited)
         if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
+        # The search aims slightly below the limits.  It has converged if no group is above its aim,
+        # and every group with a raised weight is at its limit up to the tolerance.
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
@@ -329,8 +331,13 @@ def dual_norm(
     by_class : derivative by the logarithms of `Emphasis.weights`, shape (classes,).
     by_vector : derivative by the logarithms of the entries of `Emphasis.vectors`, one array per
         vector.
+
+    Notes
+    -----
+    For an objective (sum of w Var^p)^(1/p), the dual norm of query weights u is
+    (sum of u^q w^(1-q))^(1/q), with 1/p + 1/q = 1.  For the largest ratio Var / t to a target t,
+    the dual norm is the sum of u t.
     """
-    # the dual norm has the exponent q with 1 / p + 1 / q = 1, for the p of the objective
     q = goal.conjugate
     # the first group of every class, and the number of groups in it
     examples = {c: i for i, c in reversed(list(enumerate(emphasis.class_of_group)))}

@@ -370,6 +370,7 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
         for block_class in _classes_of(blocks)
         if block_class[0].law == "gaussian"
     ]
+    # sum of 1 / s^2 over all released numbers, with s the noise scale in grid units
     grid_load = (
         math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes)
         * ROUNDING_FACTOR
@@ -502,7 +503,8 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
     (True, True)
     """
-    if reach == 0.0:  # every answer is 0
+    # If every answer is 0, any positive value serves.
+    if reach == 0.0:
         reach = noise
     # The limit is 2^61 instead of 2^62, which leaves one bit for rounding and noise.
     available_bits = math.floor(math.log2(2.0**61 * noise / reach))

@@ -520,6 +520,7 @@ class Plan(FrozenValue):
         for key, block_pieces in by_block.items():
             block = self.estimate_blocks[key]
             if block.union:
+                # a block that measures several spaces jointly has one factor
                 ((_, strategy),) = block.factors
                 rows_by_space = {space: piece[None] for space, piece in block_pieces.items()}
                 row = union_rows(self.schema, block, rows_by_space)

@@ -159,6 +159,7 @@ class SpaceAnswers:
         out = {}
         for space in schema.exact_spaces:
             table = schema.exact_table(space).astype(float)
+            # only a pair of attributes can have a complement; its axes are then 0 and 1
             complement = split.complement(space)
             complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
             lift = SplitLift(

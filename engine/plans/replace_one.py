@@ -170,6 +170,7 @@ def _largest_cost(blocks: Sequence[Block]) -> float | None:
     )
     inner = np.zeros((cells, cells))
     for block in blocks:
+        # for every cell of the full table, the row-major number of its cell in the block's table
         block_cells = np.zeros(cells, np.int64)
         for name, size in zip(block.attributes, block.sizes, strict=True):
             block_cells = block_cells * size + coordinates[name]
@@ -464,7 +465,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
             improved = False
             for name in names:
                 for record, other in ((x, y), (y, x)):
-                    costs = _added_costs(
+                    costs = _replacement_costs(
                         blocks_of_name[name], record, other, name, np.arange(sizes[name])
                     )
                     # The search could cycle if it followed gains within rounding errors.
@@ -486,11 +487,13 @@ def pair_pcost(
     """
     # With Laplace noise, the summed epsilon is squared.  Costs of Gaussian noise are summed
     # directly.
-    total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
+    total = float(
+        _replacement_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0]
+    )
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 
 
-def _added_costs(
+def _replacement_costs(
     blocks: Sequence[Block],
     record: Mapping[str, int],
     other: Mapping[str, int],
@@ -559,8 +562,8 @@ def _distances(
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
     """Return the columns of the strategy of a block for the cells of a record.
 
-    The attribute ``name`` of the record is set to each of the ``values`` in turn.  The result has shape
-    (values, measurements), or (1, measurements) if the block is not on this attribute.
+    The attribute ``name`` of the record is set to each of the ``values`` in turn.  The result has
+    shape (values, measurements), or (1, measurements) if the block is not on this attribute.
     """
     out = np.ones((1, 1))
     for axes, strategy in block.factors:

@@ -204,8 +204,8 @@ def _outside_span(
     # combination counts as measured if it is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # ``outside_cells`` is the number of cells of the table on those attributes of the parts that are
-    # not attributes of the factor.
+    # ``outside_cells`` is the number of cells of the table on those attributes of the parts that
+    # are not attributes of the factor.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -363,8 +363,8 @@ def _quadratic_forms(
     for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
         names += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
-    target = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
-    table = table.transpose([names.index(w) for w in target])
+    names_by_part = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
+    table = table.transpose([names.index(name) for name in names_by_part])
     shape = [math.prod(group.parts[p].sizes) for p in parts for _ in (0, 1)]
     table = table.reshape(shape)
     for k, p in enumerate(parts):
@@ -485,6 +485,7 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     """
     B = np.ascontiguousarray(rows, dtype=float)
     norms = np.abs(B).sum(axis=0) if law == "laplace" else np.sqrt(np.einsum("rc,rc->c", B, B))
+    # a strategy with only zeros is not scaled
     B = B / (norms.max() or 1.0)
     U, singular, Vt = thin_svd(B)
     nonzero = singular > 1e-10 * max(singular[0], 1e-300)
@@ -626,6 +627,7 @@ class ExplicitPlan(Plan):
             total = block.noise**2
             for axes, strategy in block.factors:
                 common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+                # cells are measured with variance 1, and every cell is in one cell of the marginal
                 if isinstance(strategy, IdentityStrategy):
                     total *= strategy.cells
                     continue

@@ -150,6 +150,7 @@ class GroupVariance:
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         set_of_part = {p: k for k, part_set in enumerate(sets) for p in part_set}
         largest, first_length = 0.0, lengths[0] if lengths else 1
+        # all combinations of points on the fronts are evaluated, in slabs along the first front
         step = max(1, SLAB_ENTRIES // max(1, math.prod(lengths[1:])))
         for start in range(0, first_length, step):
             shape = (min(step, first_length - start), *lengths[1:])
@@ -342,7 +343,7 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
-def summand_without(
+def joint_summand(
     coefficient: float,
     joint_parts: Parts,
     values: Array,
@@ -350,7 +351,7 @@ def summand_without(
     arrays: Sequence[Array],
     axes: Axes,
 ) -> Summand:
-    """Return a summand with one array over several parts, and one array for each other part.
+    """Return a `Summand` with a joint array over some parts, and one array for each other part.
 
     Parameters
     ----------
@@ -869,7 +870,7 @@ class VarianceBuilder:
             if block is not None:
                 outside = [self._outside_squares(group, p) for p in other_parts]
                 summands.append(
-                    summand_without(
+                    joint_summand(
                         block.noise**2, listed_parts, values, other_parts, outside, inside
                     )
                 )
@@ -877,7 +878,7 @@ class VarianceBuilder:
                 present = [self._has_component(group, p, ()) for p in other_parts]
                 if all(map(np.any, present)):
                     unmeasured.append(
-                        summand_without(1.0, listed_parts, marks, other_parts, present, inside)
+                        joint_summand(1.0, listed_parts, marks, other_parts, present, inside)
                     )
         return summands, unmeasured
 
@@ -1159,11 +1160,12 @@ class VarianceBuilder:
         summed over all queries, with the tolerance for a single query.  The sum does not change if
         the queries of a part are replaced by fewer rows with the same Gram matrix, which is fast.
         """
-        part_of = {part.axes: part for part in group.parts}
+        part_on_axes = {part.axes: part for part in group.parts}
         unproven = {
             axes
             for axes, strategy in factors
-            if not strategy.complete and not (axes in part_of and strategy.covers(part_of[axes]))
+            if not strategy.complete
+            and not (axes in part_on_axes and strategy.covers(part_on_axes[axes]))
         }
         if not unproven:
             return True
@@ -1393,6 +1395,8 @@ class Footprint:
             )
             units = np.ones(spaces)
             for table, weight in self.distinct:
+                # a row whose powers would leave the range of doubles is divided by its largest
+                # entry
                 largest = np.abs(table).max(axis=1)
                 leaves_range = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > MAX_EXPONENT
                 table_units = np.where(leaves_range & (largest > 0.0), largest, 1.0)
