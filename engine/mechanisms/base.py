@@ -269,7 +269,7 @@ class Mechanism(ABC):
         """Return the plan that an earlier search found, from its stored result ``solved``."""
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
-        """Return ``plan`` with its strategies and another budget; no search is run."""
+        """Return a plan for another budget with the strategies of ``plan``; no search is run."""
         return self.rebuild(plan.workload, budget, plan.solved)
 
 
@@ -312,7 +312,7 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 def check_size(
     workload: Workload, memory_limit: float, *, closed_form: bool = False, intervals: bool = False
 ) -> None:
-    """Raise LimitExceeded if a group has too many attributes, or cells for the memory limit.
+    """Raise LimitExceeded if a group has too many attributes or too many cells.
 
     Parameters
     ----------

@@ -242,8 +242,7 @@ class Optimum(ExplicitMechanism):
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
-    """Return the component that measures every cell of a marginal with a ``share`` of the
-    budget."""
+    """Return a `Component` that measures every cell of a marginal with this share of the budget."""
     factors = tuple(
         ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
     )

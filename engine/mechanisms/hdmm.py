@@ -546,7 +546,7 @@ def plus_strategy(
     Raises
     ------
     NotApplicable
-        If a unit is too large.
+        If a unit (set of attributes with one strategy matrix) has too many cells.
 
     Source: HDMM, definitions 18 and 19.
     """
@@ -591,7 +591,8 @@ def merge_clusters(
     Raises
     ------
     NotApplicable
-        If a unit of a merged cluster is too large.
+        If a unit (set of attributes with one strategy matrix) of a merged cluster has too many
+        cells.
     """
     trials_left = MAX_MERGE_TRIALS
     current = [tuple(sorted(c)) for c in clusters]
@@ -645,7 +646,7 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
     Raises
     ------
     NotApplicable
-        If a unit is too large.
+        If a unit (set of attributes with one strategy matrix) has too many cells.
     """
     builder, problems = GramBuilder(workload), dict[Any, ProductGrams]()
     class_of_group = {
@@ -813,8 +814,8 @@ def best_of(
     operators : names of ``OPERATORS``.
     restarts : number of starts of searches that may end in local optima.
     seed : seed of the random starts; equal seeds give equal strategies.
-    gap : relative RMSE gap at which the search on one unit stops.
-    max_cells : largest number of cells of a unit.
+    gap : relative RMSE gap at which the search on one unit (see ``max_cells``) stops.
+    max_cells : largest number of cells of a unit (set of attributes with one strategy matrix).
     deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
 

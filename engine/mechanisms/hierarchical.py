@@ -1107,10 +1107,10 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the weighted sum of the Gram matrices of all query families on an attribute, (n, n).
+    """Return the weighted sum of the Gram matrices of all query families on an attribute.
 
-    Each family is weighted by the weight of its group.  Families on several attributes together,
-    such as affine queries, are left out.  If no family remains, return the identity matrix.
+    Each family has the weight of its group.  Families on several attributes together, such as
+    affine queries, are left out.  If no family remains, return the identity.  Shape (n, n).
     """
     n = workload.schema[name].size
     total = np.zeros((n, n))

@@ -641,7 +641,7 @@ class KroneckerSolver:
     noise : "gaussian" or "laplace".
     restarts : number of initial strategies; see `_initial_errors`.
     seed : seed of the random starts.
-    gap : relative RMSE gap at which the search on one unit stops.
+    gap : relative RMSE gap at which the search on one unit (set of attributes) stops.
     deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
     """
@@ -822,7 +822,7 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
 def product_component(
     workload: Workload, problem: ProductGrams, strategy: KroneckerStrategy, share: float
 ) -> Component:
-    """Return the component that measures a product strategy with a share of the budget."""
+    """Return a `Component` that measures a product strategy with this share of the budget."""
     place = {name: i for i, name in enumerate(problem.attributes)}
     factors = tuple(
         (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
@@ -890,7 +890,7 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     Raises
     ------
     NotApplicable
-        If a unit is too large.
+        If a unit (set of attributes with one strategy matrix) has too many cells.
     """
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))

@@ -92,8 +92,8 @@ def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     - the objective is "max", and the split has no complements and no unions;
     - all queries are products over attributes without separate query weights;
     - there are at most `MAX_LINE_QUERIES` queries, with at most `MAX_ROW_ENTRIES` entries of rows;
-    - some group has two or more attributes with a line.  Otherwise the factored weights of
-      `engine.mechanisms.reweighting` are as general as separate weights.
+    - some group has two or more attributes with a line (strategy with separate query weights).
+      Otherwise the factored weights of `engine.mechanisms.reweighting` are as general.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -470,7 +470,7 @@ class Line:
         return float(costs.max()) / total - 1.0
 
     def polish(self) -> None:
-        """Iterate with fixed query weights to `POLISH_GAP`, at most `POLISH_ITERATIONS` times."""
+        """Repeat `step` up to `POLISH_ITERATIONS` times, until the gap is at most `POLISH_GAP`."""
         for _ in range(POLISH_ITERATIONS):
             if self.step() <= POLISH_GAP:
                 return
@@ -836,7 +836,7 @@ class MinimaxResult:
 
     @property
     def fits_poorly(self) -> bool:
-        """Whether ``value`` is so far above the lower bound that another search should be tried."""
+        """Whether ``value`` is so far above the bound that `TradeoffSearch` should be tried."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
@@ -980,7 +980,9 @@ class _SearchState:
     def emphasis(self, classes: Symmetry) -> Emphasis:
         """Return query weights for the lower bound, as products of one vector per part.
 
-        The vector of a part has the sums of ``weights`` over the queries of all other parts.
+        The entry of a query in the vector of its part is the sum of ``weights`` over the queries of
+        all other parts.  All entries are equal for a part without a line (strategy with separate
+        query weights).
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
@@ -1104,7 +1106,7 @@ def _plan_and_bound(
     line_of, classes = state.layout.line_of, arranged.classes
 
     def initial_weights(space: Space, name: str) -> Array | None:
-        """Return the cell weights of the line of an attribute in a space; None without a line."""
+        """Return the cell weights of the line (strategy) of an attribute in a space, or None."""
         line = line_of.get((space, name))
         return None if line is None else line_states[line][0]
 

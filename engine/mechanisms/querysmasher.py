@@ -193,7 +193,7 @@ class QuerySmasher(ResidualMechanism):
         # MAX_TUNED_SEARCH_S, so tuning ends that much before the deadline
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
-        # plans may take the reserved time, too; both objects record exceeded limits in one set
+        # Plans may also take the reserved time.  Both allowances record exceeded limits in one set.
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
@@ -202,7 +202,7 @@ class QuerySmasher(ResidualMechanism):
             limits.tell(0.8 + 0.2 * done, text)
 
         def plans_of_split(split: Split) -> list[CandidatePlan]:
-            """Return the plan for a split in a list, which is empty if planning fails."""
+            """Return a list with the plan for a split; the list is empty if planning fails."""
             return self._try_split(
                 workload, budget, replace(limits, progress=report), deadline, split, allowance
             )
@@ -239,9 +239,10 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best_error: float = math.inf,
     ) -> list[CandidatePlan]:
-        """Return a list with the plan for a split; the list is empty if planning fails.
+        """Return a list with the plan for a split of queries into residual spaces.
 
-        A search stops when its lower bound shows that the error is at least ``best_error``.
+        The list is empty if planning fails.  A search stops when its lower bound shows that the
+        error is at least ``best_error``.
         """
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)

@@ -192,7 +192,7 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
 
 
 def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
-    """Return a mapping from attribute pair to complement, from the data of a plan file."""
+    """Return the complement (center of a pair) of each attribute pair in a plan file."""
     out: dict[Space, Complement] = {}
     for item in packed:
         total = unpack(item["by_total"])

@@ -179,7 +179,7 @@ class SpaceSolver(Protocol):
     warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected time and memory of solving each subworkload."""
+        """Return the expected time and memory of a solve, for each subworkload (residual space)."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.
@@ -197,7 +197,7 @@ class SpaceSolver(Protocol):
         """Solve expensive subworkloads in worker processes, so that `solve` finds their results."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the strategy of one subworkload."""
+        """Return the strategy for one subworkload (queries on a residual space)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class ResidualMechanism(Mechanism):
     def space_solver(
         self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
-        """Return the solver for the subworkloads of a decomposition."""
+        """Return the solver for the subworkloads (residual spaces) of a decomposition."""
 
     def with_gap(self, gap: float) -> Self:
         """Return the mechanism with a target gap of at least ``gap``, for inexact search steps.
@@ -339,7 +339,7 @@ class ResidualMechanism(Mechanism):
         best_error: float = math.inf,
         search_share: float = 1.0,
     ) -> CandidatePlan:
-        """Return the plan for one split.
+        """Return the plan for one split of queries into residual spaces.
 
         Parameters
         ----------

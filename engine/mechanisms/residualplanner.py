@@ -167,7 +167,7 @@ class AxisSolver:
         self._spectra: dict[int, float] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected time and memory of solving each subworkload."""
+        """Return the expected time and memory of a solve, for each subworkload (residual space)."""
         # marginals on wide attributes have a closed form
         dense = [
             [

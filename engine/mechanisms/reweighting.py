@@ -193,8 +193,9 @@ def constrained_search(
         ratio = np.divide(plan.sums(), sum_limits, out=np.zeros(len(sum_limits)), where=is_limited)
         if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
-        # The search aims slightly below the limits.  It has converged if no group is above its aim,
-        # and every group with a raised weight is at its limit up to the tolerance.
+        # ``excess`` compares with limits that are lowered by ACTIVE_TOLERANCE.  The search has
+        # converged if no group exceeds its lowered limit, and every group with a raised weight is
+        # at most twice the tolerance below it.
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
@@ -713,8 +714,9 @@ class TradeoffSearch:
 
         Returns
         -------
-        value : logarithm of (weighted sum of variances / dual norm), which exceeds that of the
-            lower bound by the gap of the strategies; minus infinity if the weights define no plan.
+        value : log(weighted sum of variances / dual norm).  It exceeds the logarithm of the lower
+            bound if the strategies are not exactly optimal.  Minus infinity if rounding of the
+            weights drops residual spaces, so that there is no plan.
         ratio : log(gain / cost) of every weight, shape of ``x``; gain and cost are the derivatives
             of the logarithms of the weighted sum and of the dual norm by the logarithm of the
             weight.

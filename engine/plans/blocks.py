@@ -233,7 +233,7 @@ class LazyBlocks(Mapping[Space, Block]):
     def prototypes_by_space(self) -> Iterator[tuple[Space, Block]]:
         """Yield pairs (measured residual space, prototype of the block that measures it).
 
-        A prototype has the strategy and the noise of the block, but other attributes.
+        A prototype has the strategy and the noise of the block, but can have other attributes.
         """
         for space, key in self.block_keys():
             yield space, self.prototypes[self.class_of_key[key]]

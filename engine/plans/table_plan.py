@@ -223,7 +223,7 @@ def _outside_span(
 
 
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
-    """Return a table with its first axis multiplied by the query matrix of a part.
+    """Return a table with its first axis multiplied by the query matrix of a part (query family).
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
 
 
 def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
-    """Return which queries of each part have a nonzero coefficient.
+    """Mark the queries of each part (query family) that have a nonzero coefficient.
 
     The result has one pair ((p,), marks) per part, as in `Summand.arrays`.  The marks have shape
     (queries of part p,): 1 for a query with a nonzero coefficient, 0 for a query without.
@@ -270,8 +270,8 @@ def connected_components(
 
     Parameters
     ----------
-    part_axes : axes of each part of a group.
-    factors : pairs (axes, strategy).
+    part_axes : axes of each part (query family) of a group.
+    factors : pairs (axes, strategy) of a block.
 
     Returns
     -------

@@ -73,8 +73,9 @@ Parts = tuple[int, ...]
 class Summand:
     """One term of the variances of the queries of a group, due to the noise of one block.
 
-    A query of the group consists of one query per part.  Its term is ``coefficient`` times one
-    entry of each array: the entry at the queries of the parts that the array is over.
+    A query of the group consists of one query per part (query family).  Its term is
+    ``coefficient`` times one entry of each array: the entry at the queries of the parts that the
+    array is over.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ class GroupVariance:
 
     Attributes
     ----------
-    counts : number of queries of each part.
+    counts : number of queries of each part (query family).
     summands : terms whose sum is the variance.
     unmeasured : terms whose sum is positive for queries that the plan cannot answer, and 0 for all
         other queries.
@@ -256,15 +257,16 @@ def index_ranges(
 
     Parameters
     ----------
-    counts : number of queries of each part; the query of the last part varies fastest.
+    counts : number of queries of each part (query family) of the group.  The query of the last part
+        varies fastest.
 
     Yields
     ------
     low, high : the range ``low:high`` of queries.
     index : argument of `GroupVariance.at` that selects these queries.  It has one range per part:
         some queries of the first part, and all queries of every other part.  It can then include
-        queries outside ``low:high``; see `index_window`.  If all queries of the other parts are too
-        many combinations, the index has one integer array per part.
+        queries outside ``low:high``; see `index_window`.  If the other parts have too many
+        combinations of queries, the index has one integer array per part.
     """
     if not counts:
         yield start, stop, ()
@@ -339,7 +341,7 @@ def _broadcast_to_set(parts: Parts, array: Array, part_set: Parts, shape: tuple[
 
 
 def parts_outside(group: Group, axes: Axes) -> list[int]:
-    """Return the indices of the parts of a group that have none of the attributes ``axes``."""
+    """Return the indices of the parts (query families) of a group on none of the ``axes``."""
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
