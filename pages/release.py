@@ -86,6 +86,7 @@ def rehearse(plan: Plan) -> str:
         "REHEARSAL on simulated records: do not publish these numbers. Nothing was spent.",
         icon="🎭",
     )
+    rehearsal_size.what_determines(plan.to_json(), rows, seed)
     records = results_view.simulated_records(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
     results_view.views(

@@ -95,6 +95,7 @@ def draw(
         "REHEARSAL on simulated records: do not publish. Nothing was spent.",
         icon="🎭",
     )
+    rehearsal_size.what_determines(common.to_json(), rows, seed)
     # A repeated look has the same key as the first. Its start time is part of the keys of the later
     # steps, so that they do not show the results of the first look.
     _step(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from engine._format import pluralize
 from engine.plans import Plan
 from engine.workload import Schema
 from pages.parts.jobs import job_queue, job_widget, private_tempdir, tasks
@@ -27,9 +30,24 @@ def seed(place: DeltaGenerator, key: str) -> int:
         )
         st.caption(
             "Determines the simulated records and the noise: the same plan, number of records and"
-            " seed give the same numbers again. A release has no seed."
+            " seed give the same numbers again. Planning starts from earlier searches, so a plan of"
+            " the same request may differ in its last digits; it then has another code, and other"
+            " noise. A release has no seed."
         )
     return int(number)
+
+
+def what_determines(plan_text: str, rows: int, seed: int) -> None:
+    """Draw what the numbers of a rehearsal depend on; ``plan_text`` is the plan as JSON.
+
+    The code of a plan is a digest of all its digits, unlike `Plan.hash`, which is that of the
+    request. Tiny changes of a plan shift the random bits of the noise and change all numbers.
+    """
+    code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
+    st.caption(
+        f"Plan {code}, {pluralize(rows, 'record')}, seed {seed}. Another session shows the same"
+        " numbers if these three are the same."
+    )
 
 
 def chosen(rows_key: str, seed_key: str) -> tuple[int, int]:

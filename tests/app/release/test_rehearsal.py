@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 
@@ -130,6 +131,9 @@ def test_rehearsal_has_numbers_of_its_python_code() -> None:
     exec(session.app.code[-1].value, names)
     expected = answers_of_worst_group(names["measurement"])
     np.testing.assert_array_equal(table["answer"], expected["answer"])
+    # the code of the plan changes with its digits, on which the noise depends as well
+    digest = hashlib.sha256(names["workload_plan"].to_json().encode()).hexdigest()
+    assert f"Plan {digest[:8]}, 944 records, seed 2." in session.text()
 
 
 def test_rehearsal_has_records_of_demo_or_expected_records() -> None:
