@@ -705,6 +705,7 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     )
     bound = None
     if solver.noise == "gaussian" and names:
+        # the bound must not exceed the error, not even by rounding
         bound = min(
             strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0))
         )
@@ -915,8 +916,8 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # the bound on all mechanisms takes one eigenvalue problem per size, except for marginals on
-        # wide attributes
+        # the lower bound over all mechanisms takes one eigenvalue problem per attribute size,
+        # except for marginals on wide attributes
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05

@@ -435,6 +435,7 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
         with threads_for(1):
             rebuilt = configured.rebuild(workload, budget, solved)
     except (IndexError, ValueError, FloatingPointError) as error:
+        # a PlanError, which is a ValueError, already has a message for the user
         if isinstance(error, PlanError):
             raise
         raise PlanError(

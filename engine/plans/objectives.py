@@ -618,6 +618,7 @@ class Emphasis:
         KeyError : an entry is missing.
         ValueError : lists differ in length, or an index or a weight is out of range.
         """
+        # the keys are part of the format of plan files, so they may differ from attribute names
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),

@@ -126,6 +126,7 @@ class Plan(FrozenValue):
     ideal: Array | None = None
 
     def __post_init__(self) -> None:
+        # `not <=` instead of `>` also rejects nan
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
                 f"The privacy cost of the plan is {self.pcost}, but its budget is"

@@ -152,6 +152,8 @@ def replaced_pcost(
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
     pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
+    # A replacement by an uncounted row costs as much as adding a row.  By the triangle inequality,
+    # a replacement by a counted row costs at most four times as much.
     return max(added_pcost, min(pair_cost, 4.0 * added_pcost))
 
 
@@ -458,6 +460,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
     names, rng = list(sizes), np.random.default_rng(0)
     blocks_of_name = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
     best = Pair(pcost=0.0, first=dict.fromkeys(names, 0), second=dict.fromkeys(names, 0))
+    # the first start is a pair of opposite corners of the domain; all other starts are random
     for start in range(STARTS):
         x = {n: 0 if start == 0 else int(rng.integers(sizes[n])) for n in names}
         y = {n: sizes[n] - 1 if start == 0 else int(rng.integers(sizes[n])) for n in names}

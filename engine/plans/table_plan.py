@@ -576,6 +576,7 @@ class ExplicitPlan(Plan):
         """
         names = tuple(attributes)
         table = self.query_table(names, query_tensor)
+        # from the last axis to the first, because removing an axis renumbers the axes after it
         for axis in reversed(range(len(names))):
             first = np.take(table, [0], axis=axis)
             if (table == first).all():

@@ -271,6 +271,7 @@ def index_ranges(
     if not counts:
         yield start, stop, ()
         return
+    # this many consecutive queries have the same query of the first part
     width = math.prod(counts[1:])
     if width <= SLAB_ENTRIES:
         first, last = start // width, -(-stop // width)
@@ -1441,6 +1442,7 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
     LimitExceeded : if a table would have more than `MAX_ENTRIES` entries.
     """
     noises = np.array([s.coefficient for s in group_variance.summands])
+    # separate query weights are not a product over parts, so they need a single table for all parts
     sets = [tuple(range(len(group_variance.counts)))]
     if query_weights is None:
         sets = coupled_sets(
