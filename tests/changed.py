@@ -95,7 +95,10 @@ def importers(targets: Iterable[str], prefixes: tuple[str, ...]) -> set[str]:
 
 
 def tests_of(file: str) -> set[str]:
-    """Return the test files for one changed file, and a module of the engine for its doctests."""
+    """Return the test files to run for one changed file.
+
+    A changed module of the engine is returned, too, so that its doctests run.
+    """
     tests = {path for path in modules().values() if Path(path).name.startswith("test_")}
     module = next((name for name, path in modules().items() if path == file), None)
     folder, stem = file.rpartition("/")[0], Path(file).stem

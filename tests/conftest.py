@@ -148,7 +148,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            # wait for the first worker, and collect beside the other workers that waited
+            # wait until the first worker has collected; then all waiting workers collect at once
             fcntl.flock(file, fcntl.LOCK_SH)
             fcntl.flock(file, fcntl.LOCK_UN)
         return (yield)

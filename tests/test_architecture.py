@@ -272,7 +272,7 @@ def test_unknown_name_in_backticks_is_reported(text: str, expected: list[str]) -
 
 
 def compared_by_arrays(file: Path) -> list[str]:
-    """Return dataclasses with array or table fields that do not define equality."""
+    """Return dataclasses whose generated ``__eq__`` would compare array or table fields."""
     messages = []
     for node in statements(file.read_text(encoding="utf-8")):
         kind = next(

@@ -24,7 +24,10 @@ CODE = {"PRAGMA", "return", "import", "python check.py"}
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield the strings of a module except docstrings; values in f-strings are replaced by 0."""
+    """Yield the strings of a module except docstrings; values in f-strings are replaced by 0.
+
+    Format specifications, such as ",.0f", are yielded, too.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     bodies = [
         node.body

@@ -715,7 +715,11 @@ class SectorMoments:
     total: float = 0.0
 
     def matrices(self, counts: Array) -> Array:
-        """Return the matrices of m compositions, shape (m, r, r), from ``counts``, shape (m, n)."""
+        """Return the matrix of this sector for each of m compositions, shape (m, r, r).
+
+        Row i of ``counts``, shape (m, n), is composition i: for each value, the number of
+        attributes that have it.
+        """
         g, pair_counts = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * sums[:, :, None] * sums[:, None, :]
@@ -728,7 +732,7 @@ class SectorMoments:
         return np.asarray(out)
 
     def traces(self, counts: Array) -> Array:
-        """Return the traces of the matrices of m compositions, shape (m,)."""
+        """Return the traces of the matrices that `matrices` returns, shape (m,)."""
         g, pair_counts = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
         out = self.total * np.sum(sums**2, axis=1)

@@ -308,7 +308,8 @@ def _has_equal_entries(part: Part) -> bool:
 def unit_builder(
     parts: Decomposition, solutions: list[SpaceSolution], split: Split, schema: Schema
 ) -> VarianceBuilder:
-    """Return the builder of variances for one block per residual space, with noise 1."""
+    """Return the builder of variances for one block per residual space, each with noise of standard
+    deviation 1."""
     blocks = {
         space: Block(
             attributes=space,

@@ -1478,7 +1478,7 @@ Weighted = tuple[Array, Array]
 
 
 def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
-    """Yield the products of one column per table, factored into two tables of bounded size.
+    """Yield factors of all products that take one column of every table.
 
     Parameters
     ----------
@@ -1486,8 +1486,9 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
 
     Yields
     ------
-    left, right : two pairs (columns, weights).  Over all yielded values, the elementwise products
-        of one left and one right column are the elementwise products of one column per table.
+    left, right : two pairs (columns, weights), with at most about `SLAB_ENTRIES` pairs of a left
+        and a right column.  The elementwise product of every left column with every right column,
+        over all yielded values, gives each product of one column per table exactly once.
     """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)

@@ -271,8 +271,8 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
 
     Raises
     ------
-    PlanError : there are too many files, or the zip is damaged or has links, folders, encrypted
-        files or duplicate names.
+    PlanError : there are too many files; or the zip is damaged, or has links, entries for folders,
+        files in a folder other than `PUBLISHED`, encrypted files or duplicate names.
     """
     if place.is_dir():
         names = sorted(_names_in_folder(place))

@@ -692,6 +692,7 @@ def labelled_rows(
     """Return the table of a group with one row per query and the columns of `columns_of`.
 
     If the queries are cells, there are also columns with the code and the label of each attribute.
+    The table of a rehearsal has a first column ``status`` with the text REHEARSAL.
 
     Parameters
     ----------

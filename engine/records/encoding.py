@@ -83,8 +83,9 @@ class Clock:
             return
         if self.unit == _BUSINESS_DAY:
             raise DataError(
-                f"column {quote_public(attribute.name)} counts days of a business calendar, and the"
-                " file does not contain this calendar. Store dates in the file"
+                f"column {quote_public(attribute.name)} has dates as days of a Stata business"
+                " calendar (%tb), and the file does not contain this calendar. Store calendar dates in"
+                " the file"
             )
         if self.unit in _STORED_PER_DAY:
             finest = "day"

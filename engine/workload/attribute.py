@@ -537,7 +537,7 @@ class Attribute:
         subject = f"attribute {quote_public(self.name)}"
         if self.labels is None:
             raise SchemaError(
-                f"{subject} has no labels, which are compared with the codes of a list; make it"
+                f"{subject} has no labels to compare with the codes of the list; make it"
                 " categorical"
             )
         listed = set(code_list.codes)

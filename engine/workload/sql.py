@@ -7,8 +7,8 @@ reason.
 
 WHERE becomes a `Condition`. It is accepted only if it is true for all values in a cell or for none,
 in every cell of the schema; the workload then has exactly the counts of the SQL. Values are
-compared after encoding: a value that the schema counts as missing or as other has the label of that
-cell.
+compared after encoding: all values that the schema counts as missing are compared as the label of
+the missing cell, and all values that it counts as other as the label of the cell "other".
 
 GROUP BY becomes sets of attributes. A CASE expression merges cells of an attribute into coarser
 cells, which are called bands here. A group has one query per combination of cells that WHERE

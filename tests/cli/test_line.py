@@ -184,7 +184,7 @@ def test_release_from_configured_source_matches_file(
     assert "close names: 'census'" in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
     assert main([*where, "--source", "census", "--out", out]) == 0
-    # the same records give the same release
+    # the file has the same records, so the command returns the saved answers of the first release
     assert run_release(files, "plan", str(tmp_path / "b.csv")) == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
