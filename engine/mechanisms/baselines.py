@@ -43,7 +43,7 @@ MAX_PART_ENTRIES = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(ExplicitMechanism):
-    """Equal noise on every cell of the table of all attributes of the workload."""
+    """Adds equal noise to every cell of the table on all attributes of the workload."""
 
     name: ClassVar[str] = "identity"
     title: ClassVar[str] = "Identity"

@@ -246,9 +246,9 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
             closed.update(subsets(members))
         if len(members) > MAX_FULL_LATTICE_AXES or len(closed) > MAX_SETS:
             raise NotApplicable(
-                f"The groups have more than {MAX_SETS:,} different subsets of attributes, or one"
-                f" of them has more than {MAX_FULL_LATTICE_AXES} attributes, which is too many for"
-                " OPT_marginals. Use groups on fewer attributes, or choose 'querysmasher'."
+                f"A group has more than {MAX_FULL_LATTICE_AXES} attributes, or all groups together"
+                f" have more than {MAX_SETS:,} different subsets of attributes. This is too many"
+                " for OPT_marginals. Use groups on fewer attributes, or choose 'querysmasher'."
             )
     return Lattice(sizes, sorted(closed, key=lambda s: (len(s), s)))
 

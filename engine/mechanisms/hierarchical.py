@@ -210,7 +210,9 @@ def wavelet(n: int) -> Array:
 
 
 def quadtree(sizes: Sequence[int]) -> Array:
-    """Return a tree of boxes that halves all axes at once, shape (boxes, cells).
+    """Return the 0/1 rows of a tree of boxes, shape (boxes, cells).
+
+    The root has all cells, and the children of a box result from halving it along all its axes.
 
     >>> quadtree((2, 2)).shape
     (5, 4)
@@ -650,9 +652,9 @@ class SelectedLevels:
 
     @functools.cached_property
     def square_rows(self) -> Array:
-        """Square strategy with the same precision, shape (cells, cells).
+        """Square strategy matrix B with B^T B = A^T A, for the strategy rows A.
 
-        With Gaussian noise it has the same error and privacy cost.
+        Shape (cells, cells).  With Gaussian noise, B has the same error and privacy cost as A.
         """
         return scipy.linalg.cholesky(self.precision)
 

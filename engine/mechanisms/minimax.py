@@ -351,7 +351,7 @@ class Layout:
         return self._rows[key]
 
     def _group_class(self, number: int, group: Group) -> GroupClass:
-        """Return the `GroupClass` with a number, described by one of its groups."""
+        """Return the `GroupClass` with index ``number``; ``group`` is any group of the class."""
         schema, classes = self.workload.schema, self.classes
         names = [group.attributes[p.axes[0]] for p in group.parts]
         line_parts = tuple(k for k, name in enumerate(names) if self.needs_line[name])

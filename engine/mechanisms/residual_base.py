@@ -179,7 +179,7 @@ class SpaceSolver(Protocol):
     warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected time and memory of a solve, for each subworkload (residual space)."""
+        """Return the expected time and memory of `solve` for each subworkload."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.

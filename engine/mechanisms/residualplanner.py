@@ -167,7 +167,7 @@ class AxisSolver:
         self._spectra: dict[int, float] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return the expected time and memory of a solve, for each subworkload (residual space)."""
+        """Return the expected time and memory of `solve` for each subworkload."""
         # marginals on wide attributes have a closed form
         dense = [
             [
@@ -281,7 +281,11 @@ class AxisSolver:
         return Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
 
     def _svd_bound(self, number: int) -> float:
-        """Return the singular value bound of a factor: (sum of singular values)^2 / cells."""
+        """Return a lower bound on the error of factor ``number`` for every strategy.
+
+        It is (sum of singular values)^2 / cells if the factor has a matrix.  For intervals and
+        levels on wide attributes, it is a bound that is computed without a matrix.
+        """
         if number not in self._spectra:
             factor = self.factors[number]
             if isinstance(factor, LevelFactor):

@@ -801,7 +801,7 @@ class TradeoffSearch:
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
         """Optimize the budget shares of a candidate and update the best plan.
 
-        Returns the multipliers of the classes of groups, `Shares.class_multipliers`.
+        Returns `Shares.class_multipliers` of the optimal budget shares, shape (classes of groups,).
         """
         allocation = best_shares(
             candidate.class_queries, self.classes.counts, self.goal, candidate.noises, gap

@@ -138,8 +138,9 @@ class Block:
     def sensitivity(self, max_records: int) -> float:
         """Return the largest change of the released answers by adding one record, in counts.
 
-        The change is the Euclidean norm for Gaussian noise and the L1 norm for Laplace noise.  It
-        includes rounding to the grid, and floating-point errors with up to ``max_records`` records.
+        The change is the Euclidean norm of the difference of the answers for Gaussian noise, and
+        the L1 norm for Laplace noise.  It includes rounding to the grid, and floating-point errors
+        with up to ``max_records`` records.
         """
         if self.law == "laplace":
             norm = math.prod(s.column_sum for _, s in self.factors)

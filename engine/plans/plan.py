@@ -397,10 +397,10 @@ class Plan(FrozenValue):
         return plan
 
     def with_groups(self, groups: Iterable[Group]) -> Self:
-        """Return a plan with the same measurements and other groups as workload.
+        """Return a plan with the same measurements, whose workload consists of ``groups``.
 
-        The weights of the groups are set to 0, because queries that a plan cannot answer must have
-        weight 0.
+        The weights of the groups are set to 0, because a plan must answer all queries of positive
+        weight.
         """
         return replace(
             self,

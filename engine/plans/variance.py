@@ -307,10 +307,11 @@ def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: 
 
 
 def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
-    """Return the entries of an array over ``parts`` for an index of `GroupVariance.at`.
+    """Return the entries of an array at an ``index``, which is the argument of `GroupVariance.at`.
 
+    The array has one axis per element of ``parts``, over the queries of that part (query family).
     If the index has ranges, the result has one axis per part of the group, with length 1 for parts
-    that are not among ``parts``.
+    that are not among ``parts``.  If it has arrays of shape (points,), the result has this shape.
     """
     if not isinstance(index[0], range):
         return np.asarray(array[tuple(index[p] for p in parts)])
@@ -1338,11 +1339,11 @@ class Footprint:
         Parameters
         ----------
         noises : squared noise of each residual space, shape (spaces,), in counts^2.
-        scale : variance in counts^2.
+        scale : divisor of all variances, in counts^2.
 
         Returns
         -------
-        total : the sum, with the weight of each query.
+        total : the weighted sum.
         slopes : derivative of the sum by ``noises``, multiplied by scale / power, shape (spaces,).
         """
         scaled = noises / scale
