@@ -61,15 +61,18 @@ from engine.residuals import (
 )
 from engine.residuals.basis import ungroup_axes
 
-# Limit of residual coordinates for a dense common mechanism of two blocks, and of three or more.
+# Largest number of residual coordinates for which the common part is computed with dense matrices;
+# keys are the number of blocks, where 3 stands for three or more.
 MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 # Strategy rows are dependent if a singular value is below this share of the largest.
 RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
 PRECISION_TOLERANCE = 1e-11
-# Weights are an outer product if they differ from it by at most this share.
+# An array of weights counts as an outer product of vectors if no entry differs from that product by
+# more than this share of the entry.
 SEPARATION_TOLERANCE = 1e-13
-# A row lies in a row space if its distance to it is at most this share of its length.
+# Rows count as inside a row space if their distance from the space is at most this share of their
+# norm.
 SPAN_TOLERANCE = 1e-8
 # Bits of the noise grid of both stages.  It is finer than that of a plan, so that the rounding of
 # two stages together costs less than that of one plan.
@@ -165,7 +168,8 @@ def common_block(
     ----------
     blocks : one block per plan, all on the same residual space.
     centers : center of each attribute, shape (n_i,), or None for the uniform center.
-    complement : complement of the pair of attributes; None without one.
+    complement : complement (general form of a center) of a pair of attributes; None if the residual
+        space is defined by centers.
 
     Returns
     -------
@@ -229,8 +233,8 @@ def block_residual(
                 np.asarray(1.0 / look.noise**2),
                 np.asarray(precision),
             )
-        # per factor, the matrices P and T, the right inverse of T, and the relative precision g of
-        # the look, as in `_relative_rows`
+        # one tuple (P, T, right inverse of T, g) per factor, see `_relative_rows`; g is the
+        # precision of the look if noise scales are left out
         factor_results = [
             _relative_precision(s, t)
             for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
@@ -319,16 +323,18 @@ def _is_diagonal(matrix: Array) -> bool:
 def _extended_coordinates(
     axes: Axes, look: Strategy, plan: Strategy
 ) -> tuple[Coordinates, Array, Array]:
-    """Return coordinates of a plan's factor whose first ones are the rows of the look, normalized.
+    """Return coordinates of one factor of a plan, the first of which are the rows of the look.
 
-    The row space of ``look`` lies in that of ``plan``.
+    These first coordinates are scaled to length 1.  The row space of ``look`` must be contained in
+    that of ``plan``.
 
     Returns
     -------
-    coordinates : coordinates in which the precision of ``plan`` with noise 1 is the identity.
-    P : orthonormal columns with rows of coordinates = P^T M, for the rows M of ``plan``.
-    gram : scalar products of the rows of the look in the coordinates of ``plan``; if they are
-        diagonal, so is the precision of the look.
+    coordinates : coordinates in which the precision of ``plan`` at noise 1 is the identity matrix.
+    P : matrix with orthonormal columns that maps the strategy rows M of ``plan`` to the rows of the
+        coordinates, P^T M.
+    gram : Gram matrix of the rows of the look in these coordinates.  If it is diagonal, the
+        precision of the look is diagonal, too.
     """
     U, sizes, Vt = thin_svd(_residual_rows(plan))
     retained = sizes > RANK_TOLERANCE * sizes[0]
@@ -338,6 +344,7 @@ def _extended_coordinates(
     # QR extends the normalized rows of the look to an orthonormal basis of all coordinates
     normalized = look_rows / np.sqrt(np.diag(gram))[:, None]
     Q, R = np.linalg.qr(normalized.T, mode="complete")
+    # QR may return a row with the opposite sign
     Q[:, : len(R.T)] *= np.sign(np.diag(R))
     P = U @ Q
     coordinates = Coordinates(
@@ -435,8 +442,11 @@ def _residual(
 
 
 def _least_precise(blocks: Sequence[Block]) -> Block | None:
-    """Return the block whose precision is at most that of every other block; None without one."""
-    # the noisiest block comes first, because it most likely is the one
+    """Return the block whose precision is at most that of every other block.
+
+    The result is None if there is no such block.
+    """
+    # start with the noisiest block, which most likely has the lowest precision
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(
             b is block or _precision_ratio(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks
@@ -446,18 +456,19 @@ def _least_precise(blocks: Sequence[Block]) -> Block | None:
 
 
 def _precision_ratio(lower: Block, upper: Block) -> float:
-    """Return the least t with K_lower <= t K_upper, where K are the precisions of the blocks.
+    """Return the least t with K_lower <= t K_upper, where K is the precision matrix of a block.
 
-    The result is infinite if there is no such t, or if the blocks have row weights or are not
-    products on the same sets of attributes, which this function does not compare.
+    The result is infinite if there is no such t.  It is also infinite for blocks that this function
+    cannot compare: a block has row weights, or the blocks are not Kronecker products of factors on
+    the same attributes.
     """
     if lower.weights is not None or upper.weights is not None or not _are_aligned(lower, upper):
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
     for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
         if not _have_equal_rows(s, t):
-            # such a t exists only if the row space of s lies in that of t; it is then the largest
-            # relative precision
+            # the ratio of this factor is finite only if the row space of s lies in that of t; it is
+            # then the largest precision of s relative to t
             *_, ratios = _relative_precision(s, t)
             if not _is_in_row_space(s, t):
                 return math.inf
@@ -467,10 +478,11 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
 
 
 def _common_of_products(one: Block, other: Block) -> Block | None:
-    """Return the common part of two product blocks, which is computed factor by factor.
+    """Return the common part of two blocks that are Kronecker products, factor by factor.
 
-    The result is None if the blocks have row weights, if they are not products on the same sets of
-    attributes, or if neither block has all its row spaces, one per factor, in those of the other.
+    The result is None if a block has row weights, or if the factors of the blocks are not on the
+    same attributes.  It is also None unless one of the blocks is the inner one: in every factor, its
+    row space is contained in that of the other block.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
@@ -478,12 +490,13 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
         _is_in_row_space(s, t) for (_, s), (_, t) in zip(one.factors, other.factors, strict=True)
     )
     inner, outer = (one, other) if is_one_inner else (other, one)
-    factors, ratios = [], []
+    factors, precisions = [], []
     for (axes, s), (_, t) in zip(inner.factors, outer.factors, strict=True):
         if not _is_in_row_space(s, t):
             return None
         if _is_in_row_space(t, s):
-            # in these coordinates, the precision of t is the identity and that of s is diagonal
+            # in the coordinates P^T t.rows of the common row space, the precision of t is the
+            # identity and that of s is diagonal
             P, _, right_inverse, inner_precision = _relative_precision(s, t)
             rows, outer_precision, complete = P.T @ t.rows, np.ones(len(P.T)), t.complete
         else:
@@ -491,15 +504,16 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
             inner_precision, complete = np.ones(len(outer_precision)), s.complete
         strategy = Strategy(sizes=s.sizes, rows=rows, pinv=right_inverse, complete=complete)
         factors.append((axes, strategy))
-        ratios.append((inner_precision, outer_precision))
+        precisions.append((inner_precision, outer_precision))
     # both precisions are diagonal in these coordinates, so the largest precision that is at most
     # both is their minimum in every coordinate (definition 3.9)
     precision = np.minimum(
-        _outer_product([g for g, _ in ratios]) / inner.noise**2,
-        _outer_product([h for _, h in ratios]) / outer.noise**2,
+        _outer_product([g for g, _ in precisions]) / inner.noise**2,
+        _outer_product([h for _, h in precisions]) / outer.noise**2,
     )
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
+    # weights that are an outer product become part of the rows, so that the block has no weights
     factor_weights = _separated(weights)
     if factor_weights is None:
         return replace(other, factors=tuple(factors), noise=noise, weights=weights)
@@ -511,14 +525,16 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
 
 
 def _separated(weights: Array) -> list[Array] | None:
-    """Return vectors whose outer product is ``weights``, up to rounding errors; None without
-    them."""
+    """Return vectors whose outer product is ``weights``, up to rounding errors.
+
+    The result is None if ``weights`` is not an outer product.
+    """
     peak = tuple(int(i) for i in np.unravel_index(int(weights.argmax()), weights.shape))
     indices: list[tuple[int | slice, ...]] = [
         (*peak[:axis], slice(None), *peak[axis + 1 :]) for axis in range(weights.ndim)
     ]
     vectors = [weights[index] for index in indices]
-    # every vector has the entry at the peak, but the product has it once
+    # the largest entry is in every vector, but must be a factor of the product only once
     vectors = [vectors[0], *(v / weights[peak] for v in vectors[1:])]
     is_product = np.allclose(_outer_product(vectors), weights, rtol=SEPARATION_TOLERANCE, atol=0.0)
     return vectors if is_product else None
@@ -531,7 +547,8 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
 
     Returns
     -------
-    rows : rows of the coordinates, in cells; the precision of ``part`` is the identity in them.
+    rows : the coordinates as linear combinations of cells, shape (r, cells).  In these coordinates,
+        the precision of ``part`` is the identity matrix.
     right_inverse : right inverse of the rows in residual coordinates.
     precision : diagonal of the precision with which ``outer`` estimates these coordinates.
 
@@ -543,7 +560,8 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
     U, sizes, Vt = thin_svd(_residual_rows(part))
     retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
-    # with M y = z, the row M of pinv gives the best estimate of a coordinate, of variance |row|^2
+    # A product of these rows with answers of ``outer`` is the best estimate of one coordinate; its
+    # variance is the squared length of the row.
     estimate = (sizes[:, None] * Vt) @ outer.pinv
     variances, Q = np.linalg.eigh(estimate @ estimate.T)
     return (U @ Q).T @ part.rows, (Vt.T / sizes) @ Q, 1.0 / variances
@@ -569,11 +587,12 @@ def _dense_common(
 
 
 def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
-    """Return the most precise common part that is one of the blocks with more noise.
+    """Return a common part with the rows of one of the blocks and at least as much noise.
 
     Returns
     -------
-    block : the common part; None if no block can be compared with all others.
+    block : the common part whose precision has the largest trace; None if no block can be compared
+        with all others.
     method : description of the method.
     """
     best, best_precision = None, 0.0
@@ -612,7 +631,7 @@ def _is_in_row_space(part: Strategy, outer: Strategy) -> bool:
 
 
 def _relative_precision(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
-    """Return P, T, right inverse and g of `_relative_rows` for two strategies of one factor."""
+    """Return the result of `_relative_rows` for two strategies on the same attributes."""
     return _relative_rows(_residual_rows(part), _residual_rows(reference))
 
 
@@ -630,8 +649,9 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
     right_inverse : right inverse of T.
     g : diagonal of the precision of ``part`` in the new coordinates.
     """
-    # in its singular coordinates the precision of the reference is the identity; a rotation by
-    # eigenvectors then makes the precision of the part diagonal
+    # The singular value decomposition gives coordinates in which the precision of ``reference`` is
+    # the identity.  A rotation does not change that; this one makes the precision of ``part``
+    # diagonal.
     U, sizes, Vt = thin_svd(reference)
     retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]

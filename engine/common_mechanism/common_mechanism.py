@@ -238,7 +238,10 @@ class LinearMechanism:
 
     @cached_property
     def _factors(self) -> tuple[Array, Array]:
-        """Matrices U, with orthonormal columns, and T with L^-1 B = U T R; R is `row_space`."""
+        """Matrices U and T with L^-1 B = U T R, where R is `row_space` and Sigma = L L^T.
+
+        U has orthonormal columns, shape (rows of B, rank); T has the shape (rank, rank).
+        """
         F = self.whiten(self.B) @ self.row_space.T
         U, T = (
             np.linalg.qr(F)
@@ -285,10 +288,10 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the largest sine of the angle at which a row counts as inside a row space.
+        """Return the tolerance for whether rows of `other` lie in the row space of this mechanism.
 
-        The row belongs to one of the two mechanisms, the row space to the other one.  The sine
-        bounds the rounding errors of both.
+        It is an angle's sine: the distance of a row from the row space, divided by the length of
+        the row.  Smaller values can be rounding errors.  The result is symmetric in both mechanisms.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._row_space_and_pivot[1] + 1 / other._row_space_and_pivot[1]
@@ -410,6 +413,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         for rows in whitened
         if len(rows)
     ]
+    # The costs sum to that of the mechanism if the parts have total precision I in the coordinates
+    # S x of the standard form, and no row outside the row space.
     if (
         np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7
         or max(distances, default=0.0) > 1e-7
@@ -418,6 +423,7 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
             "The privacy cost matrices of the parts do not sum to that of the mechanism. Give all"
             " parts of the mechanism, each of them once."
         )
+    # L U, which maps unbiased noisy answers to the rows S of the standard form to those to B
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
         if mechanism._lower.ndim == 1
@@ -451,8 +457,11 @@ def round_up(cost: float) -> float:
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
-    """Return ``values`` as a matrix; raise PlanError, with ``name`` in its text, if they are
-    not."""
+    """Return ``values`` as a matrix of floats.
+
+    Raises PlanError, with ``name`` in its text, unless ``values`` is a matrix of finite numbers with
+    at least one column.
+    """
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -530,8 +539,8 @@ def exact_split(
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # a step is one unit in the 12th digit of the look, but not less than one unit in the 17th digit
-    # of the largest total, because a float has about 17 decimal digits
+    # a step is one unit in the 12th digit of the look's cost, but not less than one unit in the 17th
+    # digit of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
     # if the look costs as much as an option without a residual, choosing this option costs nothing
@@ -739,7 +748,7 @@ def _maximal_indices(C: Sequence[Array]) -> list[int]:
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """Return the matrix Sigma of least trace with Sigma >= C_i for all i, as its eigenvectors.
+    """Return the eigendecomposition of the matrix Sigma of least trace with Sigma >= C_i for all i.
 
     Parameters
     ----------

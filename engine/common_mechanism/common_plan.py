@@ -59,8 +59,8 @@ MECHANISM = "common part"
 def option_cost(option: Plan) -> float:
     """Return what the ledger is charged for an option, in pcost.
 
-    It is the pcost of the plan.  If the option is the look of a later choice, it is the rounded
-    cost that is stored as the budget of this look.
+    A plan is charged its pcost.  An option that is the look (first stage) of a later choice is
+    charged the budget of this look, which is its cost rounded up.
     """
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
@@ -75,8 +75,8 @@ def look_plan(
 ) -> Plan:
     """Return the look as a plan.
 
-    Its workload has those groups of the options whose queries the look answers all, with finite
-    variance.  If there are none, but the look measures the total, its workload is the total.
+    The workload of this plan contains every group of the options for which the look answers all
+    queries.  If there is no such group, but the look measures the total, the workload is the total.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def look_plan(
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     full_plan = Plan(
-        # a plan may contain groups that it does not answer if their weight is 0; these groups are
-        # removed below
+        # Weight 0, because a plan must answer all groups of positive weight.  Groups that the look
+        # does not answer are removed below.
         workload=Workload(
             options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())
         ),
@@ -360,16 +360,18 @@ class CommonPlan:
         coordinates = {}
         for space in self.options[option].blocks:
             if space in self.residuals[option].block_residuals:
-                rest_of_space = self.residuals[option].block_residuals[space]
-                coordinates[space] = rest_of_space.combine(look[space], answers.get(space))
+                block_residual = self.residuals[option].block_residuals[space]
+                coordinates[space] = block_residual.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
                 coordinates[space] = undo_factors(block, answers[space])
         return coordinates
 
     def to_json(self) -> str:
-        """Return the plans of all options as JSON text, from which `from_json` computes the
-        rest."""
+        """Return the plans of all options as JSON text.
+
+        `from_json` computes the common part and the residuals from these plans.
+        """
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
         data = {
@@ -397,7 +399,7 @@ class CommonPlan:
             data = parse_json(text)
         except ValueError:
             raise PlanError(
-                "The file of options is damaged: it is not JSON. Restore it from a copy."
+                "The file of the common plan is damaged: it is not JSON. Restore it from a copy."
             ) from None
         if (
             not isinstance(data, dict)
@@ -405,22 +407,23 @@ class CommonPlan:
             or not isinstance(data.get("options"), list)
         ):
             raise PlanError(
-                f'This is not a file of options of the format "{FORMAT}". Give a file that to_json()'
-                " of a common plan wrote."
+                f'This is not a file of a common plan in the format "{FORMAT}". Give a file that'
+                " CommonPlan.to_json() wrote."
             )
         names = data.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise PlanError(
-                "The file of options is damaged: the names are not a list of texts. Restore it from"
-                " a copy."
+                "The file of the common plan is damaged: the names are not a list of texts. Restore"
+                " it from a copy."
             )
         split = nested_choices if data.get("chain") else coarse_or_fine
         common = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
-        # the costs follow from the plans, so a changed file cannot declare smaller ones; the hash
-        # shows that plans were changed
+        # costs are not read from the file but computed from the plans; the hash shows whether the
+        # plans were changed
         if common.hash != data.get("hash"):
             raise PlanError(
-                "The file of options was changed after it was written. Restore it from a copy."
+                "The file of the common plan was changed after it was written. Restore it from a"
+                " copy."
             )
         return common
 
@@ -464,8 +467,10 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
 def _split_options(
     options: Sequence[Plan], names: tuple[str, ...], min_stretch: float
 ) -> CommonPlan:
-    """Split plans as `coarse_or_fine` does, with all noise multiplied by at least
-    ``min_stretch``."""
+    """Return the common plan of `coarse_or_fine`, with all noise multiplied by ``min_stretch``.
+
+    The factor is larger if both stages would otherwise cost more than a plan.
+    """
     unit = _agreed_unit(options)
     split = joint_split(options, names)
     # the cost of rounding grows with max_records; that of the look must be within the cost of every
@@ -592,8 +597,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next choice."
             " Give the plan another name."
         )
-    # two stages of a choice cost at most what a plan costs, but the rounding of three or more
-    # stages can cost slightly more, and then more noise is needed
+    # `_split_options` limits the cost of the two stages of one choice to the cost of a plan.  A chain
+    # has more stages, whose rounding can cost slightly more; then all noise is increased.
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         chain = _chain(options, names, stretch)
@@ -627,8 +632,9 @@ def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) 
 def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
     """Return the privacy cost of the blocks of several stages on the same records, in pcost.
 
-    With ``joint``, the cost may be reduced to the maximum over cells of the summed costs of all
-    blocks.
+    Without ``joint``, it is the sum of the costs of all residual spaces; the cost of a space is the
+    maximum over cells of the summed costs of its blocks.  With ``joint``, it is the minimum of this
+    sum and of the maximum over cells of the summed costs of all blocks.
     """
     cost = joint_pcost(steps, max_records)
     if not joint:
@@ -640,7 +646,11 @@ def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint:
 
 
 def _largest_relative_cost(chain: CommonPlan) -> float:
-    """Return the largest cost of all stages up to an option, relative to the cost of its plan."""
+    """Return the largest ratio, over all options of a chain, of two costs of the option.
+
+    The ratio is the joint cost of all stages up to the second stage of the option, divided by what
+    the ledger is charged for the option (`option_cost`).
+    """
     relative_costs: list[float] = []
     released: list[Mapping[Space, Block]] = [chain.look.blocks]
     choice: CommonPlan | None = chain
@@ -695,9 +705,9 @@ def _residual_blocks(
 ) -> dict[Space, Block]:
     """Return the blocks that remain to be measured for an option, by residual space.
 
-    If the look measures a space, its block is that in ``block_residuals``, or the space is absent
-    if nothing remains.  The blocks of all other spaces are those of the plan, with their noise
-    multiplied by ``stretch``.
+    For a space that the look measures, this is the block in ``block_residuals``; the space is absent
+    from the result if that block is None (nothing remains).  For any other space, this is the block
+    of the plan with its noise multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():

@@ -108,8 +108,8 @@ def nested_decision(
 
     Returns
     -------
-    Decision whose `choice` is a position in ``errors``.  It is None if not even by their upper
-    bounds enough cells exceed the noise of the first analysis.
+    Decision whose `choice` is a position in ``errors``.  The choice is None (stop) if too few of the
+    upper bounds exceed the noise of the first analysis.
 
     Notes
     -----
@@ -165,7 +165,7 @@ def nested_decision(
     return decision(0, False, text)
 
 
-# largest number of queries of the primary analysis, the one whose cells the rule counts
+# largest number of queries of the primary analysis (the coarse one whose cells a rule counts)
 MAX_PRIMARY_QUERIES = 20_000_000
 
 
@@ -341,10 +341,10 @@ class NestedPlanRule:
         )
 
     def even_totals(self) -> list[float]:
-        """Return for each finer option the number of records from which the rule would choose it.
+        """Return the number of records that the rule requires for each option in `finer`.
 
-        The records are assumed to be spread evenly over the domain, without noise in the look.
-        Numbers do not decrease from coarse to fine options.
+        With at least that many records, spread evenly over the domain, and without noise in the
+        look, the rule would choose the option or a finer one.
         """
         schema = self.common.look.schema
         group_answers = []
@@ -435,8 +435,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 def level_attributes(workload: Workload) -> tuple[str, ...]:
     """Return the attributes for which `workloads_by_level` returns analyses with a common part.
 
-    These are attributes with a code list and fewer than 1,000 cells, in a group of the workload if
-    it has groups.
+    These are the attributes with a code list and fewer than 1,000 cells.  If the workload has groups,
+    the attribute must also be in one of them.
     """
     return tuple(
         attribute.name
@@ -452,15 +452,15 @@ def workloads_by_level(
 ) -> Analyses:
     """Return one analysis per level of an attribute with a code list, from coarse to fine.
 
-    The analysis of a level has the groups of the workload, with the areas of this level in place of
-    the queries on the attribute; equal groups are added once.  Other attributes of a group retain
-    their query families, or have marginal queries if their family is on several attributes.  A
-    workload without groups counts as one with a group on the attribute.
+    The analysis of a level contains every group of the workload once, with the queries on the
+    attribute replaced by one query per area of this level.  All other attributes of a group retain
+    their query family, except a family on several attributes, which becomes marginal.  If the
+    workload has no groups, every analysis has one group on the attribute.
 
     Parameters
     ----------
-    levels : names of levels of the first hierarchy of the attribute; the name of the attribute
-        denotes its cells.  By default all of them.
+    levels : names of levels of the first hierarchy of the attribute, or the name of the attribute
+        for the level of single cells.  By default all levels, including single cells.
 
     Raises
     ------
@@ -483,7 +483,7 @@ def workloads_by_level(
     groups = workload.groups or Workload(schema).add((attribute,)).groups
     if not any(attribute in group.attributes for group in groups):
         raise WorkloadError(
-            f"No group has the attribute '{attribute}'. Add a group with it to the workload."
+            f"No group has the attribute '{attribute}'. Add a group with this attribute."
         )
     level_names = (*hierarchies[0].level_names, attribute)
     chosen_names = [name for name in level_names if levels is None or name in levels]
@@ -512,9 +512,9 @@ def workloads_by_level(
 def coarse_and_fine(workload: Workload) -> Analyses:
     """Return two analyses: a coarser workload with one attribute fewer per group, and the workload.
 
-    The coarser workload replaces each group by several groups, each without one of its attributes;
-    equal groups are added once.  The other attributes keep their query family.  If the family of an
-    attribute is on several attributes, it is replaced by marginal.
+    The coarser workload replaces a group on k attributes by k groups on k - 1 of them; equal groups
+    are added once.  Attributes retain their query family, except a family on several attributes,
+    which becomes marginal.
 
     Raises
     ------
@@ -581,7 +581,10 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
 
 
 def _bin(age: str, first: int, stop: int, years: int) -> str:
-    """Return the label of the ages from ``first`` to ``stop`` - 1; the last bin is open-ended."""
+    """Return the label of the ages from ``first`` to ``stop`` - 1.
+
+    If ``stop`` is the number ``years`` of all ages, the label is "... and over".
+    """
     return (
         f"{age} {first} and over"
         if stop == years

@@ -353,7 +353,8 @@ def finish(
             " return the same answers. Leave out attempt, or start a new look with another attempt,"
             " which spends again."
         )
-    # without blocks to measure, the answers are those of the look, so compare with its records
+    # If nothing is measured here, all answers are from the look, so compare ``data`` with the records
+    # of the look.
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -427,7 +428,8 @@ def finish(
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # by this prefix, the next stage of a chain finds out that it must charge its full cost, too
+        # the prefix in the ledger marks other records; the next stage of a chain must then be charged
+        # as a separate release, too
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         # a changed record may be in the most expensive cell of both stages, so that their costs add
         return max(cost, residual.pcost), records
@@ -508,15 +510,15 @@ def resume(ledger: Book, key: str) -> Steps:
         if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
         # find the first attempt with a result; attempts without a result are interrupted or lost
-        while (
-            finished is None and book.find(_second_stage_key(common, i, key, attempt)) is not None
-        ):
+        while finished is None:
+            attempt_key = _second_stage_key(common, i, key, attempt)
+            if book.find(attempt_key) is None:
+                break
             try:
-                finished = stored_rest(book, common, i, _second_stage_key(common, i, key, attempt))
+                finished = stored_rest(book, common, i, attempt_key)
             except ResultLost:
-                if is_interrupted := is_unfinished(
-                    book, _second_stage_key(common, i, key, attempt)
-                ):
+                is_interrupted = is_unfinished(book, attempt_key)
+                if is_interrupted:
                     break
                 lost_attempts.append(attempt)
             attempt += 1
@@ -545,6 +547,8 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
     """
     book, options = Ledger.at(ledger), RecordOptions(on_refused="drop", **keywords)
     steps = resume(book, key)
+    # In a chain, the second stage of one choice can be the look of the next choice.  Each round checks
+    # one look, and the last round also checks the second stage.
     step_key, current = key, steps
     while True:
         common, finished = current.common, current.finished
@@ -576,10 +580,9 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 
 def paid_keys(steps: Steps) -> list[str]:
-    """Return the ledger keys of all spends of a look: the look, then every attempt at the
-    remainder.
+    """Return the ledger keys of the look and of every attempt at its second stage.
 
-    Attempts without a stored result are included.
+    Attempts that were spent but have no stored result are included.
     """
     keys = [steps.look.key]
     if steps.choice is None or steps.choice.option == STOP:
@@ -600,7 +603,7 @@ def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
 
 
 def _step_hash(common: CommonPlan, step: str) -> str:
-    """Return the name of a step and the hash of its options, the plan hash of the step's spend."""
+    """Return "{step}:{hash of the options}", the plan hash of this step's spend in the ledger."""
     return f"{step}:{common.hash}"
 
 

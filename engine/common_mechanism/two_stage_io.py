@@ -33,7 +33,8 @@ from engine.release.measure import Answers
 from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
-# Prefix of the stored digest of a second stage that was measured on other records than its look.
+# The ledger stores a digest of the records of each stage.  This prefix marks a second stage that was
+# measured on other records than its look.
 OTHER_RECORDS_PREFIX = "other:"
 
 
@@ -66,8 +67,11 @@ def no_counts(common: CommonPlan) -> Counts:
 
 
 def step_sets(common: CommonPlan) -> list[Space]:
-    """Return the attribute sets whose tables both stages count, without tables above
-    `MOST_CELLS`."""
+    """Return the attribute sets whose tables both stages count.
+
+    These are the largest sets of all options and of the look, except sets whose table has more than
+    `MOST_CELLS` cells.
+    """
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
     return sorted(
@@ -101,10 +105,10 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
 def report_separate_charges(
     intake: Callable[[Intake], object] | None, changed: str, cost: float
 ) -> Callable[[Intake], object] | None:
-    """Return a function that calls ``intake`` with a warning about the separate charge added.
+    """Return ``intake``, extended by a warning that this stage is charged as a separate release.
 
-    ``changed`` is the reason of the charge and ``cost`` the charge in pcost.  If ``changed`` is "",
-    there is no separate charge and the result is ``intake`` itself.
+    ``changed`` is the reason and ``cost`` the charge in pcost.  Without a reason ("") there is no
+    separate charge, and ``intake`` is returned unchanged.
     """
     if intake is None or not changed:
         return intake
@@ -121,7 +125,7 @@ class Choice:
     option : name of the option that was chosen, or "stop".
     verdict : name of the option that the rule chose, or "stop"; None without a rule.
     rule : name and options of the rule.
-    by, reason : person who decided, and the reason; "" if the decision is that of the rule.
+    by, reason : person who decided, and the reason.  Both can be "" if the rule chose the option.
     seq, utc : number and time of the row in the ledger.
     """
 
@@ -337,9 +341,9 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # The answers in the file of a closer look are those of the residual after the previous
-        # look, not of the blocks of its own plan, so they are not read.  Its estimates combine all
-        # stages.
+        # In a chain, a look after the first one measures only the residual after the look before it,
+        # so its file has no answers of the blocks of `common.look`.  The estimates in the file
+        # combine all stages.
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )

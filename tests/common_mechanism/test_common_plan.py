@@ -404,7 +404,7 @@ def test_common_plan_json_round_trips():
     assert (again.hash, again.names, again.spends) == (split.hash, split.names, split.spends)
     assert again.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
     for text in ("[]", "{", split.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
-        with pytest.raises(PlanError, match="file of options"):
+        with pytest.raises(PlanError, match="common plan"):
             CommonPlan.from_json(text)
     assert (split.position("fine"), split.position(0)) == (1, 0)
     for option in ("none", 2, True):
