@@ -50,8 +50,9 @@ class PairPredictions:
     def candidates(self, i: int, j: int) -> list[Array]:
         """Return all predictions of the table on attributes i and j, each of shape (n_i, n_j).
 
-        There is one per third attribute that has tables with both i and j, and one along the tree
-        if the path from i to j in the tree has more than one attribute between them.
+        There is one prediction per third attribute k for which tables on (i, k) and (k, j) are known.
+        There is one more if the path from i to j in the tree of mutual information has two or more
+        attributes between them: the prediction along this path.
         """
         paths = [
             [i, k, j]
@@ -102,6 +103,7 @@ def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Arra
     >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], estimate).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
+    # the negative logarithms of the likelihoods, up to a constant
     half_distances = np.array(
         [
             0.5 * estimate.surplus(estimate.projection.of(table) - estimate.cells)[0]

@@ -56,9 +56,9 @@ from engine.residuals import Axes
 
 AGREEING = "Making all tables agree without negative cells"
 TOTAL_WEIGHT = 1e-3  # g of the empty set
-# the search ends only if cells with multipliers are nearly 0 (complementary slackness): their mean
-# distance from 0, weighted by the multipliers, is at most this multiple of the tolerance for
-# negative cells
+# Complementary slackness: at the optimum, every cell with a positive multiplier is 0.  Before
+# `MAX_ROUNDS`, the search ends only if the mean absolute count of these cells, weighted by their
+# multipliers, is at most this multiple of the count by which a cell may be below 0.
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250  # largest number of gradient steps
 ROUNDS_PER_FULL_UPDATE = 8  # rounds from one update of all tables to the next one
@@ -140,11 +140,11 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return all terms of g times the contrast of ``point`` except the term ``point`` itself.
+        """Return the part of g times the contrast of ``point`` that its means contribute.
 
         The contrast of ``point`` is an alternating sum of ``point`` and of its ``means`` on the
-        proper subsets of ``axes``.  The result maps each proper subset to its term, multiplied by
-        the number of cells between which `add_lower` divides it.
+        proper subsets of ``axes``.  The result maps each proper subset to its term of this sum, in
+        the form that `add_lower` adds: multiplied by the number of cells that share one mean.
         """
         out = {}
         for inside, values in means.items():
@@ -221,14 +221,14 @@ def project_nonnegative(
     contrasts : mapping from attribute sets to given contrasts, in the shapes of their tables.
     tables : the maximal attribute sets.
     sizes : number of cells of every attribute.
-    tolerance : intended largest share of uniform tables that are mixed in at the end.  The search
-        ends when no cell is below ``-tolerance * total / cells`` and all cells with multipliers are
-        near 0.  It also ends after `MAX_ROUNDS` steps; then the share may be larger.
+    tolerance : largest share of uniform tables that may be mixed in at the end.  The search ends
+        when no cell is below ``-tolerance * total / cells`` and all cells with multipliers are near
+        0.  It also ends after `MAX_ROUNDS` rounds; in this case the share can be larger.
     possible, uniform, exact : see `Evidence`.
 
     Guarantee: all cells are at least 0 and impossible cells are 0, up to the rounding of sums.
-    Contrasts of ``exact`` sets do not change.  The total hardly changes, unless no non-negative
-    tables near the given ones have it.
+    Contrasts of ``exact`` sets do not change.  The total changes little if there are non-negative
+    tables with this total near the given tables.
     """
     if done := checkpoints.read("all"):
         return arrays_by_axes(done)
@@ -250,8 +250,8 @@ def project_nonnegative(
             means[dual.axes] = dual.means()
         projected_lower = _lower_contrasts(means, lower, exact)
         updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
-        # weighted distance of cells with multipliers from 0, sum of the multipliers, and the inner
-        # product of momentum and gradient
+        # ``slack`` sums the absolute counts of cells with multipliers, weighted by the multipliers;
+        # ``opposition`` is the inner product of gradient and momentum
         slack = multiplier_sum = opposition = 0.0
         for dual in duals.values() if updates_all else active:
             table = _table_at(contrasts[dual.axes], dual, projected_lower, means[dual.axes])
@@ -265,7 +265,8 @@ def project_nonnegative(
             break
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-        # skip tables that nearly satisfy their constraints, as most do many rounds before the last
+        # To save time, tables that nearly satisfy their constraints are skipped until the next update
+        # of all tables.  Most tables satisfy them after a few rounds.
         active = list(duals.values()) if updates_all else active
         for dual in active:
             skipped = violated and violations[dual.axes] <= SKIP_TOLERANCE * tolerance * total
@@ -294,7 +295,7 @@ def _search_state(
     momentum: float,
     active: list[_Multipliers],
 ) -> dict[str, Array]:
-    """Return the state from which the search continues at round ``number``, as named arrays."""
+    """Return the state of a search before round ``number`` as a mapping from names to arrays."""
     axes = list(duals)
     out = {
         "number": np.array(number),
@@ -366,12 +367,13 @@ def zero_impossible_cells(
             [assemble_table(contrasts, dual.axes).reshape(-1)[dual.cells] for dual in constrained]
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
-        # the system is singular, so more steps after the rounding level would increase the residual
+        # The system is singular.  Once its residual is as small as rounding errors, more steps would
+        # increase the residual; `atol` ends the search before.
         operator = linear.LinearOperator((len(counts),) * 2, change_of_impossible_cells)
         solution, _ = linear.cg(
             operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS
         )
-        # called only to store the solution as multipliers
+        # this call stores the solution as multipliers; its result is not needed
         change_of_impossible_cells(solution)
         means = {axes: dual.means() for axes, dual in duals.items()}
         projected_lower = _lower_contrasts(means, lower, exact)
@@ -384,8 +386,10 @@ def zero_impossible_cells(
 def _apply_multipliers(
     contrasts: dict[Axes, Array], duals: Mapping[Axes, _Multipliers], means: _Means
 ) -> None:
-    """Add to the contrast of every maximal set g times the contrast of its multipliers, in
-    place."""
+    """Add the effect of the multipliers to the contrasts of all maximal sets, in place.
+
+    The contrast of a set grows by its weight g times the contrast of the multipliers of its table.
+    """
     for axes, dual in duals.items():
         add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point
@@ -400,7 +404,7 @@ def _multipliers(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
-    """Return the initial multipliers, all 0, of every table without a public table."""
+    """Return initial multipliers (all 0) for each attribute set without a public table."""
     tables = [axes for axes in tables if axes not in exact]
     table_counts: dict[Axes, int] = {}
     for axes in tables:

@@ -26,8 +26,8 @@ from engine.residuals import Axes
 # an estimate from larger tables counts as biased if its squared distance from the measured one
 # exceeds its expectation by more than this number of standard deviations
 BIAS_THRESHOLD_SD = 1.0
-# number of rounds that pool pairs into single attributes, and triples into pairs; each round uses
-# the fitted tables of the previous round
+# number of rounds that improve one-way tables by pairs, and pairs by triples; each round uses the
+# fitted tables of the previous round
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 MAX_STEPS = 1_000
 STEP_TOLERANCE_SE = 1e-7  # length of the last step of a search, in standard errors
@@ -37,7 +37,8 @@ MIN_ATTRIBUTES = 3  # smallest number of attributes with such residuals for pool
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5  # largest change of a logarithm in one Gauss-Newton step
-# inverse variance of a combination of logarithms below which the residuals do not determine it
+# The residuals determine the logarithms of N and of the lengths c_i only if the information matrix of
+# these logarithms has no eigenvalue (inverse variance) below this limit.
 MIN_INFORMATION = 0.25
 
 # (residual as a table of cells in counts, variance of its noise in counts^2)
@@ -171,10 +172,10 @@ def single_tables(
 def _on_simplex_table(
     estimates: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float
 ) -> Array:
-    """Return the non-negative one-way table with sum ``total`` that is nearest to a residual.
+    """Return the non-negative one-way table with sum ``total`` that is nearest to an estimate.
 
-    ``weight`` is the precision of the cells of the residual, in 1 / counts^2.  Impossible cells of
-    the result are 0.
+    The estimate is ``residual`` plus ``total`` times the center.  Squared distances are weighted by
+    ``weight``, the precision of its cells in 1 / counts^2.  Impossible cells of the result are 0.
     """
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
     out = np.zeros(residual.shape)
@@ -239,7 +240,8 @@ def better_pairs(
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # terms of the model: one per pair in the triple, and ``product`` for independent attributes
+        # the terms of the model in the module docstring: one per pair inside the triple, and the term
+        # ``product`` that remains if all attributes are independent
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -251,8 +253,8 @@ def better_pairs(
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             if pair in sums:
-                # what the other terms leave of the triple's residual measures (pair's residual) (x)
-                # q
+                # the triple's residual minus all terms of other pairs: by the model, it is the
+                # residual of this pair (x) q
                 remainder, factor = deviation + pair_terms[k] + product, q[axis]
                 if weights is None:
                     value = np.tensordot(remainder, factor, axes=(k, 0)) / estimate.variance
@@ -280,14 +282,15 @@ def _triple_weights(
 ) -> Array | None:
     """Return least-squares weights of the cells of a triple's residual, in 1 / counts^2.
 
-    ``excess`` is the squared distance of the residual from its model beyond that of the noise, in
-    counts^2.  If it is positive, the weights have the shape (n_i, n_j, n_k).  Otherwise the model
-    fits, all cells have the same weight, and the result is None.
+    ``excess`` is the squared distance of the residual from its model, minus the expectation for pure
+    noise, in counts^2.  If it is positive, the weights have the shape (n_i, n_j, n_k).  Otherwise
+    the result is None, which stands for equal weights.
     """
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
-    # the reference sums to 1, so that the excess is tau times the total
+    # The variances tau m of all cells about the model sum to the excess.  The reference is m divided
+    # by its sum, so tau m = excess * reference.
     reference = np.multiply.outer(np.multiply.outer(i, j), k)
     return np.asarray(1.0 / (estimate.variance + excess * reference))
 
@@ -305,8 +308,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     If attributes are independent, the residual on an attribute set B is N times the outer product
     of the q_i, and its component along this product is N times the product of the c_i.  These
     equations, one per residual, are solved for log N and the log c_i by weighted least squares.
-    Attributes are dependent in fact; the jackknife over attributes estimates the relative error
-    that this causes, which is taken as at least ``DEPENDENCE_ERROR``.
+    Real attributes are dependent.  The relative error that this causes is estimated by a jackknife
+    over attributes; an estimate below ``DEPENDENCE_ERROR`` is replaced by ``DEPENDENCE_ERROR``.
 
     Guarantee: the result is the measured total if its relative standard error is at most
     ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.
@@ -383,6 +386,7 @@ def _fit_logs(incidence: Array, values: Array, variances: Array, logs: Array) ->
         step = _gauss_newton_step(
             incidence * (model / np.sqrt(variances))[:, None], (values - model) / np.sqrt(variances)
         )
+        # shorten the step if a logarithm would change by more than MAX_LOG_STEP
         logs = logs + step * min(1.0, MAX_LOG_STEP / max(float(np.abs(step).max()), MAX_LOG_STEP))
         if np.abs(step).max() <= STEP_TOLERANCE_SE:
             break

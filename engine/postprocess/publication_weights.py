@@ -146,7 +146,7 @@ def _set_weights(
     records: float,
     deviations: Mapping[Space, float] | None,
 ) -> dict[Space, float]:
-    """Return by attribute set the weight of one cell of its table, as the weight of a query.
+    """Return for each attribute set the query weight of every cell of its table.
 
     Parameters
     ----------

@@ -85,12 +85,11 @@ class Published:
     people : synthetic records, shape (people, attributes), whose counts are the tables; None if the
         tables are not integer.
 
-    Guarantee: unless ``fit`` is "none", no cell is negative, and overlapping tables agree exactly
-    if they are integer, and to 1e-9 counts otherwise.  Impossible cells of the schema are exactly
-    0. Public tables of the schema are reproduced exactly; integer tables do so only if they have
-       the
-    public number of records.  Published numbers are biased: standard errors and intervals of the
-    measurement do not apply to them.
+    Guarantee: no cell is negative, unless ``fit`` is "none".  Overlapping tables agree exactly if
+    they are integer, and to 1e-9 counts otherwise.  Impossible cells of the schema are exactly 0.
+    Public tables of the schema are reproduced exactly, but integer tables only if the number of
+    records is the public one.  Published numbers are biased, so standard errors and intervals of
+    the measurement do not apply to them.
     """
 
     measurement: Measurement
@@ -457,9 +456,9 @@ def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> flo
     """Return the L1 distance from the tables at which the search for synthetic records may end.
 
     The distance is divided by the number of records.  It is `NOISE_SHARE` times the expected error
-    of the tables, so that the additional error is small compared with that of the noise.  The error
-    of a residual on two or more attributes is taken as that of linear shrinkage if the variance of
-    every true cell equals its count.
+    of the tables, but at most `MAX_RECORDS_DISTANCE`, so that the additional error is small compared
+    with that of the noise.  For a residual on two or more attributes, the expected error is that of
+    linear shrinkage under the assumption that the variance of every true cell equals its count.
     """
     errors = []
     for axes, table in tables.items():
@@ -526,7 +525,7 @@ def _tolerance(estimates: Evidence, total: float) -> float:
 
 
 def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
-    """Return the contrasts of the unbiased tables by attribute set, with their total replaced."""
+    """Return the contrasts of the unbiased tables by attribute set, with ``total`` as the total."""
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
     out = {

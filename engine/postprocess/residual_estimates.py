@@ -101,8 +101,8 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
     sums: dict[Axes, Array] = {}
     for inside in proper_subsets(axes):
         if inside in lower:
-            # passes over the complete table dominate the time, so small tables are first added to a
-            # table with one attribute fewer
+            # Adding to the complete table is slow.  Each small table is therefore first added to a
+            # sum with one attribute fewer than the complete table.
             subset = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
             if subset not in sums:
                 sums[subset] = np.zeros([sizes[a] for a in subset])
@@ -186,7 +186,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     """Return the precision matrix of the noise with which a block measures one residual space.
 
     The result is None if all directions have the same variance, if the block does not measure the
-    complete space, or if the matrix is not a Kronecker product with one factor per attribute.
+    complete space, or if the matrix is not a Kronecker product with one factor per attribute.  It is
+    also None for a space of several attributes that is measured jointly with other spaces.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
@@ -202,6 +203,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         noises = [(s, s.covariance) for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
         return None
+    # a fast test for equal variances; the loop below tests again, by eigenvalues
     if all(
         s.has_equal_variances if s is not None and s.precision is not None else _is_scalar(c)
         for s, c in noises
@@ -226,7 +228,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
 
 
 def _coordinates_in_union(block: Block, space: Space) -> slice:
-    """Return the positions of the coordinates of one residual space among those of a union."""
+    """Return which coordinates of a block that measures several residual spaces belong to ``space``."""
     ((_, strategy),) = block.factors
     dimensions = [
         math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
@@ -253,7 +255,8 @@ class MeasuredProjection:
     Attributes
     ----------
     centers : the center of every attribute, shape (n_i,).
-    complement : complement of a tuned pair; None if the split is a product of centers.
+    complement : complement (general form of a center) if the attributes are a pair that has one;
+        otherwise None, and the residual space is defined by the centers.
     span : one pair (axes, basis) per factor of the strategy.  The columns of the basis, shape
         (residual coordinates, rank), span the measured subspace.  Empty if the complete space is
         measured.
@@ -265,7 +268,7 @@ class MeasuredProjection:
 
     @property
     def plain(self) -> bool:
-        """Whether the complete residual space of a product of centers is measured."""
+        """Whether the complete residual space is measured and is defined by centers alone."""
         return not self.span and self.complement is None
 
     def of(self, table: Array) -> Array:
@@ -349,7 +352,8 @@ class Evidence:
     ----------
     names, sizes, centers : names, numbers of cells and centers of the attributes with more than one
         cell.
-    tables : the attribute sets whose tables are published, without sets inside other sets.
+    tables : the largest attribute sets whose tables are published; each subset of one of them has a
+        published table, too.
     total, total_variance : noisy number of records in counts, and its variance in counts^2.
     residuals : mapping from measured attribute sets to their noisy residuals.
     possible : mapping from attribute sets that have impossible cells to masks of their possible
@@ -411,12 +415,12 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
             f" be computed from residual spaces. Plan {instead}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
-    at = {name: i for i, name in enumerate(names)}
-    return names, tuple(
-        maximal_sets(
-            tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups
-        )
-    )
+    position = {name: i for i, name in enumerate(names)}
+    group_sets = [
+        tuple(sorted(position[n] for n in g.attributes if n in position))
+        for g in plan.workload.groups
+    ]
+    return names, tuple(maximal_sets(group_sets))
 
 
 def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
@@ -503,7 +507,8 @@ def _estimate(
     Parameters
     ----------
     coordinates : noisy residual coordinates of the space, in counts.
-    centers, complement : centers of the attributes of the space, and its complement or None.
+    centers : centers of the attributes of the space.
+    complement : complement (general form of a center) of a pair of attributes, or None.
     """
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:

@@ -92,27 +92,29 @@ MARGIN_TOLERANCE = 1e-4
 # allowed error of the margins of a fitted pair; assembling tables from contrasts replaces these
 # margins by the one-way tables
 PAIR_TOLERANCE = 1e-7
-# the estimate of tau is multiplied by one of these factors, because large cells dominate it
+# the estimate of tau, which large cells dominate, is multiplied by one of these factors
 TAU_FACTORS = (1.4, 4.0, 12.0)
 # factors of tau for tables whose noise has a precision matrix
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
 # error of the series for the omega function, as a share of the allowed error of margins
 SERIES_ERROR_SHARE = 0.01
 UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
-# A noisy residual has signal if its squared distance from that of the reference exceeds the
-# expectation for pure noise by this number of standard deviations; keys are numbers of attributes.
-# `shrink_table` returns the reference of a table without signal, unless it is given the expected
-# deviation.
+# The signal of a table is the squared distance of its noisy residual from the residual of the
+# reference, minus the expectation for pure noise, in standard deviations.  `shrink_table` returns the
+# reference itself if the signal is below this limit and no expected deviation is given.  Keys are
+# numbers of attributes.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# If the share MIN_SIGNAL_SHARE of all pairs exceed this expectation by SIGNIFICANT_SD standard
-# deviations, the risk estimate chooses tau of every pair.  Otherwise it chooses tau only of pairs
-# that exceed the expectation by MIN_CHOICE_SD.
+# If at least the share MIN_SIGNAL_SHARE of all pairs have a signal of SIGNIFICANT_SD or more, Stein's
+# risk estimate chooses the factor of tau for every pair.  Otherwise it does so only for pairs with a
+# signal of MIN_CHOICE_SD or more.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
-# support of the prior of squared deviations, as shares of an upper bound
+# values to which the prior gives probability: squared deviation of a true table from its reference,
+# divided by the upper bound that `expected_deviations` computes
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
 PRIOR_STEPS = 20  # EM steps that estimate the prior
-# expected squared deviation, as a multiple of the variance of one cell, that counts as 0
+# an expected squared deviation of at most this multiple of the noise variance of one cell is treated
+# as 0
 NEGLIGIBLE_EXCESS = 1e-3
 
 # mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible
@@ -133,7 +135,8 @@ def max_entropy_table(
     >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
     """
-    # start with the last two attributes conditionally independent: two margins are already exact
+    # Start with the table in which the last two attributes are independent given all others.  Two of
+    # its margins are exact, and for a pair without impossible cells it is the result.
     first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
@@ -163,8 +166,8 @@ def fit_margins(
     ----------
     table : start, shape (n_1, ..., n_k).
     margins : mapping from the subsets of ``axes`` with one attribute fewer to tables.
-    near : function of the differences between one margin of the table and the given margin;
-        scaling stops when it returns True for all margins.
+    near : function that returns whether a margin of the table is near enough to the given margin; its
+        argument is their difference.  Scaling stops when it returns True for all margins.
     sweeps : maximum number of passes over all margins.
     """
     for _ in range(sweeps):
@@ -285,8 +288,9 @@ def expected_deviations(
     )
     variances = np.array([residuals[a].variance for a in references])
     ranks = np.array([residuals[a].rank for a in references], dtype=float)
-    # possible squared deviations in squared standard errors, shape (tables, shares): given one of
-    # them, the excess of a table is approximately normal with this mean
+    # ``means`` are the squared deviations to which the prior gives probability, in squared standard
+    # errors, shape (tables, shares).  If one of them is the true deviation, the excess of the table
+    # is approximately normal with this mean and the variance in ``spreads``.
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     spreads = 2.0 * ranks[:, None] + 4.0 * means
     logs = -0.5 * ((excesses[:, None] - means) ** 2 / spreads + np.log(spreads))
@@ -368,16 +372,16 @@ def _entropic_fit(
     tolerance: float | None = None,
     multipliers: dict[Axes, Array] | None = None,
 ) -> Array:
-    """Return the table of the module docstring: near noisy cells and a reference, with given
-    margins.
+    """Return the table with given margins that is near noisy cells and near a reference.
 
-    It is s omega((noisy - u) / s + log(table / s)), where ``table`` is the reference and omega the
-    omega function of Wright.  There is one multiplier u per cell of a margin.  Newton steps adjust
-    the multipliers of one margin after the other, until the errors of all margins are at most
-    ``tolerance`` times the number of records.  Shape (n_1, ..., n_k).
+    The module docstring states the problem.  Its solution, shape (n_1, ..., n_k), is
+    s omega((noisy - u) / s + log(table / s)), where ``table`` is the reference, omega is the omega
+    function of Wright, and u has one multiplier per cell of every margin.  Newton steps adjust the
+    multipliers of one margin after the other.  The search ends when the error of every margin is at
+    most ``tolerance`` times the number of records, or after a maximum number of passes.
 
-    If ``multipliers`` is given, the search starts at its multipliers, by margin, and stores its
-    results in it, so that a sequence of similar fits needs few steps.
+    ``multipliers`` maps margins to multipliers from which the search starts; the final multipliers
+    are stored in it.  A sequence of similar fits therefore needs few steps.
     """
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
@@ -426,8 +430,8 @@ def _entropic_fit(
 def _shifted_omega(values: Array, shift: Array) -> Array:
     """Return omega(x + shift) from ``values`` = omega(x), up to a relative error of about shift^3.
 
-    It is the expansion of log omega, whose first derivatives are 1 / (1 + omega) and
-    -omega / (1 + omega)^3.
+    Computed by the second-order Taylor expansion of log omega; its first two derivatives are
+    1 / (1 + omega) and -omega / (1 + omega)^3.
 
     >>> x = np.linspace(-5.0, 50.0, 12)
     >>> omega = scipy.special.wrightomega
@@ -482,8 +486,8 @@ def shrunk_contrasts(
         k: [axes for axes in evidence.sets if len(axes) == k]
         for k in range(len(evidence.sets[-1]) + 1)
     }
-    done = checkpoints.read("low")
-    tables = arrays_by_axes(done) if done else _low_order_tables(evidence, total, by_order, tell)
+    saved = checkpoints.read("low")
+    tables = arrays_by_axes(saved) if saved else _low_order_tables(evidence, total, by_order, tell)
     checkpoints.write("low", arrays_by_name(tables))
     out = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in evidence.sets if len(axes) > 2]
@@ -492,8 +496,10 @@ def shrunk_contrasts(
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), axes[:-2])}
         table = evidence.exact.get(axes)
         if table is None:
-            if done := checkpoints.read(name := f"fit {number}"):
-                table = done["table"]
+            name = f"fit {number}"
+            saved_fit = checkpoints.read(name)
+            if saved_fit:
+                table = saved_fit["table"]
             else:
                 estimate, possible = evidence.residuals.get(axes), evidence.possible.get(axes)
                 table = shrink_table(axes, estimate, margins, total, possible)
@@ -568,7 +574,10 @@ def _mediator_references(
 def _pooled_estimate(
     estimate: ResidualEstimate, axes: Axes, residuals: Mapping[Axes, PooledResidual]
 ) -> ResidualEstimate:
-    """Return ``estimate`` with the pooled residual and variance of ``axes``, if it has them."""
+    """Return ``estimate`` with its residual and variance replaced by those in ``residuals``.
+
+    The result is ``estimate`` itself if ``residuals`` has no entry for ``axes``.
+    """
     if axes not in residuals:
         return estimate
     return replace(estimate, cells=residuals[axes][0], variance=residuals[axes][1])
@@ -702,8 +711,8 @@ def _two_way(
     residuals : pooled residuals of the pairs whose residuals were measured completely, with equal
         variances.  tau of these pairs is estimated jointly.
     mediated : mapping from pairs to references; pairs without an entry are shrunk towards
-        independence.  With None, the first fit, the risk estimate does not choose tau of pairs in
-        ``residuals``.
+        independence.  It is None in the first fit, in which the risk estimate does not choose the
+        factor of tau for pairs in ``residuals``.
     """
     references, pooled = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}

@@ -37,13 +37,14 @@ from engine.residuals import Axes
 from engine.workload import Schema
 
 BATCH_RECORDS = 20_000  # number of records whose gains are computed together
-# the records of a batch that may change: the largest share of the batch, but at least this number
+# In one update of a column, the number of records of a batch that may change is at most this share of
+# the batch, or MIN_CANDIDATES if that is more.
 MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200
 STEPS_PER_BATCH = 4
 MAX_ROUNDS = 15  # passes over all attributes
-# The search ends if a pass over all attributes decreases the objective by a smaller share than
-# MIN_IMPROVEMENT, or, once the distance is at most NEAR_FACTOR times the tolerance, than
-# MIN_IMPROVEMENT_NEAR: there, the remaining passes would cost more time than accuracy is worth.
+# The search ends if a pass over all attributes decreases the objective by less than the share
+# MIN_IMPROVEMENT.  If the distance is at most NEAR_FACTOR times the tolerance, this share is
+# MIN_IMPROVEMENT_NEAR, because little accuracy is left to gain.
 MIN_IMPROVEMENT, MIN_IMPROVEMENT_NEAR, NEAR_FACTOR = 0.03, 0.2, 2.0
 MIN_GAIN = 1e-9  # smallest decrease of the objective for which a record changes
 IMPOSSIBLE_WEIGHT = 1e4  # weight of impossible cells in the objective
@@ -72,7 +73,8 @@ def nearest_people(
         objective is large, but records may remain in them; `meet_facts` moves these records.
     checkpoints : files from which an interrupted search continues.
     tolerance : L1 distance of the counts from a table, averaged over tables and divided by
-        ``people``, at which the search ends.
+        ``people``, at which the search ends.  It also ends if it improves too slowly, or after
+        `MAX_ROUNDS` passes over all attributes.
     """
     tell(0.0, "Drawing records")
     done = checkpoints.read("people")
@@ -199,9 +201,9 @@ class _ColumnTable:
 
     Attributes
     ----------
-    others : the other attributes of the table.
-    gaps, weights : those of the cells, shape (m, n), with m the number of cells of the other
-        attributes and n the number of codes of the column.
+    others : all attributes of the table except the column.
+    gaps, weights : the gaps and weights of the objective for the cells of this table, shape (m, n).
+        Rows are the cells of the table on ``others``, columns the codes of the column.
     """
 
     def __init__(self, objective: _Objective, place: _CellRange, column: int) -> None:
@@ -231,7 +233,7 @@ class _ColumnTable:
 def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
-    """Change the values in one column of records, in place, that decrease the objective."""
+    """Change values in one column of the records, in place, such that the objective decreases."""
     tables = [
         _ColumnTable(objective, place, column) for place in objective.places if column in place.axes
     ]
@@ -258,8 +260,8 @@ class _Changes:
     values : present codes of the column, shape (records of the batch,).
     n_codes : number of codes of the column.
     tables : the tables that contain the column.
-    rows : for every table, the row of every record in its arrays of shape (m, n): the flat index of
-        the record's cell in the other attributes.
+    rows : one array per table: for every record, the row of `_ColumnTable.gaps` that contains it,
+        shape (records of the batch,).
     """
 
     def __init__(
@@ -290,7 +292,7 @@ class _Changes:
         return candidates
 
     def apply(self, candidates: Index) -> bool:
-        """Change values of the records at positions ``candidates`` that decrease the objective.
+        """Change values of the records at positions ``candidates`` such that the objective decreases.
 
         Returns whether any value has changed.
         """
@@ -304,6 +306,8 @@ class _Changes:
             weights_left += table.weights.ravel().take(rows * self.n_codes + values)
         best = costs.argmin(axis=1)
         positions = np.arange(len(candidates))
+        # A record that leaves a cell with gap g and weight w decreases the objective by w (2 g - 1).
+        # This is the cost of one more record in the cell, w (2 g + 1), minus 2 w.
         gains = costs[positions, values] - costs[positions, best] - 2.0 * weights_left
         improving = np.flatnonzero((gains > MIN_GAIN) & (best != values))
         improving = improving.take(np.argsort(-gains.take(improving), kind="stable"))
@@ -394,10 +398,10 @@ def _tree_of_people(
         if parent < 0:
             groups = [(np.arange(people), singles[child])]
         else:
-            both = pairs[parent, child] if parent < child else pairs[child, parent].T
+            pair_table = pairs[parent, child] if parent < child else pairs[child, parent].T
             order = np.argsort(records[:, parent], kind="stable")
             ends = np.cumsum(np.bincount(records[:, parent], minlength=sizes[parent]))
-            groups = list(zip(np.split(order, ends[:-1]), both, strict=True))
+            groups = list(zip(np.split(order, ends[:-1]), pair_table, strict=True))
         for rows, shares in groups:
             values = np.repeat(np.arange(sizes[child]), _apportion(shares, len(rows), generator))
             records[rows, child] = generator.permutation(values)

@@ -130,8 +130,9 @@ def residual_posteriors(
     out = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
-        # possible squared distances, one per table and value of s; given one of them, the excess of
-        # the table is approximately normal with this mean and the variance ``spread``
+        # ``squares`` are the squared distances to which the prior gives probability, one per table
+        # and value of s.  If one of them is true, the excess of the table is approximately normal
+        # with this mean and the variance ``spread``.
         squares = np.array([bounds[axes] for axes in members])[:, None] * SHARES
         excesses = np.array([excesses_of[axes] for axes in members])[:, None]
         variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
@@ -214,15 +215,15 @@ def draw_truth(
     for axes, posterior in posteriors.items():
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
-        spread = np.zeros_like(table)
+        deviation = np.zeros_like(table)
         # cells near 0 are rounding errors that differ between machines; with a tolerance, all
         # machines draw for the same cells
         positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
         scale = variance[positive] / table[positive]
-        spread[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
-        out[axes] = contrasts[axes] + contrast(spread)
+        deviation[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
+        out[axes] = contrasts[axes] + contrast(deviation)
     return out
 
 
@@ -323,8 +324,8 @@ class QualityRule:
         errors : their root mean squared errors, in counts, shape (queries,).
         signal : the share of each number that was measured, from 0 to 1, shape (queries,).
 
-        If a number violates several thresholds, its reason belongs to its flag, the most severe
-        one.
+        If a number violates several thresholds, it gets the most severe flag, and the reason for
+        this flag.
         """
         # products instead of quotients, so that a number 0 with error 0 is publishable, and any
         # other number 0 is suppressed
