@@ -269,7 +269,7 @@ def budget_data(budget: Budget) -> dict[str, Any]:
 
 
 def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
-    """Return the format of an output file: ``name``, or the ending of the file if that is None.
+    """Return the format of an output file: ``name``, or if it is None, the ending of the file name.
 
     Raises
     ------
@@ -331,8 +331,10 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
 
 
 def records_of(args: argparse.Namespace) -> Any:
-    """Return the records that the options of `add_records_options` name, in a form for
-    `measure`."""
+    """Return the records that the options of `add_records_options` name.
+
+    The result is a path or an object that `measure` accepts as its argument ``data``.
+    """
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:
         if is_text:
@@ -386,7 +388,7 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -> None:
     """Add the options of the rule that chooses between coarse and fine.
 
-    ``share`` is the default of ``--share``; None stands for no rule.
+    ``share`` is the default of ``--share``.  If it is None, no rule is applied without ``--share``.
     """
     command.add_argument(
         "--share",
@@ -441,7 +443,8 @@ def print_row_summary(rows: Intake) -> None:
 
 
 RELEASE_KEYS = "dataset key released rehearsal"
-# A receipt has the hash of its plan; that of a step of a two-stage release has "step:hash".
+# In the ledger, the plan hash of one step of a two-stage release is "step:hash"; all other plan hashes
+# do not contain this separator.
 _STEP_SEPARATOR = ":"
 
 
@@ -500,7 +503,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
     receipt = ledger.find(key)
     if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
         return load_measurement(ledger, key)
-    # The key is that of a two-stage release: its second measurement contains the first one.
+    # The key belongs to a two-stage release.  Return the measurement of the second stage, which
+    # contains that of the first stage, or the first one if there is no second stage yet.
     steps = stepwise.resume(ledger, key)
     return steps.look if steps.finished is None else steps.finished
 
@@ -508,9 +512,10 @@ def release_of(args: argparse.Namespace) -> Measurement:
 def common_plan_of(
     args: argparse.Namespace, plans: Iterable[Plan], names: Sequence[str]
 ) -> CommonPlan:
-    """Return the common plan of several plans.
+    """Return the common plan (common part and residuals) of several plans.
 
-    With ``--chain`` it decides between two of them at a time, otherwise between all at once.
+    With ``--chain``, each decision of a release is between two options, otherwise it is between all
+    plans.
     """
     split = nested_choices if args.chain else coarse_or_fine
     return split(*plans, names=names)
@@ -591,9 +596,10 @@ def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
 def mechanisms_of(
     args: argparse.Namespace,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
-    """Return the mechanisms to compare, and the limits of the comparison.
+    """Return the mechanisms to compare, and the limits on time and memory.
 
-    The mechanisms are (name, options) pairs. The limits are keyword arguments of `comparison`.
+    The mechanisms are (name, options) pairs. The limits are keyword arguments of `comparison`, such
+    as ``time_limit``.
 
     Raises
     ------

@@ -101,7 +101,7 @@ def _create(args: argparse.Namespace) -> Reply:
 def _add(args: argparse.Namespace) -> Reply:
     """Run ``budget add``: add a dataset with its total budget."""
     ledger, total = Ledger(args.ledger), budget_of(args)
-    # A total in mu, or in epsilon with delta, is a statement about Gaussian noise only.
+    # A total in mu, or in epsilon with delta, is valid for releases with Gaussian noise only.
     kind = "gdp" if args.mu is not None or args.epsilon is not None else None
     with warnings.catch_warnings(record=True) as similar:
         warnings.simplefilter("always", ConfusableName)
@@ -127,7 +127,7 @@ def _change(args: argparse.Namespace) -> Reply:
 
 def _meaning(status: DatasetStatus, total: Budget) -> str:
     """Return sentences that state the guarantee of the total budget of a dataset."""
-    # A total in rho can pay for releases with Laplace noise, for which the epsilon of Gaussian
+    # With a total in rho, releases may use Laplace noise, for which the stated epsilon of Gaussian
     # noise is not valid.
     mixed = (
         " If some releases use Laplace noise, only the statement in rho is valid."

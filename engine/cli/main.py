@@ -173,9 +173,10 @@ def _answer_completion_request() -> None:
 
 
 def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
-    """Return an ASCII replacement for characters that the terminal cannot encode, and their end.
+    """Error handler for `codecs.register_error` that replaces characters by ASCII texts.
 
-    This is an error handler for `codecs.register_error`.
+    Returns the replacement of the characters that the terminal cannot encode, and the position after
+    these characters.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error

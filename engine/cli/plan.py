@@ -123,13 +123,14 @@ def _plan(args: argparse.Namespace) -> Reply:
     workload = workload_of(args)
     if args.reference is not None and args.expected_records is None:
         raise PlanError(
-            "--reference has no effect without --expected-records. Give both, or leave it out."
+            "--reference has no effect without --expected-records. Give both, or leave --reference"
+            " out."
         )
     defaults = default_options(workload, args.mechanism, options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
-    # A file that already contains the same plan is left unchanged, which is known only after
-    # planning. Without --overwrite a file with a plan is therefore not checked here.
+    # If the output file contains a plan, it may be the same plan, which is then left unchanged.
+    # Whether it is the same is known only after planning, so the file is checked later.
     if args.overwrite or not _is_plan(args.out):
         check_target(args.out, **target)
     budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}

@@ -42,7 +42,7 @@ from engine.publish.report import FORMATS
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
 PACKAGE = "package"  # format of a signed release package that contains the tables
-# Maps a field of `QualityRule` to the name of its value and the help text without the default.
+# Maps a field of `QualityRule` to (placeholder of its value, help text without the default value).
 RULE_HELP = {
     "doubtful_cv": ("RATIO", "standard error over number, above which a number is doubtful"),
     "suppressed_cv": ("RATIO", "standard error over number, above which it is suppressed"),

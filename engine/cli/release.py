@@ -166,7 +166,7 @@ def _release(args: argparse.Namespace) -> Reply:
         refuse_seed_option(args)
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
     file_format = form_of(args.out, args.format, ANSWER_FORMATS)
-    # The confidence level is used only after the release, but an error must not occur after it.
+    # The confidence level is used only after budget was spent, so an invalid one is refused now.
     check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
     plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)

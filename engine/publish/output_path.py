@@ -46,7 +46,10 @@ def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, 
 
 
 def is_added(column: str, name: str) -> bool:
-    """Return whether ``column`` is ``name`` after zero or more times `PREFIX`."""
+    """Return whether `added_columns` can have changed ``name`` to ``column``.
+
+    This is the case if ``column`` is ``name``, possibly with `PREFIX` before it once or repeatedly.
+    """
     return re.fullmatch(f"(?:{PREFIX})*{re.escape(name)}", column) is not None
 
 

@@ -357,7 +357,7 @@ def max_arrays_of(plan: Plan) -> int:
         for _, strategy in block.factors:
             symbol = rows_symbol(strategy)
             n_arrays += 1 + (len(symbol.layout) if symbol is not None else 0)
-    # the files of a two-stage release have estimates instead
+    # the files of a two-stage release have one array of estimates per residual space instead
     return max(n_arrays, len(plan.estimate_blocks))
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "csv")
 REHEARSAL_MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 ANSWERS_PER_BATCH = 1 << 17  # number of answers that are written together
-# number of answers of a group that are computed together; it is larger, because each computation
-# builds the complete table of the group
+# number of answers of a group that are computed together; larger than ANSWERS_PER_BATCH, because each
+# computation builds the complete table of the group
 ANSWERS_PER_TABLE = 1 << 22
 ANSWER_SCHEMA = pa.schema(
     [
@@ -300,8 +300,9 @@ def read_published(
         ends = np.cumsum(sizes, dtype=np.int64)
         row_groups = [i for i, end in enumerate(ends) if end > first and end - sizes[i] < last]
         table = file.read_row_groups(row_groups, columns=[f.name for f in TABLE_SCHEMA][2:])
-    skipped = int(ends[row_groups[0]] - sizes[row_groups[0]]) if row_groups else 0
-    frame: pd.DataFrame = table.slice(first - skipped, last - first).to_pandas()
+    # position in the file of the first row that was read
+    table_start = int(ends[row_groups[0]] - sizes[row_groups[0]]) if row_groups else 0
+    frame: pd.DataFrame = table.slice(first - table_start, last - first).to_pandas()
     return frame
 
 

@@ -230,7 +230,10 @@ def write_open_form(
     centers = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
 
     def matrix_names(matrices: Iterable[Array]) -> str:
-        """Write each matrix to a file, once; return the names of the files, separated by blanks."""
+        """Write each matrix to a file, unless an equal matrix was written; return the file names.
+
+        The result is one text, with the names separated by blanks.
+        """
         names = []
         for matrix in matrices:
             content = repr(matrix.shape).encode() + matrix.tobytes()
@@ -421,9 +424,9 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
     }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # The answers are affine in the integers, so the weights of an integer are a difference of
-        # answers: with the integer increased by ``step``, minus without.  The step is as large as
-        # the answers, so that the difference has small rounding errors.
+        # The answers are affine functions of the integers.  The weights of one integer are therefore
+        # the change of all answers if the integer changes from 0 to ``step``, divided by the step in
+        # counts.  A step as large as the answers makes rounding errors small.
         step = 2 ** max(
             0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
         )
@@ -480,7 +483,8 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000
-# upper bound of the number of files that are neither tables nor matrices and weights of recompute.R
+# upper bound of the number of files in a package, not counting tables and the matrices and weights
+# for recompute.R
 OTHER_FILES = 20
 UNKNOWN = "not stated"
 # columns of tables: name -> (data type, description).  Descriptions are part of the files, which

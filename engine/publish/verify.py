@@ -110,7 +110,8 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # the arrays of measurements.npz were checked above, and equal arrays may have other bytes
+        # measurements.npz is not compared by its bytes, which can differ for equal arrays; its arrays
+        # were already checked above
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:
@@ -152,8 +153,8 @@ def _options(text: bytes) -> dict[str, Any]:
         type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
     ):
         raise PlanError(
-            f"The option rule in {HOW} must have exactly the numbers {', '.join(sorted(names))}. Give"
-            " the package as it was published."
+            f"The option rule in {HOW} must have these entries and no others, all of them numbers:"
+            f" {', '.join(sorted(names))}. Give the package as it was published."
         )
     check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
@@ -210,7 +211,10 @@ def _same_values(one: Any, other: Any) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
-    """Return whether two texts are decimal numbers that differ by at most `TABLE_TOLERANCE`."""
+    """Return whether two texts are numbers that differ by at most `TABLE_TOLERANCE`.
+
+    The result is False for two integers, which have no tolerance.
+    """
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
         # integers are the same on every machine, so they need no tolerance
         return False
@@ -240,7 +244,7 @@ FIELD_TOLERANCES: dict[str, Near] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
     **dict.fromkeys(("global_bound_counts", "global_gap"), SEARCH_TOLERANCE),
 }
-# certificate fields that are sentences with the gap, as a percentage with one decimal
+# certificate fields that are sentences; they state the gap as a percentage with one decimal
 TEXT_FIELDS = ("claim", "bound")
 
 
@@ -400,7 +404,7 @@ def _published_problems(
         for name in names
         if how[name] != getattr(measurement, name)
     ]
-    # the limits of `table_problems` bound the sizes of all files, which are then at their paths
+    # `table_problems` limits the size of every file and calls `digest`, so that `path` is valid below
     problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
     if problems:
         return problems
@@ -547,7 +551,7 @@ def _same_answers(expected: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bo
     Parameters
     ----------
     expected : recomputed answers.
-    rows : the file, from which as many rows are taken.
+    rows : reader of the file; the next ``len(expected)`` rows are taken from it.
     rehearsal : whether the file must have REHEARSAL in the column status.
     texts : whether the texts of the queries are compared.
     """
@@ -582,8 +586,9 @@ def _same_texts(texts: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
 def _same_numbers(one: Any, other: Any, std: Any) -> bool:
     """Return whether two columns of numbers are equal up to a tolerance.
 
-    The tolerance is the sum of two terms: 1e-9 of the largest number, for rounding, and 1e-5 of the
-    standard error ``std`` of each number, for solvers that differ between machines.
+    The tolerance is the sum of two terms: 1e-9 times (1 + largest absolute number), for rounding,
+    and 1e-5 times the standard error ``std`` of each number (if it is finite), for solvers that
+    differ between machines.
     """
     if not pa.types.is_floating(one.type) and not pa.types.is_integer(one.type):
         return False
@@ -608,8 +613,8 @@ def _same_fields(one: Any, other: Any, near: Near) -> bool:
 def _text_tolerance(one: Any, other: Any) -> Near:
     """Return the tolerance (relative, absolute) for percentages in sentences about a gap.
 
-    ``one`` and ``other`` are the recomputed gap and that of the certificate, as shares.  The
-    percentages may differ as much as these gaps do, plus the rounding to one decimal.
+    ``one`` is the recomputed gap and ``other`` the gap in the certificate, both as shares.  The
+    percentages may differ by the difference of these gaps and by the rounding to one decimal.
     """
     difference = abs(one - other) if isinstance(one, float) and isinstance(other, float) else 0.0
     return difference + 1e-3, 100.0 * difference + 0.1 + 1e-9
