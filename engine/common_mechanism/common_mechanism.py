@@ -290,8 +290,8 @@ class LinearMechanism:
     def angle_tolerance(self, other: LinearMechanism) -> float:
         """Return the tolerance for whether rows of `other` lie in the row space of this mechanism.
 
-        It is an angle's sine: the distance of a row from the row space, divided by the length of
-        the row.  Smaller values can be rounding errors.  The result is symmetric in both mechanisms.
+        It bounds the distance of a row from the row space, divided by the length of the row, that
+        rounding errors can cause.  The result is symmetric in both mechanisms.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._row_space_and_pivot[1] + 1 / other._row_space_and_pivot[1]
@@ -413,8 +413,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         for rows in whitened
         if len(rows)
     ]
-    # The costs sum to that of the mechanism if the parts have total precision I in the coordinates
-    # S x of the standard form, and no row outside the row space.
+    # The privacy cost matrices of the parts sum to that of the mechanism if their sum is the identity
+    # in the coordinates S x of the standard form, and if no part has rows outside the row space of B.
     if (
         np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7
         or max(distances, default=0.0) > 1e-7
@@ -423,7 +423,7 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
             "The privacy cost matrices of the parts do not sum to that of the mechanism. Give all"
             " parts of the mechanism, each of them once."
         )
-    # L U, which maps unbiased noisy answers to the rows S of the standard form to those to B
+    # L U, with B = L U S: it maps answers to the rows S of the standard form to answers to B
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
         if mechanism._lower.ndim == 1

@@ -600,7 +600,7 @@ def _mediator_references(
     pairs: Iterable[Axes],
     residuals: Mapping[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
-    """Return references of pairs that are predicted through third attributes, by pair.
+    """Return a mapping from pairs to references that are predicted through third attributes.
 
     A pair has no reference here if it has impossible cells or a public table, or if no third
     attribute predicts it.
@@ -756,7 +756,7 @@ def _two_way(
     residuals: dict[Axes, PooledResidual],
     mediated: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
-    """Return the tables of pairs in counts, each shrunk towards a reference, by pair.
+    """Return a mapping from pairs to their tables in counts, each shrunk towards a reference.
 
     Parameters
     ----------
