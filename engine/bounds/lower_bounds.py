@@ -118,8 +118,8 @@ from engine.workload import Workload
 MAX_BOUND_ENTRIES = 40_000_000
 # largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15
-# largest number of nuclear norms and of floating-point operations of that search; its first step is
-# always made
+# largest numbers of nuclear norms and of floating-point operations that the search of
+# `independent_bound` may compute; the first step is made even if it exceeds them
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 # a sum of Kronecker products is formed as one matrix up to this number of residual coordinates
 MAX_DIMENSION = 1_000
@@ -150,10 +150,11 @@ class _Norm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T, and the shares of the cells in it.
 
-        ``weights`` has one array per axis, shape (n_i,); the weight of a cell is their product.
-        The share of a cell is proportional to its weight times its privacy cost under the optimal
-        strategy.  Shares are returned summed along all other axes: one array per axis, shape (n_i,)
-        with sum 1; or all 0 if the norm is 0.
+        ``weights`` has one array per axis, shape (n_i,).  The weight of a cell is the product of
+        one entry of each array.  The share of a cell is proportional to its weight times its
+        privacy cost under the optimal strategy.  The second result has one array per axis, shape
+        (n_i,): the sums of the shares over all other axes.  Its arrays have sum 1, or are 0 if the
+        norm is 0.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -191,7 +192,8 @@ class _IntervalNorm:
         The bound is 0 if a weight is below the minimum of `engine.residuals.intervals.evaluate`.
         """
         (mass,) = weights
-        # `evaluate` would raise small weights and return the norm of the raised weights
+        # `evaluate` would raise small weights and return the norm for the raised weights, which may
+        # exceed the norm for these weights; 0 is a valid bound
         if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
@@ -222,7 +224,8 @@ class _LevelNorm:
         (mass,) = weights
         total = float(mass.sum())
         areas = self.problem.tree.area_sums(mass)[-1]
-        # `root_bound` would raise small weights and return the norm of the raised weights
+        # `root_bound` would raise small weights and return the norm for the raised weights, which
+        # may exceed the norm for these weights; 0 is a valid bound
         if areas.min() < MIN_AREA_SHARE * total / len(areas):
             return 0.0, [mass / total]
         norm = self.problem.root_bound(areas / total) * math.sqrt(total)
@@ -266,7 +269,8 @@ def independent_bound(parts: Decomposition) -> float:
         if not total > best * (1.0 + MIN_GAIN):
             break
         best = total
-        # T grows with the root of the weights, so the ratio of weighted cost to weight is squared
+        # A fixed-point step that raises the weights of costly cells.  The norms grow with the root
+        # of the weights, so the ratio of a cell's weighted cost to its weight is squared.
         weights = [
             w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
             for w, cost in zip(weights, weighted_costs, strict=True)
@@ -365,18 +369,18 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# every value gives one starting point of the search: the weight of an attribute's total relative to
-# its other queries
+# weights of an attribute's total relative to its other queries; the search starts once from each
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
-# order of the largest matrix in every stage of the search
+# target for the order of the largest matrix, one value per stage of the search
 MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
-# ratio of the matrix orders of consecutive stages
+# expected ratio of the matrix orders of consecutive stages, for the forecast of a stage's time
 ORDER_GROWTH = 2.6
 # computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# share of the time after the starting points that the first stage, with the smallest matrices, gets
+# share of the search time (without that of the starting points) for the first stage, which has the
+# smallest matrices
 FIRST_LEVEL_SHARE = 0.4
-# share of the remaining time that the search over weights that are not products gets
+# share of the time left after all stages for the search over weights that are not products
 COMPOSITION_SHARE = 0.1
 # largest number of search steps in each stage after the first
 HIGHER_LEVEL_STEPS = 20
@@ -400,7 +404,7 @@ class Model:
 
     Parameters
     ----------
-    linked_queries : the workload, reduced to its free attributes.
+    linked_queries : the workload as links, separate problems on its free attributes.
     counts : for every link of ``linked_queries``, the largest number of functions per attribute.
     """
 
@@ -411,11 +415,10 @@ class Model:
         ]
 
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
-        """Return the object that computes the nuclear norm of a link, with k functions per
-        attribute.
+        """Return an object that bounds the nuclear norm of a link, with k functions per attribute.
 
-        If the link is invariant under permutations of its attributes, a class is used that exploits
-        this with smaller matrices.
+        Where possible, it uses smaller matrices for a link that is invariant under permutations of
+        its attributes.
         """
         functions = {
             name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
@@ -423,8 +426,8 @@ class Model:
         }
         terms = symmetric_terms(self.linked_queries, link)
         if terms is None:
-            # `SymmetricProducts` leaves out parts on several attributes, so `Excitations` is used
-            # if there are such parts and more than one function
+            # With more than one basis function, `SymmetricProducts` would leave out query families
+            # on several attributes, so links with such families are left to `Excitations`.
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
             orders = product_orders(self.linked_queries, link) if few_functions else None
@@ -504,8 +507,8 @@ class FunctionCounts:
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # With k functions, products on two attributes give matrices with k^2 rows.  Other
-            # queries on pairs give one row per query for any number of functions.
+            # A product of two families on two attributes has k functions each, so its matrix has
+            # k^2 rows.  A family on a pair has one row per query, whatever k is.
             has_products = any(len(keys) == 2 for keys in terms.pair)
             return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1
@@ -564,7 +567,8 @@ def gram(linked_queries: LinkedQueries, role: Role) -> Array:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
                 families.append(contract(linked_queries.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:
-        # divided by the trace, so that a family with few queries has the same influence
+        # every Gram is divided by its trace, so that families with few and with many queries have
+        # the same influence
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
@@ -574,10 +578,10 @@ def starting_roots(
 ) -> Iterator[dict[Role, Array]]:
     """Yield the starting points of the search for weights of cells.
 
-    A starting point maps roles to square roots of weights, shape (n,).  The first has uniform
-    weights.  Each of the others belongs to one of the `TOTAL_WEIGHTS` c and has the weights that
-    are optimal for the queries on a single attribute and its total with weight c.  A search for
-    these weights that is not over at the deadline yields its best weights.
+    A starting point maps every role to the square roots of the weights of its cells, shape (n,).
+    The first starting point has uniform weights.  Each value c of `TOTAL_WEIGHTS` gives one more:
+    for every attribute, the optimal weights for its queries and its total with weight c.  If the
+    deadline ends the search for these weights, the best weights up to then are used.
     """
     uniform = {role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}
     yield uniform
@@ -609,9 +613,10 @@ def starting_roots(
 
 
 def single_intervals(linked_queries: LinkedQueries, role: Role) -> IntervalGram | None:
-    """Return `gram` of a role as weights of interval queries; None if it needs a matrix.
+    """Return the result of `gram` as weights of interval queries, or None.
 
-    It needs none if the role has at least `MIN_LINEAR_CELLS` cells and interval queries only.
+    The result is None if the role has fewer than `MIN_LINEAR_CELLS` cells, occurs in a part on
+    several attributes, or has other queries than intervals on one attribute.
     """
     keys = linked_queries.singles.get(role, [])
     is_joint = any(role in places for places in linked_queries.joints.values())
@@ -638,8 +643,8 @@ def normalize_roots(s: Array) -> Array:
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
     """Maximise the nuclear norm by L-BFGS over the square roots of weights of cells.
 
-    Returns the largest norm and its roots.  The search starts at the roots ``s``.  The functions
-    that represent the queries stay those that `functions` returns for ``s``.
+    Returns the largest norm and the square roots that give it.  The search starts at ``s``.  In
+    all steps the queries are represented by the same functions, `functions` of ``s``.
     """
     import scipy.optimize
 
@@ -743,7 +748,7 @@ MAX_EXACT_CELLS = 512
 # interval queries on one attribute are bounded without matrices if it has at least this number of
 # cells
 MIN_INTERVAL_CELLS = 100
-# relative RMSE gap of that search
+# relative RMSE gap at which the search for the weights of these interval queries ends
 INTERVAL_GAP = 1e-5
 # bound on the relative rounding error of nuclear norms that are computed by quadrature
 QUADRATURE_ROUNDING = 1e-9
@@ -768,8 +773,8 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 def single_interval_gram(workload: Workload) -> IntervalGram | None:
     """Return the Gram of a workload with interval queries and totals on one attribute only.
 
-    None if there are other queries, weights of single queries, no interval queries, or fewer than
-    `MIN_INTERVAL_CELLS` cells.
+    The result is None if there are other queries, if queries of a group have different weights, if
+    there are no interval queries, or if there are fewer than `MIN_INTERVAL_CELLS` cells.
     """
     names = queried_attributes(workload)
     if len(names) != 1 or workload.schema[names[0]].size < MIN_INTERVAL_CELLS:

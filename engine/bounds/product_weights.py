@@ -107,9 +107,10 @@ def root_trace(
 
 
 def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
-    """Return a lower bound on the nuclear norm of a matrix, and its derivative by the matrix.
+    """Return a lower bound on the nuclear norm of a matrix, and its derivative.
 
-    Without ``derivative`` the second result is not used by callers and may be an empty array.
+    The derivative has the shape of the matrix.  If ``derivative`` is False, the second result has
+    no meaning and may be an empty array.
 
     >>> round(nuclear(np.array([[3.0, 4.0]]))[0], 9)
     5.0
@@ -172,10 +173,10 @@ Pieces = tuple[tuple[Space, Key], ...]
 class Link:
     """Queries on the free attributes, for one subset of the eliminated attributes.
 
-    On the attributes of the subset, the deviation of every query from its sum over the cells is
-    taken; its factor is part of `LinkedQueries.sums`.  On other eliminated attributes the sum is
-    taken; its factor is part of the weights.  ``terms`` maps products of parts on free attributes
-    to weights.
+    Along every eliminated attribute, a query is its sum over the cells plus the deviation from this
+    sum.  This link takes the deviation along the attributes of the subset and the sum along all
+    other eliminated attributes.  ``terms`` maps products of parts on free attributes to weights,
+    which include the factors of the sums.  Factors of deviations are in `LinkedQueries.sums`.
     """
 
     terms: dict[Pieces, float]
@@ -188,10 +189,10 @@ class Link:
         )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Count the distinct subsets of the attributes of all terms by their domain sizes.
+        """Count the attribute subsets that are contained in a term, by the sizes of their attributes.
 
-        ``sizes`` maps free attributes to numbers of functions or cells; a key of the result lists
-        the sizes of the attributes of a subset in ascending order.
+        A key of the result lists the sizes of a subset's attributes in ascending order.  ``sizes``
+        maps free attributes to sizes: numbers of cells, or numbers of functions.
         """
         subsets: set[Space] = set()
         for pieces in self.terms:
@@ -240,7 +241,8 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     rows have more than `MAX_PART_ENTRIES` entries.  This can only lower the bound.
     """
     rows: dict[Key, Array] = {}
-    # marginals on wide attributes, whose rows would be an identity matrix, by number of cells
+    # numbers of cells of marginals on wide attributes: these get no entry in ``rows``, which would be
+    # a large identity matrix
     identity_sizes: dict[Key, int] = {}
     parts_by_key: dict[Key, Part] = {}
     intervals: dict[Key, IntervalGram] = {}
@@ -361,8 +363,10 @@ def _roles(
 
 
 class _UniformFactors:
-    """Computes the factors ``total`` and ``rest`` of parts on one attribute with uniform
-    weights."""
+    """Computes the factors of parts on one attribute with uniform weights.
+
+    ``total`` is the factor of the sum over the cells, ``rest`` that of the deviation from the sum.
+    """
 
     def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
         self.rows = rows
@@ -575,14 +579,14 @@ class Joint:
     by_rows: Array
 
     def backpropagate(self) -> None:
-        """Add to the frame of every attribute the derivative with respect to its matrix F."""
+        """Add to every attribute's frame the derivative with respect to its ``F``, shape (n, k)."""
         for axis, frame in enumerate(self.frames):
             out = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
             )
             other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
-            # Z is linear in the F of every axis; a frame that belongs to two axes gets one term for
-            # each
+            # Z is linear in the matrix F of every axis.  If two attributes have the same frame, the
+            # derivatives for both axes are added to it.
             frame.by_F += group_axes(out, [other_axes, (axis + 1,)]).T @ group_axes(
                 self.by_rows, [other_axes, (axis + 1,)]
             )
@@ -652,8 +656,8 @@ class State:
         return out
 
 
-# the terms that contain a set T of attributes: keys of the parts on T -> product of all other parts
-# -> weight
+# Products of queries in which every attribute of a set T has a part of its own.  The outer key holds
+# the keys of these parts, the inner key the remaining parts of the product; the value is its weight.
 TermsByKeys = dict[tuple[Key, ...], dict[Pieces, float]]
 # function that takes the derivative of the result with respect to one norm, and adds to the `State`
 # the derivatives with respect to R, C, t and Z that follow from it
@@ -697,7 +701,8 @@ class Excitations:
         self.frame_keys = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         terms_by_set: dict[Space, TermsByKeys] = {}
         for pieces, weight in link.terms.items():
-            # parts on one attribute with fewer functions than cells: only these have a scalar t
+            # The scalar t stands for the queries that the functions do not represent.  Only a part
+            # on one attribute with fewer functions than cells has it.
             reducible = [
                 p
                 for p in pieces
@@ -801,9 +806,13 @@ class Excitations:
         return math.fsum(count * total for count, total, _ in sums), backpropagate
 
     def _norm(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
-        """Return the product of the scalars t on T, tr sqrt(M_T), and the derivative of this trace.
+        """Return the nuclear norm for one set T as a factor and a trace, with a derivative.
 
-        The derivative is with respect to M_T; it is None if `root_trace` computes none.
+        Returns
+        -------
+        t : product of the scalars t of the attributes in T.
+        trace : lower bound on tr sqrt(M_T); the norm is t times this trace.
+        by_M : derivative of the trace with respect to M_T, or None if `root_trace` computes none.
         """
         t = math.prod(
             state.frame(*self.frame_keys[name]).families[key].t for name, key in dense.outside

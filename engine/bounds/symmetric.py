@@ -95,7 +95,8 @@ class Terms:
     total : weight of the total.
     single : weights of the queries on each attribute, by key of the query family.
     pair : weights of the queries on each pair of attributes, by (key, key) for a product of two
-        families, or (key,) for one part on both attributes.
+        families, or (key, transposed, -1) for one part on both attributes; transposed is 1 if the
+        part has its attributes in reverse order, otherwise 0.
     """
 
     total: float = 0.0
@@ -104,9 +105,9 @@ class Terms:
 
 
 def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
-    """Return the query weights of a link, if they do not change when attributes are permuted.
+    """Return the query weights of a link that is invariant under permutations of its attributes.
 
-    The result is None if they do, if the link has fewer than 3 attributes, or if it has queries on
+    The result is None if the link is not invariant, has fewer than 3 attributes, or has queries on
     more than 2 attributes.
     """
     names = link.names
@@ -123,7 +124,7 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
                 attributes != tuple(sorted(attributes))
                 and not linked_queries.swaps[sorted_pieces[0][1]]
             )
-            # a key with three entries marks one part on both attributes; a product has two keys
+            # three entries, to tell this part on both attributes from a product of two parts
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)
@@ -311,9 +312,10 @@ class SymmetricPairs:
         Returns
         -------
         total : the sum over all choices.
-        summands : for one choice, one tuple per combination of families on the m attributes: their
-            keys, the product of their scalars t, the nuclear norm on all other attributes, and its
-            `Backpropagate` function.
+        summands : tuples (keys, t, norm, backpropagate), one per combination of families on the m
+            attributes; all choices of attributes have the same summands.  ``keys`` are the keys of
+            the families, ``t`` the product of their scalars, ``norm`` the nuclear norm on all other
+            attributes.  The summand is t * norm.
         """
         remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
@@ -376,10 +378,11 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
                 slabs.append(slab)
     # number of symmetric and of antisymmetric pairs of functions without the constant
     S, L = k * u // 2, u * (u - 1) // 2
-    # columns of a slab: the constant, and all other functions of single attributes
+    # columns of the slab of a single attribute: the constant function, and all other functions
     zero, one = slice(0, 1), slice(1, None)
-    # columns of a slab of pairs: pairs of functions with the constant, and pairs without it; first
-    # for symmetric, then for antisymmetric pairs
+    # Columns of the slab of a pair of attributes: products of a function with the constant, and
+    # products of two other functions.  The first line is for symmetric parts, the second one for
+    # antisymmetric parts.
     sums, pairs = slice(1, k), slice(k, None)
     odd_sums, odd_pairs = slice(0, u), slice(u, None)
     trivial = [
@@ -642,10 +645,11 @@ class SymmetricProducts:
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
     def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
-        """Return the products that remain if ``outside`` of their attributes are outside K.
+        """Return what remains of the products without some of their attributes.
 
-        The result has the form of `product_orders`, for the remaining attributes.  It includes
-        products of the family ``key`` only, or of all families if ``key`` is None.
+        ``outside`` is the number of removed attributes, which are outside K.  The result has the
+        form of `product_orders`, for the remaining attributes.  It includes products of the family
+        ``key`` only, or of all families if ``key`` is None.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.orders.items():
@@ -757,7 +761,7 @@ class SectorMoments:
         n, _, r = self.x.shape
         g, _ = self._vectors(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
-        # derivative of ``sums``, that is of sum_a c_a g_a, by every count
+        # derivatives of ``sums`` (the sum over a of c_a g_a) with respect to the counts c
         sum_slopes = g + (counts @ self.x.reshape(n, n * r)).reshape(-1, n, r)
         out = 2.0 * self.total * np.einsum("mar,mr->ma", sum_slopes, sums)
         if self.value:
@@ -860,7 +864,7 @@ CANDIDATE_MOVES = 12
 ADDED_SHARE = 0.05
 # compositions with less than this share of the weight are dropped
 MIN_SHARE = 1e-7
-# largest number of rounds
+# largest number of rounds of the search; each adds compositions and optimizes their shares
 ROUNDS = 100
 # a composition is added only if its cost exceeds the norm by more than this share
 COST_TOLERANCE = 1e-4

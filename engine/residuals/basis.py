@@ -145,7 +145,10 @@ class Split:
         return [self.centers.get(name) for name in names]
 
     def complement(self, names: Space) -> Complement | None:
-        """Return the complement of the pair ``names``, stored in either order; None without one."""
+        """Return the complement of the pair ``names``, or None if it has none.
+
+        A complement stored for the reverse pair is converted to the order of ``names``.
+        """
         if names in self.complements or names[::-1] not in self.complements:
             return self.complements.get(names)
         return self.complements[names[::-1]].reversed_pair()
@@ -246,7 +249,7 @@ def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first:
 
 
 def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
-    """Multiply every axis of a contiguous tensor but the first by a square matrix, in place."""
+    """Multiply every axis except the first of a contiguous tensor by a square matrix, in place."""
     for axis, matrix in enumerate(matrices, start=1):
         n = tensor.shape[axis]
         view = tensor.reshape(math.prod(tensor.shape[:axis]), n, -1)
@@ -261,8 +264,8 @@ def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
 def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
     """Merge axes of a tensor: the axes of every set in ``sets`` become one axis.
 
-    ``sets`` is a partition of the axes from ``first`` on; axis ``first`` has number 0 in it.  The
-    length of a merged axis is the product of the lengths of its axes.  Axes before ``first`` stay.
+    ``sets`` is a partition of the axes from ``first`` on, numbered from 0.  The length of a merged
+    axis is the product of the lengths of its axes.  Axes before ``first`` do not change.
 
     >>> group_axes(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
     (8, 3)
@@ -524,19 +527,19 @@ class Lift:
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Return the negative derivative by N^T pi of one attribute, given the derivative by L.
+        """Convert a derivative with respect to L to that with respect to -N^T pi of one attribute.
 
-        Shape (n_axis - 1,).  A change of N^T pi is subtracted from every column of L_axis, so the
-        derivative by L_axis is summed over its columns.
+        The result has shape (n_axis - 1,).  A change of N^T pi is subtracted from every column of
+        L_axis, so the derivative with respect to L_axis is summed over its columns.
 
         Parameters
         ----------
-        by_lift : derivative by the entries of L.  Its first axes have length n_i - 1, one per
+        by_lift : derivative with respect to the entries of L.  Its first axes have length n_i - 1, one per
             attribute; its last axes have length n_i, one per attribute.
         axis : position of the attribute.
         """
         count = len(self.sizes)
-        # derivative of a Kronecker product by one factor: inner products with all other factors
+        # derivative of a Kronecker product with respect to one factor: inner products with all other factors
         others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
         by_axis = contract(group_axes(by_lift, [(a, count + a) for a in range(count)]), others)
         return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))

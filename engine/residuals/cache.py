@@ -38,7 +38,8 @@ from engine.residuals.strategy_search import Search
 VARIABLE = "DP_WORKBENCH_CACHE"
 FORMAT = "weights/1"
 SUFFIX = ".weights"
-# default limits in bytes: solutions in memory, initial weights in memory, and the folder
+# default limits in bytes of the solutions in memory, of the initial weights in memory, and of the
+# files on disk
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20

@@ -143,7 +143,7 @@ def queried_spaces(
     for (_, positions), entries in by_positions.items():
         members, ranks, terms, coefficients = zip(*entries, strict=True)
         counts = [len(groups.numbers) for groups in members]
-        # sort key of every entry: by group, and within a group by the rank in its pattern
+        # sort key of every entry: by group, and within a group by the index in ``pattern``
         order = np.concatenate([groups.numbers for groups in members]) * longest_pattern
         order = order + np.repeat(ranks, counts)
         places = np.concatenate([groups.places for groups in members])[:, list(positions)]
@@ -185,8 +185,8 @@ def _classify_spaces(
     _, term_class = unique_rows(np.column_stack([products[pair_entries], value]))
     counts = np.bincount(space[pair_entries], minlength=len(first_entries))
     starts = np.cumsum(counts) - counts
-    # Two spaces are equivalent if their attributes are equivalent and, for every r, their terms
-    # number r are equal.  Every round splits the classes by one more term.
+    # Two spaces are equivalent if their attributes are equivalent and their lists of terms (product,
+    # coefficient) are equal.  Round r divides the classes by term r of every space.
     _, kind = unique_rows(attribute_classes[places[first_entries]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
@@ -223,11 +223,13 @@ MIN_DEFERRED_CELLS = 100
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
-# nor if it is on one attribute and has more interval queries than this
+# forecasts do not compute the Gram of a part on one attribute if it has more interval queries than
+# this and no closed form
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
-# number of cells of the smallest attribute of an example that has the symmetries of a Gram
+# Forecasts count the symmetries of a Gram on a small example of the same query family.  This is the
+# number of cells of the example's smallest attribute.
 MIN_EXAMPLE_CELLS = 6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
@@ -542,8 +544,8 @@ class Decomposition:
 class Registry:
     """Store of the residual Grams of a workload without duplicates.
 
-    Of proportional Grams one is stored, together with the scale of each use.  Grams of interval
-    queries on a wide attribute share an entry only if they are equal.
+    Proportional Grams share one stored Gram; each use has its own scale.  Grams of interval queries
+    on a wide attribute share one only if they are equal.
 
     Parameters
     ----------
@@ -567,7 +569,7 @@ class Registry:
         ----------
         part : the queries.
         names : names of the part's attributes.
-        weights : weights of single queries, shape (queries,); None if all are 1.
+        weights : one weight per query, shape (queries,); None if all are 1.
 
         Returns
         -------
@@ -646,8 +648,8 @@ class Registry:
                     float(np.sum(answers**2 if weights is None else weights * answers**2)),
                     query_trace,
                 )
-            # from the closed-form Gram of the family, because its queries may be many, such as
-            # 500,500 ranges on 1,000 cells
+            # the closed-form Gram is used instead of the rows, because a family may have many
+            # queries, such as 500,500 ranges on 1,000 cells
             N = basis(part.sizes[0])
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
@@ -731,7 +733,8 @@ def _is_large(part: Part, weights: Array | None) -> bool:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
     if isinstance(part.family, Intervals):
-        # these have closed forms, except for applying every query to the center
+        # interval queries have closed-form Grams, but without `wide_interval_gram` every query is
+        # also applied to the center
         is_wide_gram = wide_interval_gram(part, weights) is not None
         return not is_wide_gram and n >= MIN_DEFERRED_CELLS and part.count > MAX_FORECAST_QUERIES
     return not is_wide_areas(part) and part.count * n**2 > MAX_FORECAST_PRODUCTS
@@ -771,7 +774,8 @@ def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram
 def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
     """Return the Gram of marginal, prefix, suffix or range queries as weights of these four kinds.
 
-    None if the part has other queries, several attributes, or weights of single queries.
+    The result is None if the part has other queries or several attributes, or if ``weights`` (one
+    weight per query) is not None.
     """
     if len(part.sizes) > 1 or weights is not None:
         return None
@@ -789,8 +793,8 @@ def is_wide_areas(part: Part) -> bool:
 def wide_level_gram(part: Part, weights: Array | None = None) -> LevelGram | None:
     """Return the Gram of counts of areas on one wide attribute, as weights of the areas.
 
-    None if the part has other queries or its attribute is narrow.  ``weights`` are those of single
-    queries, shape (queries,); None if all are 1.
+    The result is None if the part has other queries or its attribute is narrow.  ``weights`` holds
+    one weight per query, shape (queries,); None if all are 1.
     """
     if not is_wide_areas(part):
         return None
@@ -809,7 +813,7 @@ def residual_gram(gram: IntervalGram) -> IntervalGram:
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
     """Return whether a part is the marginal of one wide attribute with all query weights 1.
 
-    Its Gram then is the identity.  ``weights`` are those of single queries, None if all are 1.
+    Its Gram is then the identity.  ``weights`` holds one weight per query; None if all are 1.
     """
     gram = wide_interval_gram(part, weights)
     return gram is not None and gram.is_marginal
@@ -838,8 +842,8 @@ def decompose(
     workload : the queries and their weights.
     split : centers and complements of the attributes.
     labels : mapping from attribute names to labels; see `Subworkload.labels`.
-    forecast : whether to leave out the entries of large Grams, which forecasts do not need; their
-        coefficients are then not exact.
+    forecast : whether to leave out the entries of large Grams, which forecasts do not need.  The
+        coefficients of terms with such Grams are then not exact.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -1031,7 +1035,7 @@ def merge_shape(sub: Subworkload) -> list[Factors]:
 
 # one term of a Gram: the coefficient of a Kronecker product, and the axes and Gram of every factor
 MergedTerm = tuple[float, tuple[tuple[Axes, Factor], ...]]
-# terms of a Gram, after terms that differ on one set of axes are added up
+# terms of a Gram; terms that differ only in one factor on the same axes are merged into one
 Merged = list[MergedTerm]
 
 
@@ -1076,7 +1080,7 @@ def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
 def axis_partition(
     terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
 ) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 that separates no axes of one factor.
+    """Return the finest partition of the axes 0..count-1 that keeps the axes of each factor together.
 
     ``terms`` are pairs (coefficient, factors); a factor is a pair (axes, Gram), of which only the
     axes are read.
@@ -1091,7 +1095,7 @@ def axis_partition(
 
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return one Gram on ``axes``: the sum of all terms, each without its factors on other axes."""
+    """Return one Gram on ``axes``: the sum of all terms, restricted to their factors on these axes."""
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
@@ -1169,8 +1173,8 @@ MAX_CHUNK_ENTRIES = 1 << 22
 def part_rows(part: Part, weights: Array | None = None) -> Array:
     """Return rows with the same Gram as the queries of a part, shape (rows, cells).
 
-    The rows are no more than the cells and no more than the queries.  ``weights`` are those of
-    single queries, shape (queries,); None if all are 1.
+    There are at most as many rows as cells and as queries.  ``weights`` holds one weight per query,
+    shape (queries,); None if all are 1.
 
     >>> from engine import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
@@ -1195,7 +1199,7 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
 def product_rows(group: Group) -> Array:
     """Return rows with the same Gram as a group's queries, shape (rows, cells).
 
-    Cells are in the order of the group's attributes.  Weights of single queries are not applied.
+    Cells are in the order of the group's attributes.  Weights per query are not applied.
     """
     out: Array = np.ones((1, 1))
     for part in group.parts:

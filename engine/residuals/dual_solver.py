@@ -56,8 +56,7 @@ Signed = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
-    """Return the number of reversals of attributes and of swaps of attributes among
-    `symmetries`."""
+    """Return how many of the `symmetries` are reversals of attributes, and how many are swaps."""
     is_swap = [bool((sign == 1.0).all()) for (_, sign), _ in symmetries(factor, lift)]
     return is_swap.count(False), is_swap.count(True)
 
@@ -220,7 +219,7 @@ def orbits(
 Places: TypeAlias = npt.NDArray[np.intp]
 
 # Weights below this share of the largest weight leave the active set.  An orbit whose optimal
-# weight is positive joins the set again, because its d is greater than 1.
+# weight is positive joins the set again, because its derivative d is then greater than 1.
 ACTIVE_SHARE = 1e-3
 # largest number of active sets of one search; 1 is typical
 MAX_ACTIVE_SETS = 8
@@ -442,7 +441,7 @@ class DualProblem:
 
     @property
     def variables(self) -> int:
-        """Number of free weights."""
+        """Number of dual weights: one per orbit of cells."""
         return len(self.multiplicity)
 
     @property
@@ -487,15 +486,17 @@ class DualProblem:
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value and its derivatives by the Gram and by the centers.
+        """Return the dual value and its derivatives with respect to the Gram and the centers.
 
         The weights ``mass``, shape (orbits,), are held constant.  At optimal weights these are also
         the derivatives of the optimal value (envelope theorem).
 
         Returns
         -------
-        The value T^2 / sum(mass); its derivative by the Gram, shape (residual coordinates, residual
-        coordinates); and for every attribute its derivative by N_i^T pi_i, shape (n_i - 1,).
+        value : T^2 / sum(mass).
+        by_gram : its derivative with respect to the Gram, shape (residual coordinates, residual
+            coordinates).
+        by_centers : for every attribute, its derivative with respect to N_i^T pi_i, shape (n_i - 1,).
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
@@ -545,14 +546,14 @@ class DualProblem:
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
-            """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient by s; store the best mu."""
+            """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient in s; store the best mu."""
             nonlocal ratio, best, evaluations, newton_gap
             evaluations += 1
             # the variables are roots of the weights, so that the search needs no constraint mu >= 0
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            # the ratio of value to bound, both for these weights, so that the weights prove the gap
+            # error of the strategy from these weights divided by their lower bound: it proves a gap
             if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
@@ -691,7 +692,7 @@ class FixedBasisProblem(DualProblem):
         return out
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy with the Gram's eigenvectors that dual weights determine."""
+        """Return the strategy that dual weights determine, among those of this class."""
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):

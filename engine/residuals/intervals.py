@@ -205,7 +205,7 @@ class IntervalSpace:
         """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or
         2."""
         gram, ones = self.gram, np.ones(self.dimension)
-        # differences of the total: 1 at the last cell, 0 elsewhere
+        # the total in coordinates of differences: 1 for the last cell, 0 for all other cells
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
@@ -357,7 +357,8 @@ def root_trace_bound(gram: IntervalGram) -> float:
     odd = slice(0, None, 2)
     poles = eigenvalues[odd]
     weights = gram.ranges * (np.cos(angles[odd]) / np.sin(angles[odd]) ** 2) ** 2 / (2.0 * n)
-    # root k is below pole k, and above pole k + 1 or, for the last one, the marginals' weight
+    # Root k of the secular equation is between pole k + 1 and pole k.  The last root is between the
+    # weight of the marginals and the last pole.
     lower_bounds = np.append(poles[1:], gram.marginal)
     count = min(MAX_SECULAR_ROOTS, len(poles))
     low, high = lower_bounds[:count].copy(), poles[:count].copy()
@@ -615,7 +616,7 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """
     import scipy.linalg.lapack
 
-    # the leak is 0 if only the marginal is queried and the whole attribute is measured
+    # the conductance ``leak`` is 0 if only the marginal is queried and the whole attribute is measured
     leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first
@@ -723,7 +724,7 @@ class IntervalSolution:
         return math.sqrt(max(self.value / self.bound, 1.0)) - 1.0
 
     def center_gradient(self) -> Array:
-        """Return the derivative of the dual value f(mu) by the center, shape (n,).
+        """Return the derivative of the dual value f(mu) with respect to the center, shape (n,).
 
         Centers have sum 1, so a constant added to all entries makes no difference.  At optimal
         weights it is also the derivative of the optimal value (envelope theorem).
@@ -834,8 +835,9 @@ class IntervalSolution:
                 right_factors.append(u)
         if left_factors:
             np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=out)
-        # The tridiagonal inverses are added up row by row; in the lower triangle of each, row k
-        # follows from row k - 1.  The columns before a block of rows need one matrix product.
+        # Entry (k, j), j <= k, of a tridiagonal inverse is its diagonal entry k times the
+        # multipliers from j to k - 1.  Within a block of rows, the products of multipliers are
+        # updated from row to row; all columns before the block need one matrix product.
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)  # of the multipliers from each column to the block
         for start in range(0, m, BLOCK_ROWS):

@@ -110,7 +110,10 @@ class AreaTree:
 
     @cached_property
     def first_child(self) -> tuple[Index, ...]:
-        """For every level but the last, the index, in the next level, of each area's first child."""
+        """For every level except the last: for each area, the index of its first child.
+
+        Children are areas of the next finer level.
+        """
         return tuple(
             np.searchsorted(fine, coarse)
             for coarse, fine in zip(self.starts, self.starts[1:], strict=False)
@@ -118,7 +121,7 @@ class AreaTree:
 
     @cached_property
     def parent(self) -> tuple[Index, ...]:
-        """For every level, the index, in the level before, of the parent of each area.
+        """For every level: for each area, the index of its parent, an area of the next coarser level.
 
         The entry of the root, which has no parent, is 0.
         """
@@ -199,12 +202,17 @@ class AreaTree:
         )
 
     def upward(self, values: Array, level: int) -> Array:
-        """Return for every area of a level the sum of its children's values (last axis)."""
+        """Return for every area of a level the sum of its children's ``values``.
+
+        The last axis of ``values`` belongs to the areas of the next finer level.
+        """
         return np.add.reduceat(values, self.first_child[level], axis=-1)
 
     def child_sums(self, values: Array, level: int) -> Array:
-        """Return for every area of a level the sum over its children, equal siblings counted
-        too."""
+        """Return for every area of a level the sum of its children's values.
+
+        A child that stands for several equal siblings counts as often as there are siblings.
+        """
         return self.upward(self.repeated(values, level + 1), level)
 
     def repeated(self, values: Array, level: int) -> Array:
@@ -250,7 +258,7 @@ class LevelGram:
         return cls(tree=tree, weights=tuple(weights))
 
     def marginal(self, weight: float) -> LevelGram:
-        """Return the Gram of the counts of all cells with this weight, on the same tree."""
+        """Return the Gram on the same tree in which every cell, and no other area, has ``weight``."""
         weights = [np.zeros(count) for count in self.tree.counts[:-1]]
         return LevelGram(tree=self.tree, weights=(*weights, np.full(self.tree.counts[-1], weight)))
 
@@ -284,9 +292,10 @@ class LevelGram:
         return max(float(weights.max()) for weights in self.weights[1:])
 
     def key(self, scale: float) -> tuple[str, bytes]:
-        """Return a key that is equal for equal Grams, after division by ``scale``.
+        """Return a key of the tree and of the weights divided by ``scale``.
 
-        The weight of the total is left out, because residual Grams do not depend on it.
+        Grams whose scaled weights are equal up to rounding errors have equal keys.  The weight of
+        the total is left out, because residual Grams do not depend on it.
         """
         digest = hashlib.sha256()
         for weights in self.weights[1:]:
@@ -389,7 +398,10 @@ class LeastSquares:
 
     @cached_property
     def shares(self) -> Levels:
-        """Share u_c / s_a of every area c in a change of its parent a, by level; 0 for the root."""
+        """Ratio u_c / s_a of every area c with parent a, one array per level; 0 for the root.
+
+        If the estimate of the parent changes, its child c gets this share of the change.
+        """
         return [np.zeros(1)] + [
             u / s[parent]
             for u, s, parent in zip(
@@ -408,18 +420,18 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivative of the weighted sum of all variances by every precision.
+        """Return the derivatives of the weighted sum of all variances with respect to the precisions.
 
         ``weights`` and the result have one array per level.
         """
         tree, shares, variances = self.tree, self.shares, self.variances
-        # derivative by the variance of every area, from the cells up
+        # derivative with respect to the variance of every area, from the cells up
         by_variance = [weights[-1]]
         for level in reversed(range(tree.depth)):
             below = tree.upward(by_variance[-1] * shares[level + 1] ** 2, level)
             by_variance.append(weights[level] + below)
         by_variance.reverse()
-        # derivative by u, from the root down
+        # derivative with respect to u (``self.inside``) of every area, from the root down
         by_inside, out = np.zeros(1), [np.zeros(1)]
         for level in range(1, tree.depth + 1):
             parent, share, above = tree.parent[level], shares[level], self.children[level - 1]
@@ -582,9 +594,10 @@ class LevelProblem:
         Returns
         -------
         value : the logarithm.
-        gradient : its derivative by ``logs``, shape (areas,).
-        mass : derivative of the smooth maximum by the privacy costs on the last level, divided by
-            its sum, shape (areas of the last level,).  An entry includes all equal areas.
+        gradient : derivative of ``value`` with respect to ``logs``, shape (areas,).
+        mass : derivative of the smooth maximum with respect to the privacy costs on the last level,
+            scaled to sum 1, shape (areas of the last level,).  If an area stands for several equal
+            areas, its entry is their sum.
         """
         tree = self.tree
         precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
@@ -672,9 +685,8 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # Scaled variables have similar second derivatives: the second derivative by the logarithm
-        # of a precision grows with the number of equal areas, and about with the root of their
-        # size.
+        # The variables are scaled so that they have similar second derivatives.  That of log p grows
+        # with the number of equal areas, and about with the root of their size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25
@@ -695,8 +707,8 @@ class LevelProblem:
                 args=(sharpness,),
                 jac=True,
                 method="L-BFGS-B",
-                # no limit on the gradient (gtol): with many areas, the derivative by each precision
-                # is small far from the optimum, too
+                # no limit on the gradient (gtol): with many areas, each derivative is small even
+                # far from the optimum
                 options={"maxcor": HISTORY, "maxiter": MAX_STEPS, "ftol": MIN_GAIN, "gtol": 0.0},
             )
             logs, count = search.x / scales, count + search.nfev

@@ -212,9 +212,9 @@ class IntervalMatrices:
 
     @cached_property
     def formed(self) -> tuple[Array, Array]:
-        """Strategy rows, shape (n - 1, n), and the matrix that reconstructs from their answers.
+        """Strategy rows and the matrix that estimates residual coordinates from their answers.
 
-        The second matrix maps answers to residual coordinates, shape (n - 1, n - 1).
+        Shapes (n - 1, n) and (n - 1, n - 1).
         """
         rows, reconstruction = self.solution.strategy()
         # ``column_costs`` is the stated privacy cost; rows are scaled so that no rounding error
@@ -262,7 +262,8 @@ class IntervalStrategy(Strategy):
     solution: IntervalSolution
 
     def column_costs(self, law: str) -> Array:
-        # the costs of the solution do not apply to rows that `by_rows` put in place of its own
+        # The costs of ``solution`` hold for its own rows, a `DeferredMatrix`.  `by_rows` may have
+        # replaced these rows.
         if isinstance(self.rows, DeferredMatrix) and law != "laplace":
             return IntervalMatrices(solution=self.solution).column_costs
         return super().column_costs(law)

@@ -236,8 +236,8 @@ class CosineMatrix(Operator):
     def _apply(self, tensor: Array) -> Array:
         import scipy.fft
 
-        # the first column of the orthonormal transform has entries 1 / sqrt(n); pi has entries 1 /
-        # n
+        # The first column of the orthonormal transform has entries 1 / sqrt(n), but that of this
+        # matrix, the uniform center, has entries 1 / n.  So coefficient 0 is divided by sqrt(n).
         if not self.transposed:
             out = scipy.fft.dct(tensor, norm="ortho")
             if not self.total:

@@ -175,7 +175,8 @@ class Search:
         reserve = STRATEGY_TIME_RATIO * (now - began)
         reserve = max(min(reserve, 0.5 * (self.options.deadline - now)), 0.0)
         options = replace(self.options, deadline=self.options.deadline - reserve)
-        # with symmetries, the blocks of an evaluation are much smaller than the rank
+        # Symmetries divide the matrices of an evaluation into blocks, so the number of threads
+        # follows from the order of the largest block, not from the rank.
         with threads_for(problem.largest_block):
             if warm_start is None and (weights := self._interval_weights(options)) is not None:
                 warm_start = np.bincount(problem.orbit, weights, problem.variables).astype(float)

@@ -292,8 +292,8 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        # For the term that is a product: the singular values of its H, an array with one axis per
-        # set, and for every set a basis of singular vectors
+        # ``singular_values`` belong to the matrix H of the term that is a product (one array axis per
+        # set of axes); ``transforms`` are the bases of singular vectors, one per set
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):

@@ -144,10 +144,11 @@ class Evaluation:
     problem : the objective.
     centers : mapping from roles to centers, shape (n,); roles without an entry have uniform
         centers.
-    scalars, by_scalar : scalar of a piece, and the derivative of S by it.
-    factors, by_factor : residual Gram of a piece, and the derivative of S by it.
+    scalars, by_scalar : scalar of a piece, and the derivative of S with respect to it.
+    factors, by_factor : residual Gram of a piece, and the derivative of S with respect
+        to it.
     nonzero : result of `is_nonzero` for a piece.
-    by_role : mapping from a role to the derivative of S by N^T pi, shape (n - 1,).
+    by_role : mapping from a role to the derivative of S with respect to N^T pi, shape (n - 1,).
     solved : result of `optimum` for a piece.
     """
 
@@ -233,7 +234,8 @@ class Evaluation:
         if not used:
             return 0.0
         if len(used) == 1 or kind.separate:
-            # derivative of L by a coefficient: the smallest error of the Kronecker product, which
+            # derivative of L with respect to a coefficient: the smallest error of the Kronecker
+            # product, which
             # is the product of those of its factors
             by_coefficient = {
                 f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
@@ -257,7 +259,7 @@ class Evaluation:
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             by_L = 0.5 * kind.count / math.sqrt(value)
-            # derivative of L by a coefficient, at fixed dual weights (envelope theorem)
+            # derivative of L with respect to a coefficient, at fixed dual weights (envelope theorem)
             by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in used}
             self._add_by_centers(kind.roles, by_center, by_L)
             for f in used:
@@ -293,8 +295,9 @@ class Evaluation:
     def optimum(self, number: int) -> tuple[float, Array, list[Array]]:
         """Return the smallest error L for the residual Gram of one piece, and its derivatives.
 
-        The result is (L, derivative by the Gram, derivatives by N^T pi of the attributes inside the
-        space).  For wide attributes without a matrix the derivatives are 0.
+        The result is (L, its derivative with respect to the Gram, its derivatives with respect to
+        N^T pi of the attributes inside the space).  For wide attributes without a matrix the
+        derivatives are 0.
         """
         if number not in self.solved:
             piece = self.problem.pieces[number]
@@ -311,16 +314,16 @@ class Evaluation:
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
     ) -> None:
-        """Add to ``self.by_role`` derivatives of S by the centers of some roles.
+        """Add to ``self.by_role`` derivatives of S with respect to the centers of some roles.
 
-        They are ``weight``, the derivative of S by the error L of a space, times ``by_center``, the
-        derivatives of L by the centers.
+        They are ``weight``, the derivative of S with respect to the error L of a space, times
+        ``by_center``, the derivatives of L with respect to the centers.
         """
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
 
     def _add_by_factor(self, number: int, by_gram: Array) -> None:
-        """Add to ``self.by_factor`` the derivative of S by a piece's residual Gram.
+        """Add to ``self.by_factor`` the derivative of S with respect to a piece's residual Gram.
 
         Nothing is added if all attributes of the piece are inside the space, because the Gram then
         does not depend on the centers.
@@ -329,7 +332,7 @@ class Evaluation:
             self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
 
     def _add(self, role: Role, gradient: Array) -> None:
-        """Add to ``self.by_role`` a derivative of S by N^T pi of a role, shape (n - 1,)."""
+        """Add to ``self.by_role`` a derivative of S with respect to N^T pi of a role, shape (n - 1,)."""
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
@@ -357,14 +360,14 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``self.by_role`` the derivatives of S by centers through a piece's residual Gram.
+        """Add to ``self.by_role`` the derivatives of S with respect to centers through a residual Gram.
 
         S depends on the centers of the piece's attributes outside the space through this Gram.
-        ``by_gram`` is the derivative of S by the Gram.
+        ``by_gram`` is the derivative of S with respect to the Gram.
         """
         centers = [self.center(r) for r in piece.roles]
-        # derivative of S by the rows R with Gram R^T R; R is linear in each center outside the
-        # space
+        # The Gram is R^T R.  This is the derivative of S with respect to R, which is linear in the
+        # center of every attribute outside the space.
         by_rows = (
             2.0
             * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
@@ -446,8 +449,8 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     Two attributes are equivalent if they have the same size and occur equally often, with the same
     weights, at the same positions of the same parts of query groups.
     """
-    # indices of parts, and of places; a place is (index of a part, position in it, parts of its
-    # group)
+    # Two kinds of keys get an index: keys of parts, and places where an attribute occurs.  A place is
+    # (index of the part, position of the attribute in it, indices of all parts of the group).
     numbers: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
     occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
@@ -494,7 +497,7 @@ class CenterProblem:
 
     Parameters
     ----------
-    workload : query groups without weights of single queries.
+    workload : query groups, each with one weight for all its queries.
     watch : called with the fraction completed and a text; may raise to cancel.
     allowance : limits of memory and time.  Groups with a part that exceeds them are left out of S,
         and attributes that occur only in such groups keep uniform centers.
@@ -806,7 +809,9 @@ class CenterProblem:
         return float(np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return the objective S, and for each role its derivative by N^T pi, shape (n - 1,).
+        """Return the objective S and its derivatives with respect to centers.
+
+        The second result maps roles to derivatives with respect to N^T pi, shape (n - 1,).
 
         ``centers`` maps roles to centers, shape (n,); roles without an entry have uniform centers.
 
@@ -849,7 +854,7 @@ class CenterProblem:
     def dual(
         self, key: Any, factor: Factor, centers: Sequence[Array | None]
     ) -> tuple[float, Array, list[Array]]:
-        """Return the smallest error for a residual Gram, and its derivatives by Gram and centers.
+        """Return the smallest error for a residual Gram, and its derivatives.
 
         The result has the form of `DualProblem.sensitivities`.  The search starts at the dual
         weights of the last search with the same ``key``.

@@ -56,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# An initial strategy must be regular: in it, roots of eigenvalues of the Gram below this share of
-# the largest root are raised to this share.
+# Initial strategies must be invertible, so the roots of the Gram's eigenvalues are raised to at least
+# this share of the largest root.
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -68,7 +68,7 @@ class Noise:
     Attributes
     ----------
     value : sqrt(f d), with f the weighted squared error and d the sensitivity of the strategy.
-    by_strategy, by_gram, by_lift : derivative of ``value`` by the strategy, the Gram and the lift;
+    by_strategy, by_gram, by_lift : derivative of ``value`` with respect to strategy, Gram and lift;
         each has the shape of that matrix.
     """
 
@@ -141,7 +141,7 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    All groups must have at most two attributes and no weights of single queries.  Of the groups of
+    All groups must have at most two attributes, and one weight for all queries.  Of the groups of
     positive weight on two attributes, at least one must not be a product, and every one must have
     at least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
     `MAX_QUERY_ENTRIES` entries in its query rows.
@@ -485,9 +485,10 @@ class ComplementProblem:
         return values
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return the gradient by the vector of all parameters, shape (length,).
+        """Return the gradient with respect to the vector of all parameters, shape (length,).
 
-        ``gradient`` has the derivative by every value that `parameters` returns, by name.
+        ``gradient`` maps the name of every value that `parameters` returns to the derivative with
+        respect to this value.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -556,8 +557,8 @@ class ComplementProblem:
     ) -> Noise:
         """Return the RMSE of one strategy, with its derivatives.
 
-        The strategy is determined by the parameter ``name``; the derivative by this parameter,
-        times ``count``, is added to ``gradient``.
+        The strategy is determined by the parameter ``name``.  The derivative with respect to this
+        parameter, times ``count``, is added to ``gradient``.
         """
         self.allowance.check()
         initial = self.initial_strategies[name]

@@ -97,7 +97,8 @@ class CenterBalance:
             for k, _, coefficient in terms
             for numbers, weight in coefficient.items()
         ]
-        # short rows are filled with this index, at which arrays of values have an additional 1
+        # Rows of index arrays are filled up with this index.  Arrays of factors have a 1 there, so the
+        # fill does not change products.
         padding = len(problem.pieces)
         self._inside = _padded(
             [[number for _, number in factors] for _, factors, _ in terms], padding
@@ -135,7 +136,7 @@ class CenterBalance:
         product = inside.prod(axis=1)
         total = np.bincount(self._kind, self._weights * outside.prod(axis=1), len(product))
         roots = np.sqrt(product * total)
-        # derivatives of S by the L of every class, by every value, and by every scalar
+        # derivatives of S with respect to the error L of every class, every value and every scalar
         by_L = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
         by_value = _sums_by_piece(
             self._inside, (by_L * total)[:, None] * _products_of_others(inside), padding
@@ -236,7 +237,7 @@ def tuned_centers(
     """Return tuned centers: a mapping from attributes to vectors of shape (n_i,) with sum 1.
 
     Attributes whose centers stay uniform are absent.  The mapping is empty for workloads with
-    weights of single queries.  At the time limit the best centers so far are returned.
+    one weight per query.  At the time limit the best centers so far are returned.
 
     Guarantee, up to the gap of the strategy searches and for the groups that fit into the
     allowance: S is at most its value at the initial centers.  These are ``start`` for a separable
@@ -344,7 +345,7 @@ class _Search:
         cuts = np.cumsum([n - 1 for n in sizes])[:-1]
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return the log of the objective S and its gradient by N^T pi of all tuned centers."""
+            """Return the log of the objective S and its gradient in N^T pi of all tuned centers."""
             blocks = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
             S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
             self.done += 1

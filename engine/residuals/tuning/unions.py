@@ -40,8 +40,8 @@ from engine.workload import Group, Part, Workload, joint_part
 
 # largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
-# largest number of multiplications per step for a union of all spaces, which is the best of all
-# matrix mechanisms; a strategy of full rank may have 2,046 cells
+# Largest number of multiplications per step for a union of all spaces.  Its limit is higher, because
+# such a union is optimal among all matrix mechanisms.  It allows 2,046 cells for a Gram of full rank.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # largest number of cells of a union of all spaces if it needs more than MAX_STEP_MULTIPLICATIONS,
 # because searches with few rows on many cells converge slowly
@@ -49,15 +49,15 @@ MAX_LOW_RANK_CELLS = 4_096
 # time in seconds that a union of all spaces may take even if tuning separate spaces takes less
 # time; it is enough for 690 cells
 MAX_FULL_DOMAIN_S = 1.4
-# no union is formed on a single attribute if the variances of its queries would take longer than
-# this, in seconds
+# a workload on a single attribute gets no union if computing the variances of its queries would take
+# longer than this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
 # largest number of cells of a union's table: all its cells are counted, and each has a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
-# largest number of cells of a product group whose variances in a union of all spaces are computed
-# from its factors, without one row per query
+# If all spaces are in one union, the variances of a group that is a product of parts are computed
+# from the rows of its parts if its table has at most this number of cells, otherwise query by query.
 MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
 # Grams of low rank
@@ -132,7 +132,7 @@ def unite(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
         gram = factor.dense()
-        # unions with equal Grams up to rounding errors, as on many pairs, share one subworkload
+        # unions whose Grams are equal up to rounding errors share one subworkload
         matches = [
             number
             for other, number in stored_grams
@@ -215,8 +215,8 @@ def group_rows(
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # weights of single queries and complements couple the parts, so that one part on all attributes
-    # replaces them
+    # complements, and a weight per query, couple the parts, so they are replaced by one part on all
+    # attributes
     if group.query_weights is not None or (
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):
