@@ -117,6 +117,12 @@ def test_sidebar_closes_on_phone_when_page_is_chosen(visit: Visit) -> None:
     visit.page.wait_for_function(
         "(side) => side.getBoundingClientRect().right <= 0", arg=side.element_handle()
     )
+    # a wide window opens with the sidebar
+    visit.page.wait_for_function(
+        "() => !Object.keys(localStorage).some((key) => key.startsWith('stSidebarCollapsed'))"
+    )
+    open_at(visit, "schema", WIDTH)
+    assert side.bounding_box()["x"] >= 0
 
 
 def test_next_opens_page_at_its_top(visit: Visit) -> None:

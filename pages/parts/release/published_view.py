@@ -64,8 +64,8 @@ LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
 # a cell that is alone in being suppressed is the difference of a published sum and the other cells
 NO_PROTECTION = (
-    "Suppression marks unreliable counts. It does not protect people; the noise does. A suppressed"
-    " count can often be computed from published sums."
+    "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
+    " reveal a suppressed count."
 )
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
 

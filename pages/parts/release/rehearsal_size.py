@@ -45,8 +45,8 @@ def what_determines(plan_text: str, rows: int, seed: int) -> None:
     """
     code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
     st.caption(
-        f"Plan {code}, {pluralize(rows, 'record')}, seed {seed}. Another session shows the same"
-        " numbers if these three are the same."
+        f"Plan {code}, {pluralize(rows, 'record')}, seed {seed}. The same three give the same"
+        " numbers in every session."
     )
 
 

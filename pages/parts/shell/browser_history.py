@@ -8,7 +8,8 @@ The script has four purposes:
   another page, Streamlit first removes such choices from the address; the script ignores this
   change, because the address of the new page follows at once.
 - Scrolling. A newly opened page or lesson is scrolled to its top.
-- Sidebar. On a phone the sidebar covers the page; it is closed when a page is chosen in it.
+- Sidebar. On a phone the sidebar covers the page; it is closed when a page is chosen in it. That
+  Streamlit stores this is undone, so that a wide window opens with the sidebar.
 - SVG files. A click on the button with key svg_KEY clicks the download button in the toolbar of the
   chart with key chart_KEY.
 
@@ -43,8 +44,11 @@ SCRIPT = """<script>
     (same && (!before || before === after) ? replace : push)(data, title, url);
   };
   document.addEventListener("click", (event) => {
-    if (event.target.closest("[data-testid=stSidebarNavLink]") && innerWidth < 768)
+    if (event.target.closest("[data-testid=stSidebarNavLink]") && innerWidth < 768) {
       document.querySelector("[data-testid=stSidebarCollapseButton] button")?.click();
+      setTimeout(() => Object.keys(localStorage).filter((key) => key.startsWith("stSidebarCollapsed"))
+        .forEach((key) => localStorage.removeItem(key)), 1000);
+    }
     const place = event.target.closest("[class*=st-key-svg_]");
     const chart = place && [...place.classList].find((name) => name.startsWith("st-key-svg_"));
     if (chart) document.querySelector(
