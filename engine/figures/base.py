@@ -27,7 +27,7 @@ PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 PERCENT = "~%"  # plotly format of percentages without trailing zeros: 0.5%, 1%, 1.5%
 TIMES = " × "  # between the attributes in the name of a table
 MIN_NAME_CHARS = 8  # smallest number of characters of a shortened attribute name
-# Columns of tables of pictures that contain shares, which are shown as percentages.
+# Names of the columns that contain shares. The table of a picture shows shares as percentages.
 SHARE_COLUMNS = (
     "share",
     "gap",
@@ -105,10 +105,11 @@ def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
 
 
 def short_table_names(names: Sequence[str], most: int) -> list[str]:
-    """Return names of tables with at most ``most`` characters; each attribute is cut in its middle.
+    """Return the names of tables, cut to at most ``most`` characters where this is possible.
 
-    A name is not cut if fewer than `MIN_NAME_CHARS` characters would be left of an attribute. No
-    name is cut if two different names would become equal.
+    In a name that is too long, "…" replaces the middle of its longest attributes.  The name remains
+    too long if fewer than `MIN_NAME_CHARS` characters would be left of an attribute.  All names
+    remain uncut if two different names would become equal.
 
     >>> short_table_names(["place_population × tv_news_days", "age × sex"], 24)
     ['place…ation × tv_ne…days', 'age × sex']
@@ -120,12 +121,13 @@ def short_table_names(names: Sequence[str], most: int) -> list[str]:
 def _short_table_name(name: str, most: int) -> str:
     """Return the name of one table, with its longest attributes cut in their middle."""
     attributes = name.split(TIMES)
-    left = most - len(TIMES) * (len(attributes) - 1)
+    chars_left = most - len(TIMES) * (len(attributes) - 1)
     limits = {}
-    # The shortest attributes come first: what they do not need is left for longer ones.
+    # The characters are divided equally among the attributes.  The shortest attributes come first,
+    # because longer attributes can use the characters that they leave over.
     for number, attribute in enumerate(sorted(attributes, key=len)):
-        limits[attribute] = limit = left // (len(attributes) - number)
-        left -= min(limit, len(attribute))
+        limits[attribute] = limit = chars_left // (len(attributes) - number)
+        chars_left -= min(limit, len(attribute))
     if min(limits.values()) < min(MIN_NAME_CHARS, *map(len, attributes)):
         return name
     return TIMES.join(_without_middle(attribute, limits[attribute]) for attribute in attributes)
@@ -166,26 +168,32 @@ def tick_text(value: float) -> str:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis from ``low`` to ``high``.
 
-    These are 1, 2 and 5 times the powers of ten; or only the powers of ten if there would be more
-    than nine ticks; or equidistant numbers if there would be fewer than three ticks.
+    The ticks are 1, 2 and 5 times the powers of ten.  If these are more than nine ticks, only the
+    powers of ten are returned.  If these are fewer than three ticks, equidistant numbers are
+    returned, or only ``low`` if both ends are equal.
 
     >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
     ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
     >>> log_ticks(2.1, 4.0), log_ticks(3.0, 3.0)
     ([2.5, 3.0, 3.5, 4.0], [3.0])
     """
-    exponents = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    steps = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
-    ticks = [step for step in steps if low <= step <= high]
     if low == high:
         return [low]
+    exponents = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    candidates = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
+    ticks = [tick for tick in candidates if low <= tick <= high]
     if len(ticks) < MIN_LOG_TICKS:
-        size = 10.0 ** math.floor(math.log10(high - low))
-        step = next(size * d for d in (2.0, 1.0, 0.5, 0.2) if (high - low) / (size * d) >= 3.0)
+        # The step is the largest round number of which the axis contains at least three lengths.
+        power = 10.0 ** math.floor(math.log10(high - low))
+        steps = [power * factor for factor in (2.0, 1.0, 0.5, 0.2)]
+        step = next(step for step in steps if (high - low) / step >= 3.0)
+        # With the tolerance, an end that is a multiple of the step is a tick despite rounding.
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         return [float(f"{step * k:.12g}") for k in range(first, last + 1)]
+    if len(ticks) <= MAX_LOG_TICKS:
+        return ticks
     powers = [float(f"1e{exponent}") for exponent in exponents]
-    return ticks if len(ticks) <= MAX_LOG_TICKS else [p for p in powers if low <= p <= high]
+    return [power for power in powers if low <= power <= high]
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
@@ -245,7 +253,8 @@ def budget_axis(pcosts: Sequence[float], texts: Sequence[str]) -> dict[str, Any]
     }
 
 
-# The legend is above the plot, so that it covers no data.  If it is high, it grows upwards.
+# The legend is above the plot, so that it covers no data.  Further lines of the legend extend it
+# upwards.
 LEGEND = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 RIBBON_HEIGHT_PX = 20
 MIN_PLOT_SHARE = 0.5  # smallest share of the height of a figure that the plot without labels has
@@ -254,7 +263,7 @@ MIN_PLOT_SHARE = 0.5  # smallest share of the height of a figure that the plot w
 def mark_rehearsal(figure: go.Figure) -> None:
     """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above the
     ribbon."""
-    # Titles of panels are annotations.  The ribbon is above them.
+    # If the figure has panels, the ribbon is above their titles, which are annotations in plotly.
     bottom = 3 if not figure.layout.annotations else 24
     ribbon = {"x0": 0, "x1": 1, "xref": "paper", "yref": "paper", "ysizemode": "pixel"}
     figure.add_shape(
@@ -275,15 +284,15 @@ TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 DEFAULT_HEIGHT_PX = 450  # of plotly
 
 
-# Figures that are drawn often pass all properties to `go.Figure` at once: every later update takes
-# longer than the construction.
+# The functions of frequently drawn figures pass all properties to the constructor of `go.Figure`,
+# because each later update of a figure takes longer than the construction.
 
 
 # Color scale of heat maps with texts.  Black has a contrast of at least 9:1 on all its colors.
 TEXT_SCALE = ((0.0, "#f7f7f7"), (1.0, ORANGE))
 
 
-# Numbers at axes and color bars are written as 10,000, not as 10k.
+# Plotly properties with which axes and color bars show 10,000 instead of 10k.
 NUMBERS = {"exponentformat": "none", "separatethousands": True}
 
 
@@ -323,11 +332,13 @@ def label_places(
     ----------
     x, y : positions of the markers in pixels, to the right and up.
     texts : labels, with ``<br>`` between their lines.
-    across : width of the plot, in pixels.
+    across : width of the plot, in pixels; a label must be inside the plot.  If it is infinite,
+        labels can extend to negative positions, too.
 
     Returns
     -------
-    One plotly text position per marker, such as "top center"; empty if there is no free position.
+    One plotly text position per marker, such as "top center"; the empty string for a label without
+    a free position.
 
     >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
     ['bottom center', 'top center', 'top center']
@@ -463,8 +474,8 @@ def heat_map(
 ) -> go.Figure:
     """Return a heat map of a matrix.
 
-    With ``texttemplate`` among the properties the cells contain texts.  These are black, on a color
-    scale that is light enough for them; otherwise the scale is Cividis.
+    The color scale is Cividis.  If ``properties`` contain ``texttemplate``, the cells contain black
+    texts, and the color scale is `TEXT_SCALE`, on which black texts are legible.
 
     Parameters
     ----------
@@ -504,7 +515,8 @@ MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", ".", "-", "+")
-# Plotly markers: one per mechanism, and one ending per variant of its options.
+# Names of plotly markers.  A mechanism has one of `SYMBOLS`.  Variants of the mechanism with other
+# options have the same marker with another one of `SYMBOL_ENDINGS`.
 SYMBOLS = (
     "circle",
     "square",
@@ -528,7 +540,7 @@ SYMBOL_ENDINGS = ("", "-open", "-dot", "-open-dot")
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismStyle:
-    """Plotly style of one mechanism with its options."""
+    """Plotly style of one mechanism with its options: color, dash, fill pattern and marker."""
 
     color: str
     dash: str
@@ -561,6 +573,7 @@ def mechanism_style(label: str) -> MechanismStyle:
     position = names.index(name) if name in names else len(names)
     siblings = [other for other in variants() if mechanism_name(other) == name]
     variant = siblings.index(label) if label in siblings else len(siblings)
+    # A mechanism with the same color as an earlier one has another dash and pattern.
     style_number = position // len(COLORS) * 2 + variant
     return MechanismStyle(
         color=COLORS[position % len(COLORS)],

@@ -71,8 +71,11 @@ COLUMN_TITLES = {
 
 
 def ranking(comparison: Comparison) -> pd.DataFrame:
-    """Return the table of the mechanisms with a result, best first, with the column titles
-    shown."""
+    """Return the table of the mechanisms with a result, best first, for display.
+
+    Columns are those of ``comparison.frame`` without the status, with the names that
+    `COLUMN_TITLES` contains.
+    """
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
@@ -201,7 +204,8 @@ def _gaps(comparison: Comparison) -> _Gaps:
     bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
     rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
     has_bound = comparison.bound > 0
-    # The bound is on the weighted RMSE, so this is shown unless the unweighted RMSE is the same.
+    # The bound applies to the weighted RMSE.  Therefore the weighted RMSE is the error that is
+    # shown if it differs from the unweighted RMSE for any mechanism.
     weighted = {label: comparison.bound * (1.0 + bound_gaps[label]) for label in labels}
     is_weighted = has_bound and any(
         weighted[label] < math.inf and abs(weighted[label] / rmses[label] - 1.0) >= 1e-6
@@ -211,14 +215,15 @@ def _gaps(comparison: Comparison) -> _Gaps:
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
-    # If even the best mechanism is far above the bound, those near the best one are drawn.
-    best = min(gaps.values(), default=0.0)
+    # If even the best mechanism is far above the bound, the mechanisms near the best one are drawn.
+    smallest_gap = min(gaps.values(), default=0.0)
     limit = MAX_DRAWN_RATIO - 1.0
-    if best > limit:
-        limit = MAX_NAMED_RATIO * (1.0 + best) - 1.0
+    if smallest_gap > limit:
+        limit = MAX_NAMED_RATIO * (1.0 + smallest_gap) - 1.0
+    drawn_labels = [label for label in order if gaps[label] <= limit]
     return _Gaps(
-        drawn=tuple(map(tuple, _tied_labels(comparison, [x for x in order if gaps[x] <= limit]))),
-        omitted=tuple(label for label in order if not gaps[label] <= limit),
+        drawn=tuple(map(tuple, _tied_labels(comparison, drawn_labels))),
+        omitted=tuple(label for label in order if label not in drawn_labels),
         gaps=gaps,
         errors=errors,
         reference="the bound" if has_bound else "the best",
@@ -254,7 +259,7 @@ def ranking_picture(comparison: Comparison) -> Picture:
         line = {"line": {"color": GREY, "width": 2}}
         traces += [{"type": "scatter"} | line | stem, {"type": "scatter"} | mark]
     bound = {"type": "line", "x0": 0.0, "x1": 0.0, "xref": "x", "y0": 0, "y1": 1}
-    # The numbers are below the names, so that both fit on narrow screens.
+    # A tick text has the error below the names, so that it fits on narrow screens.
     ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
     n_lines = sum(text.count("<br>") + 2 for text in rows.values())
     layout = {
@@ -285,10 +290,9 @@ def ranking_picture(comparison: Comparison) -> Picture:
 
 
 def _verdict(relative: _Gaps, best: str) -> str:
-    """Return the start of a sentence: the most accurate mechanism, or how many are equally
-    accurate.
+    """Return a clause about the most accurate mechanism, whose label is ``best``.
 
-    ``best`` is the label of a mechanism with the smallest error.
+    If other mechanisms are equally accurate, the clause says how many mechanisms are.
     """
     limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
     tied = [label for label in relative.errors if relative.gaps[label] <= limit]
@@ -329,7 +333,7 @@ def effort_picture(comparison: Comparison) -> Picture:
             "mode": "markers+text" if text_position else "markers",
             "text": text,
             "name": text,
-            # A label that does not fit next to its marker is in the legend.
+            # If there is no space for the label next to the marker, the legend contains the label.
             "showlegend": not text_position,
             "textposition": text_position or "top center",
             "cliponaxis": False,
@@ -516,7 +520,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         text = axis_labels([tied_titles(labels)], 200)[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
-            # Single precision suffices for drawing and halves the size.
+            # Single precision halves the size of the figure, and its errors are not visible.
             x=finite.astype(np.float32),
             y=distribution.shares[: len(finite)].astype(np.float32),
             mode="lines",
@@ -528,7 +532,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
                 " less<extra></extra>"
             ),
         )
-        # The markers of every line are at other heights, so that they do not overlap.
+        # Each line has its markers at different heights, so that markers of two lines do not overlap.
         heights = [
             (k + (position + 0.5) / len(ties)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)
         ]
@@ -601,8 +605,9 @@ def ratio_picture(
     ----------
     plans : maps names to two plans.  The errors of the first plan are divided by those of the
         second one.
-    group : number of the group.
-    across, fixed : selection of the queries to draw, as for `error_grid`.
+    group : position of the group in the workload.
+    across, fixed : parameters of `engine.figures.errors.error_grid` that select the queries to
+        draw.
     """
     (first_name, first), (second_name, second) = plans.items()
     check_same_queries(first, second)

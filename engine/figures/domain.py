@@ -41,15 +41,16 @@ MAX_ROWS = 128  # largest number of queries that `family_picture` draws
 
 
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:
-    """Return a heat map of the query coefficients of one query family of a group.
+    """Return a heat map of the coefficients of the queries of one query family in a group.
 
-    A family on one attribute has one row per query, at most `MAX_ROWS`, and one column per cell.
-    Of a family on two attributes one query is drawn, with one attribute per axis.
+    For a family on two attributes, the heat map shows one query and has one attribute per axis.
+    For any other family, it has one row per query, at most `MAX_ROWS`, and one column per cell.
+    At most the first `MAX_SIDE` cells are drawn per axis.
 
     Parameters
     ----------
-    part : number of the part of the group that has this family.
-    query : number of the query to draw, for a family on two attributes.
+    part : position of the query family in ``group.parts``.
+    query : index of the query to draw, if the family is on two attributes.
     """
     part_queries = group.parts[part]
     columns = [schema[group.attributes[a]] for a in part_queries.axes]
@@ -247,7 +248,7 @@ def _coefficient_map(
 def _coefficients(group: Group, query: int) -> Array:
     """Return the coefficients of a query of a group on two attributes, shape (n_1, n_2)."""
     rows = []
-    # The queries are ordered with those of the last part varying fastest.
+    # The index of a query of the group counts the queries of the last part fastest.
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
         rows.append(part.family.rows(part.sizes, row, row + 1).reshape(part.sizes))
@@ -257,9 +258,11 @@ def _coefficients(group: Group, query: int) -> Array:
 def _cell_range(corners: Sequence[float], size: int) -> CellRange:
     """Return the first and the last cell whose centers are between two coordinates.
 
+    If no center is between the coordinates, the nearest cell is returned as first and last cell.
+
     Parameters
     ----------
-    corners : the two coordinates; if there are none, all cells are returned.
+    corners : the two coordinates; if none of them is a finite number, all cells are returned.
     size : number of cells of the attribute.
     """
     finite_corners = [float(c) for c in corners if isinstance(c, (int, float)) and math.isfinite(c)]
@@ -284,8 +287,9 @@ def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) ->
     bar = {
         "type": "bar",
         "x": cells,
-        # Selected cells can also be recognized without color.
+        # Bars of selected cells are higher, so that they can be recognized without color.
         "y": np.where(is_chosen, 1.0, 0.6),
+        # If only some cells are drawn, each bar is as wide as the distance to the next drawn cell.
         "width": max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
         "marker": {"color": [BLUE if chosen else GREY for chosen in is_chosen]},
         "customdata": hover_texts,
@@ -359,7 +363,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of one Kronecker factor of the strategy matrix of a block.
 
-    At most `SIDE` evenly spaced rows and columns are drawn.
+    Of the rows of the factor, and of its columns, at most `SIDE` evenly spaced ones are drawn.
     """
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
@@ -393,7 +397,8 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
 def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of the Gram matrix S^T S of one Kronecker factor S of a strategy matrix.
 
-    At most `SIDE` evenly spaced cells are drawn.
+    The Gram matrix has one row and one column per cell.  At most `SIDE` evenly spaced cells are
+    drawn.
     """
     rows, labels, name = _factor(plan, key, factor)
     n = rows.shape[1]
@@ -447,12 +452,12 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
 
     Returns
     -------
-    matrix : shape (rows, cells).
-    labels : label of every cell.
+    matrix : the factor, shape (rows, cells).
+    labels : label of every cell, that is, of every column of the matrix.
     name : attributes of the factor, as text.
     """
     block = plan.blocks[key]
-    # A block without factors measures the number of all records.
+    # A block without factors measures the total number of records.
     if not block.factors:
         return np.ones((1, 1)), ["all records"], "all records"
     axes, strategy = block.factors[factor]
@@ -482,21 +487,23 @@ def _set_color_range(figure: go.Figure, shown: Array) -> None:
 
 
 def _distinct(texts: list[str]) -> list[str]:
-    """Return the texts; if two of them are equal, every text with its position in front."""
-    return (
-        texts if len(set(texts)) == len(texts) else [f"{i}: {text}" for i, text in enumerate(texts)]
-    )
+    """Return the texts unchanged if they are distinct, otherwise each with its position in front.
 
-
-def _thinning_note(m: int, n: int) -> str:
-    """Return a sentence that says how many of m rows and n cells are drawn; empty for all.
-
-    m is 1 if only cells are drawn.
+    >>> _distinct(["a", "b"]), _distinct(["a", "a"])
+    (['a', 'b'], ['0: a', '1: a'])
     """
-    if max(m, n) <= SIDE:
+    if len(set(texts)) == len(texts):
+        return texts
+    return [f"{position}: {text}" for position, text in enumerate(texts)]
+
+
+def _thinning_note(n_rows: int, n_cells: int) -> str:
+    """Return a sentence that says how many rows and cells of a matrix are drawn.
+
+    The sentence is empty if all are drawn.  If ``n_rows`` is 1, it mentions only the cells.
+    """
+    if max(n_rows, n_cells) <= SIDE:
         return ""
-    return (
-        f"At most {SIDE} evenly spaced rows and cells are drawn of {m:,} and {n:,}."
-        if m > 1
-        else f"{SIDE} evenly spaced cells of {n:,} are drawn."
-    )
+    if n_rows == 1:
+        return f"{SIDE} evenly spaced cells of {n_cells:,} are drawn."
+    return f"At most {SIDE} evenly spaced rows and cells are drawn of {n_rows:,} and {n_cells:,}."

@@ -41,9 +41,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
 def has_map(workload: Workload) -> bool:
-    """Return whether `pairs_picture` can draw a workload.
+    """Return whether the groups on two attributes have from 3 to 60 distinct attributes in all.
 
-    Its groups on two attributes must have between 3 and 60 different attributes.
+    `pairs_picture` can draw the plans of these workloads.
     """
     names = {
         name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes
@@ -80,7 +80,8 @@ def pairs_picture(plan: Plan) -> Picture:
     figure = heat_map(
         grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:,.4~r} counts", "counts"
     )
-    # There is no space for names below the columns, so columns have the numbers of the attributes.
+    # The names of the attributes do not fit below the columns.  Therefore the attributes are
+    # numbered next to the rows, and the columns have only the numbers.
     figure.update_xaxes(
         tickvals=figure.data[0].x,
         ticktext=[str(number) for number in range(1, len(names) + 1)],
@@ -92,8 +93,8 @@ def pairs_picture(plan: Plan) -> Picture:
     )
     x_labels, y_labels = figure.data[0].x, figure.data[0].y
     nonempty = [(i, j) for i, j in np.argwhere(~np.isnan(grid))]
-    # Plotly cannot select cells of a heat map.  Therefore every nonempty cell contains an invisible
-    # marker, which the user selects; its custom data are number of the group and error.
+    # In plotly, cells of a heat map cannot be selected, but markers can.  Therefore every nonempty
+    # cell contains an invisible marker with the custom data (position of the group, error).
     figure.add_scatter(
         x=[x_labels[j] for _, j in nonempty],
         y=[y_labels[i] for i, _ in nonempty],
@@ -129,7 +130,7 @@ def error_picture(
 ) -> Picture:
     """Return a figure of the standard errors of the queries of a group, in counts.
 
-    ``across`` and ``fixed`` select the queries to draw, as for `error_grid`.
+    ``across`` and ``fixed`` select the queries to draw and are explained at `error_grid`.
     """
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
@@ -234,7 +235,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     log_range = (
         (min(float(finite[0]), tolerance), max(float(finite[-1]), tolerance)) if is_log else None
     )
-    # On a logarithmic axis plotly expects log10 of the position.
+    # On a logarithmic axis plotly expects log10 of the position of an annotation.
     annotation_x = math.log10(tolerance) if is_log else tolerance
     limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
     name = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
@@ -278,17 +279,20 @@ Positions = npt.NDArray[np.int64]
 class Grid:
     """Queries of one group, arranged in a grid with at most two axes.
 
+    Every combination of a label of the first axis and a label of the second axis is a cell of the
+    grid.  A cell contains a query of the group or is empty.
+
     Attributes
     ----------
-    group : number of the group.
+    group : position of the group in the workload.
     axes : titles of the axes.
-    labels : labels along every axis; every combination of labels is a cell of the grid.
+    labels : for every axis, its labels.
     shown : whether a cell contains a query, shape (labels of axis 1, labels of axis 2).
-    index : queries in these cells: one array per part of the group, with the numbers of the queries
-        of this part, each of shape (queries,).
+    index : for every part (query family) of the group, an array with one number per nonempty cell:
+        the index of the query of this part that the query in the cell combines with others.
     what : description of the queries, such as "queries on age".
     hover : plotly hover template of a cell.
-    ordered : whether the labels of an only axis have an order.
+    ordered : whether the order of the labels has a meaning, if the grid has one axis.
     note : sentence about queries that are not in the grid; may be empty.
     """
 
@@ -334,16 +338,19 @@ def error_grid(
 ) -> Grid:
     """Select the queries of a group to draw, and arrange them in a grid.
 
-    A group consists of parts, such as one query family per attribute, and a query of the group
-    combines one query of every part.
+    A group consists of parts, which are query families on different attributes.  A query of the
+    group combines one query of every part.  The queries of one or two parts vary along the axes of
+    the grid; every other part has a fixed query.
+
+    If a single part varies and its queries are ranges, the axes are the first cell and the last
+    cell of a range, or the number of cells for circular ranges.  Otherwise every varying part is an
+    axis.
 
     Parameters
     ----------
-    across : numbers of the one or two parts whose queries are drawn; by default the first two.  If
-        it is one part with ranges, the axes are first and last cell; otherwise every part is an
-        axis.
-    fixed : number of the query of every part, shape (parts,), which applies to the parts that are
-        not in ``across``; by default zeros.
+    across : positions of the parts that vary, one or two; by default the first two.
+    fixed : for every part, the index of its fixed query, shape (parts,); ignored for the parts in
+        ``across``; by default zeros.
     """
     queries = workload.groups[group]
     if not queries.parts:
@@ -401,10 +408,10 @@ def error_grid(
 def _range_grid(
     workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str
 ) -> Grid:
-    """Return the grid of `error_grid` for one part with ranges: first cell by last cell.
+    """Return a grid of the ranges of one part of a group: first cell by last cell.
 
-    For circular ranges, the second axis is the number of cells.  ``suffix`` is the text about the
-    fixed queries of the other parts.
+    For circular ranges, the second axis is the number of cells.  The parameters are explained at
+    `error_grid`; ``suffix`` is a text about the fixed queries of the other parts.
     """
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
@@ -412,7 +419,8 @@ def _range_grid(
     cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
-    # The queries are ordered by first cell, then by last cell or number of cells.
+    # Queries are numbered by first cell, then by number of cells (circular ranges) or by last cell
+    # (other ranges, for which only the combinations with first <= last are numbered).
     query = first * n + second
     if not circular:
         query -= first * (first - 1) // 2 + first
@@ -434,10 +442,13 @@ def _range_grid(
 def _part_positions(
     fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
 ) -> tuple[Positions, ...]:
-    """Return the field ``index`` of a `Grid`: the queries of every part in the cells of the grid.
+    """Return the field ``index`` of a `Grid`: for every part, the index of its query in every cell.
 
-    ``positions_by_part`` contains it for the parts that are drawn.  All other parts have the same
-    query, that of ``fixed_queries``, in every cell.
+    Parameters
+    ----------
+    fixed_queries : for every part, the index of the query that fills all cells if the part is not
+        in ``positions_by_part``.
+    positions_by_part : maps the position of a part to the indices of its queries, shape (cells,).
     """
     size = len(next(iter(positions_by_part.values())))
     return tuple(

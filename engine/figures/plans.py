@@ -39,7 +39,10 @@ BAR_NOTE = (
 
 
 def budget_picture(plan: Plan) -> Picture:
-    """Return a bar chart of the shares of the residual spaces in the budget, the largest first."""
+    """Return a bar chart of the share of the budget that each residual space gets, largest first.
+
+    Residual spaces after the first `MAX_BARS` share one bar.
+    """
     spaces = plan.by_space().sort_values("share", ascending=False, kind="stable")
     names = [set_name(a) for a in spaces["attributes"]]
     table = spaces.assign(attributes=names).rename(
@@ -67,10 +70,11 @@ def budget_picture(plan: Plan) -> Picture:
 
 
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
-    """Return a stacked bar per group: its shares of publishable, doubtful and noisy answers.
+    """Return one stacked bar per group with its shares of publishable, doubtful and noise answers.
 
-    The group with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups
-    are drawn.
+    ``scale`` contains the limits of the relative error that define these three classes.  The group
+    with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups are
+    drawn.
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
@@ -116,9 +120,10 @@ BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the curre
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
-    """Return a bar chart of the shares of the residual spaces in a variance.
+    """Return a bar chart of the share of a variance that each residual space contributes.
 
-    It is the variance of a query, or the mean variance of the group if ``query`` is None.
+    The variance is that of query ``query`` of the group, or the mean over all queries of the group
+    if ``query`` is None.  Residual spaces after the first `MAX_BREAKDOWN_BARS` share one bar.
     """
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]

@@ -45,7 +45,7 @@ from engine.figures.errors import error_picture
 from engine.plans import Plan
 from engine.release import Measurement
 
-SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # between attribute and value in the text of a query
+SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # operator between attribute and value in a query text
 MIN_ANSWERS_HEIGHT_PX = 330
 TITLE_HEIGHT_PX = 24  # of a panel
 MAX_CELL_TEXTS = 120  # heat maps of at most this number of answers have the answers in their cells
@@ -64,15 +64,18 @@ def spending_picture(
 ) -> Picture:
     """Return a bar of the total budget of a dataset: spent, requested and remaining budget.
 
+    If ``requested`` is more than ``total`` - ``spent``, the release would be refused.  Therefore
+    the requested budget is not drawn, and the remaining budget is ``total`` - ``spent``.
+
     Parameters
     ----------
-    total, spent : total budget of the dataset, and the budget that is spent already.
-    requested : budget of this release.  If it is more than the available budget, the release would
-        be refused, and the remaining budget is all that is available.
-    unit : unit of the three budgets.
-    format_amount : function that returns an amount in ``unit`` as text in another unit.  In that
-        unit, amounts may not add up, so the texts are then what is spent before and after this
-        release, and the total.
+    total : total budget of the dataset.
+    spent : budget that the dataset has spent before this release.
+    requested : budget of this release.
+    unit : unit of these three budgets.
+    format_amount : function that converts an amount in ``unit`` to text in another unit, such as
+        epsilon, in which amounts need not be additive.  If it is given, the texts of the segments
+        are the amounts spent before and after this release, and the total.
     """
     available = total - spent
     fits = requested <= available
@@ -104,7 +107,7 @@ def spending_picture(
             for text, (_, size, color, shape) in zip(texts, segments, strict=True)
         ]
         unit_text, alt = "", f"{'; '.join(texts)}."
-        # The remaining budget is not spent, so its row has no amount.
+        # No budget is spent after this release, so the row of the remaining budget is empty.
         table["spent in total after it"] = [
             format_amount(spent),
             format_amount(spent + requested),
@@ -149,15 +152,16 @@ def spending_picture(
     return Picture(title="What this spends", figure=figure, table=table, alt=alt)
 
 
-# published answers of which a smaller share was measured have open markers
+# Published answers with a smaller value in the column ``measured`` have open markers.
 MIN_MEASURED_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Series:
-    """Answers to draw and their intervals (low to high), in counts, each of shape (queries,).
+    """Answers and their intervals from ``low`` to ``high``, in counts, each of shape (queries,).
 
-    ``is_open`` marks the answers whose markers are drawn as outlines; None for no answer.
+    ``is_open`` says for every answer whether its marker is drawn as an outline; if it is None, all
+    markers are filled.
     """
 
     name: str
@@ -183,7 +187,8 @@ def _unbiased(answers: pd.DataFrame, name: str) -> _Series:
 def _conditions(query: str) -> list[tuple[str, str]] | None:
     """Return the conditions in the text of a query as (attribute, value) pairs.
 
-    If a condition does not have the form "attribute sign value", None is returned.
+    If an operator is neither "=" nor "in", the second element of the pair starts with the operator.
+    If a condition does not consist of attribute, operator and value, None is returned.
 
     >>> _conditions("age < 20 and sex = F"), _conditions("20 <= age < 30")
     ([('age', '< 20'), ('sex', 'F')], None)
@@ -201,8 +206,9 @@ def _conditions(query: str) -> list[tuple[str, str]] | None:
 def _product_axes(queries: Sequence[str]) -> tuple[tuple[str, str], list[list[str]]] | None:
     """Return two attributes and their values if the queries are all combinations of these values.
 
-    The result is (names, values): two names, and one list of values per name.  In the order of the
-    queries the second attribute varies fastest.  None is returned for all other queries.
+    The result is (names, values): the names of the two attributes, and one list of values per name.
+    The second attribute must vary fastest from query to query.  For all other queries, None is
+    returned.
     """
     conditions = [_conditions(query) for query in queries]
     pairs = [pair for pair in conditions if pair is not None and len(pair) == 2]
@@ -247,7 +253,10 @@ def _answer_traces(
     }
     symbols: str | list[str] = series.symbol
     if series.is_open is not None:
-        symbols = [series.symbol + "-open" * bool(o) for o in series.is_open.iloc[rows]]
+        symbols = [
+            f"{series.symbol}-open" if is_open else series.symbol
+            for is_open in series.is_open.iloc[rows]
+        ]
     return {
         "type": "scatter",
         "x": list(labels),
@@ -273,12 +282,15 @@ def _answer_traces(
 def _answers_figure(
     queries: Sequence[str], series: Sequence[_Series], truth: pd.Series[float] | None = None
 ) -> go.Figure:
-    """Return a figure of answers with intervals.
+    """Return a figure of answers with intervals, and of the true answers if ``truth`` is not None.
 
-    If the queries are all combinations of values of two attributes, there is one panel per value of
-    the attribute with fewer values; if these are more than `MAX_PANELS`, the answers of the last
-    series, without the truth, are drawn as a heat map.  All other queries are drawn next to each
-    other.
+    If the queries are all combinations of values of two attributes, the attribute with fewer values
+    determines the kind of the figure:
+
+    - It has at most `MAX_PANELS` values: one panel per value.
+    - It has more values: a heat map of the answers of the last series, without true answers.
+
+    All other queries are drawn next to each other in one panel.
     """
     axes = _product_axes(queries)
     if axes is None:
@@ -286,7 +298,9 @@ def _answers_figure(
         traces = [_answer_traces(labels, one, slice(None), showlegend=True) for one in series]
         if truth is not None:
             traces.append(_truth_trace(labels, truth, showlegend=True))
-        max_ticks = 16 // (1 + max((text.count("<br>") for text in labels), default=0)) or 1
+        # Labels of several lines need more space, so fewer of them fit next to each other.
+        label_lines = 1 + max((text.count("<br>") for text in labels), default=0)
+        max_ticks = max(1, 16 // label_lines)
         layout = {
             "xaxis": category_axis(title) | {"nticks": max_ticks},
             "yaxis": {"title": {"text": "records (counts)"}},
@@ -371,8 +385,9 @@ def _answers_panels(
         vertical_spacing=0.12 / n_rows,
     )
     for number in range(len(panels)):
-        # The second attribute varies fastest.  So the queries with one value of the first attribute
-        # are contiguous, and those with one value of the second attribute are equally spaced.
+        # The second attribute varies fastest.  Therefore the queries with one value of the first
+        # attribute are contiguous, and the queries with one value of the second attribute are
+        # equally spaced.
         rows = (
             slice(number * len(labels), (number + 1) * len(labels))
             if panel_axis == 0
@@ -386,7 +401,7 @@ def _answers_panels(
             figure.add_trace(trace, **place)
     figure.update_xaxes(category_axis() | {"nticks": 12})
     for number in range(n_columns):
-        # Only the lowest panel of a column has labels.
+        # In each column, only the lowest panel has labels on the x axis.
         row = (len(panels) - 1 - number) // n_columns + 1
         place = {"row": row, "col": number + 1}
         figure.update_xaxes(title_text=html.escape(names[1 - panel_axis]), **place)
@@ -462,8 +477,9 @@ def published_picture(
 ) -> Picture:
     """Return a figure of unbiased and published answers with confidence intervals, in counts.
 
-    Suppressed published answers are not drawn.  A published answer has an open marker if less than
-    half of it was measured (column measured); smaller tables predict the rest.
+    Suppressed published answers are not drawn.  A published answer has an open marker if its value
+    in the column ``measured`` is below `MIN_MEASURED_SHARE`: the answer then depends mainly on
+    predictions from smaller tables.
 
     Parameters
     ----------
@@ -565,10 +581,16 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
 
     Parameters
     ----------
-    value : a plan, for the standard errors of the queries of a group; a comparison, for the gaps of
-        the mechanisms to the lower bound; or a measurement, for the first 100 answers of a group
-        with their intervals.  Errors and answers are in counts.
-    group : number of the group.
+    value : one of the following, which determines what is drawn.
+
+        - plan: the standard errors of the queries of a group, in counts.
+        - comparison: the gaps of the mechanisms to the lower bound, for all groups together.
+        - measurement: the first 100 answers of a group with their intervals, in counts.
+    group : position of the group in the workload; ignored for a comparison.
+
+    Raises
+    ------
+    PlanError : ``value`` has another type, or there is no group at this position.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")

@@ -68,10 +68,10 @@ def exact_sum(parts: Sequence[float]) -> str:
 
 
 def in_screen_words(text: str) -> str:
-    """Return a text on options with "a finer one" in place of the name "look closer".
+    """Replace the option name "look closer" in a text by "a finer one".
 
-    This name, under which ledgers and files store the option that leads to the next choice, reads
-    like an action and not like an analysis. No other option can have it.
+    In a release with several decisions, "look closer" is the stored name of the option that leads
+    to the next decision.  Among the names of analyses it would read like an action.
     """
     return text.replace(CLOSER_LOOK_NAME, "a finer one")
 
@@ -133,7 +133,10 @@ def shares_picture(
 
 
 def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_pcost) -> str:
-    """Return sentences with the privacy cost of the first measurement (the look)."""
+    """Return sentences with the privacy cost of the first measurement (the look).
+
+    They state this cost as a budget, and as a share of the cost of the most expensive option.
+    """
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
         " privacy cost. This first measurement (look) is part of every option, so it costs nothing"
@@ -144,7 +147,7 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
 def space_table(common: CommonPlan) -> pd.DataFrame:
     """Return a table with the pcost of every residual space in every option, for display.
 
-    The column "shared (pcost)" is the part that the first measurement (the look) spends.
+    The column "shared (pcost)" contains what the first measurement (the look) spends on the space.
     """
     spaces = common.by_space()
     names = [set_name(space) for space in spaces["attributes"]]
@@ -160,9 +163,14 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
 def spend_table(common: CommonPlan) -> pd.DataFrame:
     """Return a table with the pcost of the measurements of every option.
 
-    There is one row per option.  Columns: option (its name), look (now), remainder (later), look +
-    remainder, and analysis alone (the pcost of the option as a single release).  All costs are
-    exact decimal numbers as text, as in the ledger.
+    There is one row per option.  All costs are texts of exact decimal numbers, as in the ledger.
+    Columns:
+
+    - option: name of the option.
+    - look (now): pcost of the first measurement.
+    - remainder (later): pcost of the second measurement.
+    - look + remainder: sum of the two.
+    - analysis alone: pcost of the option as a single release.
     """
     rows = []
     for name, (look, residual), plan in zip(
@@ -183,9 +191,9 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def least_total(common: CommonPlan) -> float:
-    """Return the smallest pcost of an option, which includes the first measurement (the look).
+    """Return the pcost of the cheapest option, both measurements together.
 
-    A two-stage release needs at least this remaining budget.
+    A dataset with a smaller remaining budget cannot pay for a two-stage release.
     """
     return min(option_cost(p) for p in common.options)
 
@@ -250,20 +258,22 @@ def summary_text(
     lost: int = 0,
     verdicts: Sequence[Decision] = (),
 ) -> str:
-    """Return a summary of a two-stage release: what was seen and chosen, by which rule and at which
-    cost.
+    """Return a summary of a two-stage release with one or more looks.
+
+    A look is a measurement that all remaining options share; a decision follows every look.  The
+    summary states the decisions, the rules, the costs and, if ``verdicts`` is not empty, the shares
+    of reliable cells.
 
     Parameters
     ----------
-    choices : decision after each look, in order; there are several if the options form a chain.
-        The last decision is for an option of ``common``, or "stop".
+    choices : for each look, in order, the decision after it.  The last decision is for an option of
+        ``common``, or "stop".
     rules : for each look, in order, the selection rule that was recorded before it, or None.
     paid : pcost charged in each step, including attempts without a result.
-    common : options of the last look.
+    common : options between which the last decision was.
     format_budget : function that returns the text of a budget.
     lost : number of paid attempts without a result.
-    verdicts : for each look, in order, what the rule decides on it; empty to leave out what the
-        looks showed.
+    verdicts : for each look, in order, the decision of its rule, with the shares of reliable cells.
     """
     last = choices[-1]
     total = sum(map(_decimal, paid))
@@ -297,7 +307,7 @@ def summary_text(
 
 
 def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
-    """Return a sentence with the requirement of the rule at every look of a chain."""
+    """Return a sentence with the requirement of the selection rule of every look, in order."""
     recorded = [rule_summary(rule).removesuffix(".") for rule in rules if rule is not None]
     if not recorded:
         return "No rule was recorded with the look."
@@ -311,7 +321,7 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
 
 
 def _findings(verdicts: Sequence[Decision]) -> list[str]:
-    """Return one sentence per look with the shares of reliable cells that it showed."""
+    """Return one sentence per look with the estimated share of reliable cells under each option."""
     sentences = []
     for number, verdict in enumerate(verdicts, start=1):
         look = "The look" if len(verdicts) == 1 else f"Look {number}"
@@ -411,7 +421,8 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
     """Return a figure of the signal-to-noise ratios of the queries of a group under an option.
 
     A ratio is a count divided by its standard error.  The count is estimated from the first
-    measurement (the look); the standard error is that after the second measurement of the option.
+    measurement (the look).  The standard error is that of the complete release, which also contains
+    the second measurement of the option.
     """
     table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
     name = in_screen_words(rule.common.names[rule.common.position(option)])
@@ -438,9 +449,10 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
 
 
 def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
-    """Return a line chart: for every option, the share of cells above each signal-to-noise ratio.
+    """Return a line chart of the share of cells with at least a given signal-to-noise ratio.
 
-    The shares and their confidence bounds are estimated from the first measurement (the look).
+    Every option has three lines: the estimate from the first measurement (the look), and a lower
+    and an upper confidence bound.
     """
     estimate, width = rule.estimates(look), rule.sigmas * rule.errors()
     options = (rule.common.position(rule.primary), *rule.finer)
@@ -525,29 +537,29 @@ def _rehearsal_prefix(look: Measurement) -> str:
 
 
 def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> list[float]:
-    """Return the range of the axis of ratios, up to about the 90% quantile of all ratios.
+    """Return the two ends of the axis of signal-to-noise ratios.
 
-    It contains twice the ratio that the rule requires.
+    The axis contains 0, the smallest ratio, the 90% quantile of the ratios of all ``options``, and
+    twice the ratio that the rule requires.  Larger ratios are outside.
     """
     ratios = np.concatenate([estimate / rule.errors(i) for i in options])
-    middle = float(np.quantile(ratios, 0.9, method="inverted_cdf"))
-    return [min(0.0, float(ratios.min())), 1.15 * max(middle, 2.0 * rule.snr)]
+    quantile = float(np.quantile(ratios, 0.9, method="inverted_cdf"))
+    return [min(0.0, float(ratios.min())), 1.15 * max(quantile, 2.0 * rule.snr)]
 
 
 def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return the points of a step function: sorted ratios, and the shares of cells with at least
-    each.
+    """Return the points of a decreasing step function from 1 to 0, as x and y coordinates.
 
-    The shares go from 1 to 0.
+    The x coordinates are ratios in increasing order, at most `MAX_STEPS` of ``ratios`` and two
+    ends.  The y coordinate of a ratio is the share of ``ratios`` that are at least as large.
     """
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)
+    # The first point is at 0 or below, the last one directly above the largest ratio.
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
-    return [first, *ordered[indices].tolist(), last], [
-        1.0,
-        *(1.0 - indices / len(ordered)).tolist(),
-        0.0,
-    ]
+    x = [first, *ordered[indices].tolist(), last]
+    y = [1.0, *(1.0 - indices / len(ordered)).tolist(), 0.0]
+    return x, y
 
 
 def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[go.Figure, str]:
@@ -607,13 +619,13 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
 def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple[go.Figure, str]:
     """Return a heat map of the lower confidence bounds of signal-to-noise ratios, and its note.
 
-    Rows are the values of the first attribute of the group; columns are the combinations of values
-    of its other attributes.
+    A group consists of parts, which are query families on different attributes.  Rows of the heat
+    map are queries of the first part; columns are combinations of queries of the other parts.
     """
-    down = group.parts[0].count
-    across = len(table) // down
-    rows, columns = evenly_spaced(down, MAX_SIDE), evenly_spaced(across, MAX_SIDE)
-    grid = table["snr_low"].to_numpy().reshape(down, across)[np.ix_(rows, columns)]
+    n_rows = group.parts[0].count
+    n_columns = len(table) // n_rows
+    rows, columns = evenly_spaced(n_rows, MAX_SIDE), evenly_spaced(n_columns, MAX_SIDE)
+    grid = table["snr_low"].to_numpy().reshape(n_rows, n_columns)[np.ix_(rows, columns)]
     names = [set_name(group.attributes[a] for a in p.axes) for p in group.parts]
     first = [_part_text(rule, group, 0, int(i), names[0]) for i in rows]
     counts = [p.count for p in group.parts[1:]]
@@ -636,7 +648,10 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
 
 
 def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: str) -> str:
-    """Return the text of one query of a part of a group, without the attribute name."""
+    """Return the text of query ``index`` in ``group.parts[part]``.
+
+    The attribute ``name`` at the start of the text is left out.
+    """
     queries = group.parts[part]
     columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
     (text,) = query_texts(columns, [queries.family.text(columns, index)])

@@ -9,7 +9,7 @@ Clipping of negative counts: `clipping_example`
         E max(t + noise, 0)           = t Phi(a) + s phi(a)
         E (max(t + noise, 0) - t)^2   = s^2 (Phi(a) - a phi(a)) + t^2 Phi(-a)
 
-    Many of the counts are 0, as in a table of incomes.
+    The example has many counts that are 0, as a table of incomes has.
 Tuned centers: `centers_example`
     The center of an attribute is a vector of weights with sum 1.  It defines which part of a query
     on several attributes is answered from the tables of fewer attributes.  The paper uses equal
@@ -32,9 +32,10 @@ Decomposition of queries: `decompose_query`; common mechanism: `two_analyses`
     Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
 Reconstruction attack: `reconstruct_replies`
     Each of sixteen invented persons has a confidential reply, yes or no.  The attacker knows who
-    the persons are, and the published number of yes replies in several groups of eight persons.
-    Exact numbers form a system of linear equations, whose solution is the replies.  Source: Dinur
-    and Nissim 2003; the groups are the rows of Sylvester's Hadamard matrix.
+    the persons are, and the published number of yes replies in several groups: first of all
+    persons, then of groups of eight.  Exact numbers form a system of linear equations; with sixteen
+    groups its solution is the replies.  Source: Dinur and Nissim 2003; the groups are the rows of
+    Sylvester's Hadamard matrix.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Spa
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
-# Invented counts of 32 cells.
+# Invented counts of the 32 cells of an attribute, most of them 0.
 SPARSE = (
     0,
     2,
@@ -133,7 +134,7 @@ class ClippingExample:
 
     @property
     def rmse(self) -> float:
-        """Root mean squared error over all clipped noisy counts."""
+        """Root mean squared error over all clipped noisy counts, in counts."""
         return float(np.sqrt(np.mean(self.errors**2)))
 
 
@@ -164,7 +165,11 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
 
 
 def bin_counts(width: int) -> Array:
-    """Return the invented counts in bins of ``width`` adjacent cells, shape (cells / width,).
+    """Return the counts of `SPARSE` in bins of ``width`` adjacent cells, shape (32 / width,).
+
+    Raises
+    ------
+    PlanError : ``width`` is not one of `WIDTHS`.
 
     >>> bin_counts(8).tolist()
     [149.0, 21.0, 1.0, 1.0]
@@ -224,7 +229,7 @@ def pairs_workload(queries: str, cells: int) -> Workload:
 
     Raises
     ------
-    PlanError : an argument is not one of these.
+    PlanError : ``queries`` is not in `QUERY_KINDS`, or ``cells`` is not in `CELLS`.
     """
     check_choice("queries", queries, QUERY_KINDS, error=PlanError)
     if cells not in CELLS:
@@ -273,7 +278,7 @@ def gap_text(example: CentersExample) -> str:
     )
 
 
-# query families and numbers of cells of `contest`
+# Allowed query families and numbers of cells in `contest`.
 FAMILIES = ("range", "prefix", "circular", "marginal")
 SIZES = (4, 8, 16, 32)
 
@@ -309,7 +314,8 @@ class Contest:
     family : query family.
     cells : number of cells n of the attribute.
     results : one per strategy; the last one is the optimal strategy.
-    weights : weights of the cells that prove the largest lower bound, shape (n,), with sum 1.
+    weights : weights of the cells, shape (n,), with sum 1.  All weights prove a lower bound on the
+        error of every strategy; these prove the largest one.
     """
 
     family: Family
@@ -323,10 +329,11 @@ class Contest:
         return self.family.count((self.cells,))
 
     def bound(self, share: float = 1.0) -> float:
-        """Return the lower bound on the RMSE of every strategy that weights of the cells prove.
+        """Return a lower bound on the RMSE of every strategy, in counts.
 
-        The bound is in counts.  ``share`` interpolates the weights, from equal weights (0, the
-        singular value bound) to those that prove the largest bound (1).
+        The bound is proved by weights of the cells: ``share`` times ``weights`` plus 1 - ``share``
+        times equal weights.  With ``share`` 0 it is the singular value bound, with 1 the largest
+        lower bound.
         """
         cell_weights = (1.0 - share) / self.cells + share * self.weights
         return math.sqrt(_problem(self.family.name, self.cells).bound(cell_weights) / self.queries)
@@ -343,7 +350,7 @@ def contest(name: str, cells: int) -> Contest:
 
     Raises
     ------
-    PlanError : an argument is not one of these.
+    PlanError : ``name`` is not in `FAMILIES`, or ``cells`` is not in `SIZES`.
 
     >>> result = contest("range", 8)
     >>> round(result.results[0].rmse, 3), result.results[-1].rmse / result.bound() - 1 < 1e-6
@@ -434,7 +441,7 @@ def fourier_rows(gram: Array) -> Array:
 
 
 def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
-    """Return the errors of the rows of ``queries`` for a strategy scaled to privacy cost 1."""
+    """Scale a strategy to privacy cost 1, and compute the standard errors of the queries."""
     scaled = rows / math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
     variances = np.diag(LinearMechanism(scaled).covariance(queries))
     return StrategyResult(name=name, rows=scaled, errors=np.sqrt(variances))
@@ -442,7 +449,7 @@ def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
 
 @lru_cache(maxsize=32)
 def _problem(name: str, cells: int) -> DualProblem:
-    """Return the dual problem whose solution is the best strategy for a query family."""
+    """Return the dual problem whose solution is the best strategy for a query family; cached."""
     gram = family(name).gram((cells,))
     return DualProblem(lift=FullDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
@@ -459,7 +466,13 @@ def rows_in_all() -> int:
 
 
 def person_budget(budget: Budget, rows: int) -> Budget:
-    """Return the budget of a person with several rows, given that of a person with one row.
+    """Return the privacy cost for a person with several rows, as a budget.
+
+    ``budget`` is the privacy cost for a person with one row.
+
+    Raises
+    ------
+    PlanError : ``rows`` is not from 1 to the largest number of rows in `VISITS`.
 
     >>> person_budget(Budget(pcost=1.0), 3).pcost
     9.0
@@ -476,7 +489,7 @@ def caps_table(budget: Budget) -> pd.DataFrame:
     - cap: largest number of rows of a person that are counted.
     - rows lost: number of rows that are not counted.
     - standard error: standard deviation of the noise.
-    - error: root of the squared rows lost plus the variance of the noise.
+    - error: root mean squared error of the total, sqrt(rows lost^2 + standard error^2).
 
     >>> caps_table(Budget(pcost=1.0)).iloc[0].tolist()[:3]
     [1.0, 701.0, 1.0]
@@ -517,6 +530,8 @@ INVENTED = {
 class QueryPiece:
     """Component of a query in one residual space.
 
+    A residual space is the part of a table that no smaller attribute set contains.
+
     Attributes
     ----------
     attributes : attributes of the residual space; empty for the total.
@@ -535,7 +550,7 @@ class QueryPiece:
 
     @property
     def cost(self) -> float:
-        """Privacy cost (pcost) of answering only this component, with a standard error of 1."""
+        """Privacy cost (pcost) of measuring only this component, with a standard error of 1."""
         return float(np.max(self.spread**2))
 
 
@@ -554,7 +569,10 @@ class QueryDecomposition:
     pieces: tuple[QueryPiece, ...]
 
     def added(self, count: int | None = None) -> Array:
-        """Return the sum of the first ``count`` components, by default all, on the full table."""
+        """Return the sum of the first ``count`` components, shape (n_1, ..., n_k).
+
+        By default all components are added.
+        """
         return np.asarray(
             np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0)
         )
@@ -571,8 +589,9 @@ class Overlaps:
 
     Attributes
     ----------
-    labels, tables : label and table of every query.
-    cosines : cosine between the coefficient vectors of two queries, shape (queries, queries).
+    labels : label of every query.
+    tables : name of the table of every query.
+    cosines : cosine between the coefficient vectors of any two queries, shape (queries, queries).
     """
 
     labels: tuple[str, ...]
@@ -650,8 +669,8 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
 
     Raises
     ------
-    WorkloadError : ``query`` does not have the shape of the schema, has more than `MAX_CELLS`
-        entries or entries that are not finite numbers, or is 0 everywhere.
+    WorkloadError : ``query`` does not have the shape of the schema, contains an entry that is not a
+        finite number, has more than `MAX_CELLS` entries, or is 0 everywhere.
 
     Notes
     -----
@@ -668,16 +687,18 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
         table = np.asarray(query, dtype=float)
     except (TypeError, ValueError):
         table = np.full((), np.nan)
-    if (
-        table.shape != sizes
-        or not np.isfinite(table).all()
-        or not table.any()
-        or table.size > MAX_CELLS
-    ):
+    if table.shape != sizes or not np.isfinite(table).all():
         raise WorkloadError(
-            f"The query is not a table of finite numbers with shape {sizes} and at most"
-            f" {MAX_CELLS} entries that are not all 0. Choose at least one cell."
+            f"The coefficients of a query are finite numbers in an array of shape {sizes}. Give such"
+            " an array."
         )
+    if table.size > MAX_CELLS:
+        raise WorkloadError(
+            f"The query has {table.size:,} coefficients; at most {MAX_CELLS} are allowed. Choose a"
+            " schema with fewer cells."
+        )
+    if not table.any():
+        raise WorkloadError("All coefficients of the query are 0. Choose at least one cell.")
     pieces = tuple(
         QueryPiece(attributes=space, table=coefficients[0], spread=spread[0])
         for space, (coefficients, spread) in _pieces_by_space(schema, table.reshape(1, -1)).items()
@@ -688,11 +709,17 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
 def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     """Return the cosines between the cells of all marginals of a schema.
 
-    A cell is the query that counts its records, as a vector of coefficients on the full table.
+    A cell stands for the query that counts its records, as a vector of coefficients on the full
+    table (the table of all attributes).
 
     Parameters
     ----------
-    split : whether every vector is first projected to the residual space of its marginal.
+    split : whether every vector is first projected to the residual space of its marginal, the part
+        of the marginal that no smaller attribute set contains.
+
+    Raises
+    ------
+    WorkloadError : the full table has more than `MAX_CELLS` cells.
 
     >>> pair = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
     >>> round(overlaps(pair, split=False).largest, 3), round(overlaps(pair, split=True).largest, 3)
@@ -708,9 +735,10 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     query_rows: list[Array] = []
     for space in subsets(schema.names):
         rows = table_rows(schema, space)
-        query_rows.append(
-            _pieces_by_space(schema, rows)[space][1].reshape(rows.shape) if split else rows
-        )
+        if split:
+            _, spread = _pieces_by_space(schema, rows)[space]
+            rows = spread.reshape(rows.shape)
+        query_rows.append(rows)
         cells = itertools.product(
             *([schema[name].label(i) for i in range(schema[name].size)] for name in space)
         )
@@ -726,8 +754,8 @@ def draw_releases(
 ) -> Array:
     """Draw several possible releases of a histogram, shape (draws, cells), in counts.
 
-    Every release is at the budget.  The noise is a discrete Gaussian on a grid of 1/1024 count.
-    This function is for invented counts; `engine.release.measure` releases real records.
+    Each release alone costs ``budget``.  The noise is a discrete Gaussian on a grid of 1/1024
+    count.  This function is for invented counts; `engine.release.measure` releases real records.
 
     Parameters
     ----------
@@ -738,6 +766,7 @@ def draw_releases(
     (3, 2)
     """
     # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
+    # Here its unit is grid steps^2.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
     noise = discrete_gaussian(
         variance=variance, size=draws * len(counts), entropy=_seeded_bytes(seed)
@@ -747,7 +776,7 @@ def draw_releases(
 
 
 def _seeded_bytes(seed: int | None) -> Callable[[int], bytes] | None:
-    """Return a function that returns the next pseudorandom bytes; None without a seed."""
+    """Return a function that returns the next n pseudorandom bytes, or None without a seed."""
     return None if seed is None else np.random.default_rng(seed).bytes
 
 
@@ -780,9 +809,9 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 
 def budget_table(budget: Budget) -> pd.DataFrame:
-    """Return a table of a budget in every unit.
+    """Return a table with one row per privacy unit: pcost, rho, mu and epsilon of a budget.
 
-    Columns: term (name of the unit), value, and in words (an explanation); all are texts.
+    Columns, all with texts: term (name of the unit), value, and "in words" (an explanation).
     """
     delta = budget.report_delta
     epsilon = budget.epsilon(delta)
@@ -821,7 +850,7 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
 
     Raises
     ------
-    PlanError : a number is outside these limits.
+    PlanError : not 2 <= ``fine_ways`` <= ``attributes`` <= 7.
 
     >>> two_analyses(7, fine_ways=2, budget=Budget(pcost=1.0)).shared.saved
     0.75
@@ -843,16 +872,17 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
 
 
 def yes_or_no(attributes: int) -> Schema:
-    """Return a schema with a number of attributes that all have the values yes and no."""
+    """Return a schema of ``attributes`` attributes, each with the values yes and no."""
     return Schema(
         [Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)]
     )
 
 
 def table_rows(schema: Schema, space: Space) -> Array:
-    """Return the cells of a marginal as queries on the full table.
+    """Return for every cell of a marginal the coefficients of its count on the full table.
 
-    The result has the shape (cells of the marginal, cells of the full table).
+    The result has the shape (cells of the marginal, cells of the full table).  ``space`` contains
+    the attributes of the marginal.
     """
     sizes = schema.sizes(schema.names)
     shape = [n if name in space else 1 for name, n in zip(schema.names, sizes, strict=True)]
@@ -869,10 +899,11 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
     Returns
     -------
-    Mapping from the attributes of a residual space to the pair (coefficients, spread).  Both are
-    the components of the queries in this space: ``coefficients`` on the marginal of its attributes,
-    shape (k, sizes of these attributes), and ``spread`` on the full table, shape (k, n_1, ...,
-    n_d).
+    Mapping from the attributes of a residual space to the pair (coefficients, spread).  Both arrays
+    contain the components of the k queries in this space:
+
+    - ``coefficients`` on the marginal of its attributes, shape (k, sizes of these attributes).
+    - ``spread`` on the full table, shape (k, n_1, ..., n_d).
     """
     names, sizes = schema.names, schema.sizes(schema.names)
     pieces = {}
@@ -888,7 +919,10 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
 
 
 def _factor_text(epsilon: float) -> str:
-    """Return exp(epsilon), the largest ratio of two probabilities, as text."""
+    """Return exp(epsilon), the largest ratio of two probabilities, as text.
+
+    The text of an epsilon above 700 is that of 700.
+    """
     factor = math.exp(min(epsilon, 700.0))  # larger exponents overflow
     if factor < 10:
         return f"{factor:,.2f}"
@@ -943,8 +977,14 @@ def group_questions(count: int) -> Array:
 
 
 def spread_of_answers(count: int, budget: Budget) -> float:
-    """Return the standard error, in counts, of each of ``count`` answers with a budget for all."""
-    # The reply of one person changes the answer to every question about the person by 1.
+    """Return the standard error of each answer, in counts, if ``count`` answers share a budget.
+
+    Raises
+    ------
+    PlanError : not 1 <= count <= 16.
+    """
+    # A person whose group is in q questions changes q answers by 1, so the squared sensitivity is
+    # the largest q.
     return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
@@ -959,6 +999,10 @@ def published_answers(
         count.  Without a budget the answers are exact.
     seed : seed of the noise, so that all readers of a lesson see the same numbers.  By default the
         random bits are those of the operating system.
+
+    Raises
+    ------
+    PlanError : not 1 <= count <= 16.
     """
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
@@ -975,12 +1019,16 @@ def published_answers(
 def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
     """Estimate the replies of all persons from published answers, by least squares.
 
-    If there are fewer answers than persons, several estimates fit the answers.  The result is the
-    one with the smallest distance to the vector of 1/2.
+    If there are fewer answers than persons, several estimates fit the answers equally well.  The
+    result is the estimate nearest to 1/2 for all persons.
 
     Parameters
     ----------
-    answers : answers to the first questions, shape (questions,).
+    answers : answers to the first questions of `group_questions`, shape (questions,).
+
+    Raises
+    ------
+    PlanError : there are not between 1 and 16 answers.
 
     >>> reconstruct_replies(published_answers(16)).right
     16
@@ -993,5 +1041,8 @@ def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
 
 
 def _max_questions_per_person(count: int) -> int:
-    """Return the largest number of questions about one person, the squared L2 sensitivity."""
+    """Return the largest number of questions whose groups contain the same person.
+
+    This is the squared L2 sensitivity of the first ``count`` questions.
+    """
     return int(group_questions(count).sum(axis=0).max())

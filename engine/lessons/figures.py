@@ -102,7 +102,7 @@ def handout_html(
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *map(in_html, words)]
     for number, picture in enumerate(pictures):
-        # Only the first figure includes the plotly library.
+        # The first figure contains the code of the plotly library, which all figures use.
         figure_html = picture.figure.to_html(
             full_html=False,
             include_plotlyjs=number == 0,
@@ -145,7 +145,8 @@ def fraction_text(value: float, parts: int) -> str:
 def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Picture:
     """Return a figure of a query on two attributes, its first components, and their sum.
 
-    Every panel is a table of coefficients.  ``pieces`` is the number of components to draw.
+    Each of these is a panel with a table of coefficients.  ``pieces`` is the number of components
+    to draw; if it is 0, the sum is not drawn.
     """
     shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
     panels = [("the query", decomposition.query, decomposition.schema.names)]
@@ -175,7 +176,7 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
             "y": row,
             "text": texts,
             "mode": "text",
-            # Black or white, for contrast with the color of the cell.
+            # Texts are black on bright cells and white on dark cells.
             "textfont": {
                 "size": 16,
                 "color": ["black" if v > DARK_BELOW else "white" for v in grid.ravel()],
@@ -189,7 +190,8 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
         ]
         for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
             labels = _cell_labels(decomposition.schema, name) if name in names else []
-            # Every panel has the extent of the full table, so all cells have the same size.
+            # The axes of every panel have the length of the full table, so that all cells of all
+            # panels have the same size.
             extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
             ticks = {
                 "tickvals": list(range(len(labels))),
@@ -314,7 +316,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
     drawn : noisy counts of every release, shape (draws, cells).
     """
     draws, texts = len(drawn), axis_labels(names)
-    # The points of every release are moved horizontally by another distance, to avoid overlaps.
+    # Each release has its own horizontal shift, so that the points of a cell do not overlap.
     positions = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
     all_draws = {
         "type": "scatter",
@@ -478,7 +480,8 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
 def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
     """Return a figure of horizontal bars with their values as text.
 
-    ``axis`` is the title of the axis of values, ``hover`` the plotly template of a value.
+    ``axis`` is the title of the axis of values.  ``hover`` is the plotly template of the text that
+    appears next to the name when the pointer is on a bar.
     """
     bar = {
         "type": "bar",
@@ -593,7 +596,7 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
     )
 
 
-# Maps a strategy to the label of the mechanism that uses it, which has the same color and marker.
+# Maps a strategy to the label of a mechanism.  The strategy is drawn in the style of the mechanism.
 MECHANISM_OF_STRATEGY = {
     "Identity": "identity",
     "Hierarchical": "hierarchical",
@@ -669,7 +672,7 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
 def proof_text(contest: Contest, share: float) -> str:
     """Return Markdown text about the gap between the optimal strategy and a lower bound.
 
-    ``share`` selects the weights that prove the bound, as for `Contest.bound`.
+    ``share`` selects the weights that prove the bound and is explained at `Contest.bound`.
     """
     gap = contest.results[-1].rmse / contest.bound(share) - 1.0
     if gap < 1e-6:
@@ -757,8 +760,8 @@ def attack_picture(attack: Attack) -> Picture:
 def caps_picture(budget: Budget, chosen: int) -> Picture:
     """Return a line chart of the error of the total for every cap on rows per person.
 
-    The lines are the rows lost, the standard error of the noise, and the resulting error.  A
-    vertical line marks the cap ``chosen``.
+    Further lines show the rows lost and the standard error of the noise, of which the error
+    consists.  A vertical line marks the cap ``chosen``.
     """
     table = caps_table(budget)
     figure = go.Figure()
@@ -794,9 +797,10 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
 
 
 def clipping_picture(example: ClippingExample, width: int) -> Picture:
-    """Return a bar chart of true counts, with markers at the means of counts clipped at zero.
+    """Return a bar chart of true counts, with markers at the means of clipped noisy counts.
 
-    ``width`` is the number of cells per bin.
+    A noisy count below zero is clipped: it is replaced by zero.  ``width`` is the number of cells
+    per bin, for the labels.
     """
     bins = [
         f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}"
