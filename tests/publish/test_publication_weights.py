@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -63,6 +64,22 @@ def test_publication_weights_at_small_budget_equal_independence():
         numbers = [i for i, g in enumerate(workload.groups) if len(g.attributes) == 1]
         absolute_errors.append(sum(np.sqrt(result.variances(i)).sum() for i in numbers))
     assert absolute_errors[0] <= 1.02 * absolute_errors[1]
+
+
+@pytest.mark.parametrize("pcost", [1e-4, 2e-4])
+def test_publication_weights_give_little_budget_to_unreliable_pairs(pcost):
+    schema = Schema([Attribute.of_size(name, 6) for name in "abcdef"])
+    budget = Budget(pcost=pcost)
+    pairs = Workload.all_ways(schema, (1, 2), family="marginal")
+    standard_errors = []
+    for workload in (
+        publication_weights(pairs, budget, expected_records=8_000),
+        Workload.all_ways(schema, (1,), family="marginal"),
+    ):
+        group = [g.attributes for g in workload.groups].index(("a",))
+        variances = plan(workload, budget, "residualplanner").variances(group)
+        standard_errors.append(math.sqrt(float(variances.mean())))
+    assert standard_errors[0] <= 1.05 * standard_errors[1]
 
 
 def test_publication_weights_at_large_budget_are_nearly_equal():
