@@ -55,7 +55,7 @@ def run_json(capsys: Capture, *arguments: object, code: int = 0) -> dict[str, An
 
 
 def release(folder: Path, *attempts: int) -> None:
-    """Release all pairs once per attempt number."""
+    """Create a plan and a ledger, and release the two-way marginals once per attempt number."""
     result = plan(Workload.all_ways(SCHEMA, (2,)), Budget(pcost=0.25))
     (folder / "plan.json").write_text(result.to_json())
     assert run("budget create --ledger office") == 0

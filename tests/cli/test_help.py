@@ -78,7 +78,7 @@ def test_help_of_numbers_names_unit() -> None:
                 assert any(unit in str(action.help) for unit in UNITS), (parser.prog, action.help)
 
 
-def test_no_option_uses_untranslated_conversion() -> None:
+def test_no_option_is_parsed_by_int_or_float() -> None:
     for parser in command_parsers():
         assert all(action.type not in (int, float) for action in parser._actions), parser.prog
 

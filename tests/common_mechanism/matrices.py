@@ -62,12 +62,12 @@ def assert_close(actual, expected, *, share=1e-9):
 
 
 def assert_maximal(B, mechanisms):
-    """Assert that B x + N(0, I) is a maximal common mechanism: the null spaces of I - C_i span the
-    space.
+    """Assert that B x + N(0, I) is a maximal common mechanism of ``mechanisms``.
 
-    The range of a decrease of Sigma lies in the range of every slack Sigma - C_i; it is {0} if the
-    orthogonal complements of those ranges span the space.  Computed with pseudo-inverses,
-    independently of the engine.
+    Let C_i be the covariance with which mechanism i answers B.  A mechanism with less noise than I
+    would need a decrease of I whose range is inside the range of every I - C_i.  There is none if
+    the null spaces of all I - C_i together span the space, which is asserted.  The C_i are computed
+    with pseudo-inverses, independently of the engine.
     """
     null = np.zeros((len(B), len(B)))
     for M in mechanisms:

@@ -114,35 +114,38 @@ CASES = dict(cases())
 
 
 @pytest.fixture(scope="module", params=list(CASES))
-def split(request):
+def common(request):
     return coarse_or_fine(*CASES[request.param])
 
 
 # --- the identities of the common mechanism ---
 
 
-def test_look_and_residual_costs_sum_to_plan_cost(split):
-    assert split.stretch - 1.0 < 1e-10
-    for option, left in zip(split.options, split.residuals, strict=True):
-        both = cost_of(option.schema, split.look.blocks) + cost_of(option.schema, left.blocks)
+def test_look_and_residual_costs_sum_to_plan_cost(common):
+    assert common.stretch - 1.0 < 1e-10
+    for option, second_stage in zip(common.options, common.residuals, strict=True):
+        both = cost_of(option.schema, common.look.blocks) + cost_of(
+            option.schema, second_stage.blocks
+        )
         assert_close(both, cost_of(option.schema, option.blocks))
 
 
-def test_look_equals_dense_common_mechanism(split):
-    shared = split.options[0].schema
-    look = cost_of(shared, split.look.blocks)
-    dense = CommonMechanism(*(LinearMechanism(rows_of(shared, p.blocks)) for p in split.options))
-    assert split.maximal
-    for option in split.options:
+def test_look_equals_dense_common_mechanism(common):
+    shared = common.options[0].schema
+    look = cost_of(shared, common.look.blocks)
+    dense = CommonMechanism(*(LinearMechanism(rows_of(shared, p.blocks)) for p in common.options))
+    assert common.maximal
+    for option in common.options:
         total_cost = cost_of(shared, option.blocks)
         assert np.linalg.eigvalsh(total_cost - look)[0] > -1e-9 * np.abs(total_cost).max()
-    # the least trace bound of three covariances that do not commute depends on the coordinates
+    # for three covariances that do not commute, the mechanism of least trace is not unique: it depends
+    # on the coordinates
     assert_close(
         look,
         cost_of_dense(dense),
         share=(
             1e-8
-            if len(split.options) == 2 or set(split.matches.values()) == {"closed form"}
+            if len(common.options) == 2 or set(common.matches.values()) == {"closed form"}
             else 0.2
         ),
     )
@@ -152,47 +155,47 @@ def cost_of_dense(dense):
     return dense.common.B.T @ dense.common.B
 
 
-def test_look_is_maximal(split):
-    shared = split.options[0].schema
+def test_look_is_maximal(common):
+    shared = common.options[0].schema
     # the rows may be linearly dependent; those of the standard form are not
-    look = LinearMechanism(rows_of(shared, split.look.blocks)).standard_rows
-    assert_maximal(look, [LinearMechanism(rows_of(shared, p.blocks)) for p in split.options])
+    look = LinearMechanism(rows_of(shared, common.look.blocks)).standard_rows
+    assert_maximal(look, [LinearMechanism(rows_of(shared, p.blocks)) for p in common.options])
 
 
-def test_spends_sum_to_plan_cost_and_cover_release(split):
-    shared = split.options[0].schema
-    look = cost_of(shared, split.look.blocks)
-    assert np.diag(look).max() <= split.look.pcost <= split.look.budget.pcost
-    for option, left, (first, second) in zip(
-        split.options, split.residuals, split.spends, strict=True
+def test_spends_sum_to_plan_cost_and_cover_release(common):
+    shared = common.options[0].schema
+    look = cost_of(shared, common.look.blocks)
+    assert np.diag(look).max() <= common.look.pcost <= common.look.budget.pcost
+    for option, second_stage, (first, second) in zip(
+        common.options, common.residuals, common.spends, strict=True
     ):
         assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(option.pcost))
-        both = np.diag(look + cost_of(shared, left.blocks)).max()
+        both = np.diag(look + cost_of(shared, second_stage.blocks)).max()
         assert both <= option.pcost
-        assert second > 0 or not left.blocks
+        assert second > 0 or not second_stage.blocks
 
 
-def estimates(split, i, look_answers, answers):
-    """Return the residual coordinates of option i, by space, from noisy strategy answers."""
+def estimates(common, i, look_answers, answers):
+    """Return the residual coordinates of option i by residual space, from answers of both stages."""
     looked = {
-        space: estimate(b, look_answers[space] / b.grid) for space, b in split.look.blocks.items()
+        space: estimate(b, look_answers[space] / b.grid) for space, b in common.look.blocks.items()
     }
-    return split.combine(i, looked, answers)
+    return common.combine(i, looked, answers)
 
 
 def shapes(blocks):
     return {space: tuple(len(s.rows) for _, s in b.factors) for space, b in blocks.items()}
 
 
-def test_combined_answers_are_unbiased_with_plan_variances(split):
-    for i, option in enumerate(split.options):
-        blocks = {"look": split.look.blocks, "rest": split.residuals[i].blocks}
+def test_combined_answers_are_unbiased_with_plan_variances(common):
+    for i, option in enumerate(common.options):
+        blocks = {"look": common.look.blocks, "rest": common.residuals[i].blocks}
         zero = {
             part: {s: np.zeros(shape) for s, shape in shapes(part_blocks).items()}
             for part, part_blocks in blocks.items()
         }
-        # the sum over unit answers of noise^2 (query . estimate)^2 is the variance, whatever the
-        # estimator
+        # Estimates are linear in the strategy answers.  The variance of a query is therefore the sum,
+        # over all strategy answers, of its squared change if one answer grows by its noise.
         total = [np.zeros(g.count) for g in option.workload.groups]
         pieces = [query_pieces(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():
@@ -202,7 +205,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
                     unit = np.zeros(shapes(part_blocks)[space])
                     unit[place] = block.noise
                     unit_answers[part][space] = unit
-                    coordinates = estimates(split, i, unit_answers["look"], unit_answers["rest"])
+                    coordinates = estimates(common, i, unit_answers["look"], unit_answers["rest"])
                     for sums, rows in zip(total, pieces, strict=True):
                         if space in rows:
                             sums += (rows[space] @ coordinates[space].ravel()) ** 2
@@ -215,7 +218,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
             name: exact_answers(option.schema, part_blocks, table)
             for name, part_blocks in blocks.items()
         }
-        coordinates = estimates(split, i, exact["look"], exact["rest"])
+        coordinates = estimates(common, i, exact["look"], exact["rest"])
         for residual_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
             answered = sum(
                 residual_rows[s] @ value.ravel()
@@ -226,7 +229,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(split):
 
 
 def query_pieces(option, group):
-    """Residual rows of every query of a group by space, from `query_pieces` of the plan."""
+    """Return a mapping from residual space to the coefficients of all queries of a group in it."""
     queries = np.concatenate([dense for _, dense in _rows(group)])
     by_query = [option.query_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
     return {
@@ -254,11 +257,11 @@ def exact_answers(plan_schema, blocks, table):
     return out
 
 
-def test_look_variances_match_brute_force(split):
-    everything = LinearMechanism(rows_of(split.look.schema, split.look.blocks))
-    for g, rows in enumerate(workload_rows(split.look.workload)):
+def test_look_variances_match_brute_force(common):
+    everything = LinearMechanism(rows_of(common.look.schema, common.look.blocks))
+    for g, rows in enumerate(workload_rows(common.look.workload)):
         np.testing.assert_allclose(
-            split.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7
+            common.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7
         )
 
 
@@ -277,22 +280,22 @@ def test_any_mechanism_pair_splits_on_every_shape(shape, all_pairs):
     for pair in list(itertools.combinations(options, 2))[
         0 if all_pairs else turn :: 1 if all_pairs else 3
     ]:
-        split = coarse_or_fine(*pair)
-        test_look_and_residual_costs_sum_to_plan_cost(split)
-        test_spends_sum_to_plan_cost_and_cover_release(split)
+        common = coarse_or_fine(*pair)
+        test_look_and_residual_costs_sum_to_plan_cost(common)
+        test_spends_sum_to_plan_cost_and_cover_release(common)
 
 
 def test_plan_paired_with_itself_has_no_residual():
     option = CASES["prefixes"][0]
-    split = coarse_or_fine(option, option)
-    assert split.spends == ((option.pcost, 0.0),) * 2
-    assert not any(left.blocks for left in split.residuals)
+    common = coarse_or_fine(option, option)
+    assert common.spends == ((option.pcost, 0.0),) * 2
+    assert not any(second_stage.blocks for second_stage in common.residuals)
 
 
 def test_look_can_be_an_option():
-    split = coarse_or_fine(*CASES["another mechanism"])
-    assert any(b.weights is not None for b in split.look.blocks.values())
-    again = coarse_or_fine(split.look, split.options[0])
+    common = coarse_or_fine(*CASES["another mechanism"])
+    assert any(b.weights is not None for b in common.look.blocks.values())
+    again = coarse_or_fine(common.look, common.options[0])
     assert not again.residuals[0].blocks
     test_look_and_residual_costs_sum_to_plan_cost(again)
 
@@ -306,7 +309,7 @@ def test_looks_of_nested_analyses_are_nested():
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # a look at fewer analyses adds an independent mechanism to the look before
+        # the common part of fewer analyses is the previous common part and an independent mechanism
         step = residual(
             *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
         )
@@ -316,8 +319,8 @@ def test_looks_of_nested_analyses_are_nested():
 
 def test_products_of_nested_levels_need_no_dense_matrices():
     for levels in itertools.combinations(("region", "county", "place"), 2):
-        split = coarse_or_fine(*by_level(*levels))
-        assert set(split.matches.values()) == {"closed form"}
+        common = coarse_or_fine(*by_level(*levels))
+        assert set(common.matches.values()) == {"closed form"}
     chain = nested_choices(*by_level("region", "county", "place"))
     while chain is not None:
         assert chain.maximal
@@ -327,13 +330,15 @@ def test_products_of_nested_levels_need_no_dense_matrices():
 def test_adult_plans_split_without_full_domain():
     adult = Schema.from_json(schemas()["adult"].read_text())
     options = [plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2, 3)]
-    split = coarse_or_fine(*options, names=["1-way", "2-way", "3-way"])
-    assert (split.maximal, split.stretch, len(split.look.blocks)) == (True, 1.0, 15)
-    for option, left, (first, second) in zip(options, split.residuals, split.spends, strict=True):
+    common = coarse_or_fine(*options, names=["1-way", "2-way", "3-way"])
+    assert (common.maximal, common.stretch, len(common.look.blocks)) == (True, 1.0, 15)
+    for option, second_stage, (first, second) in zip(
+        options, common.residuals, common.spends, strict=True
+    ):
         assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(option.pcost))
-        assert left.pcost <= second
+        assert second_stage.pcost <= second
         for space, block in option.blocks.items():
-            parts = [b[space] for b in (split.look.blocks, left.blocks) if space in b]
+            parts = [b[space] for b in (common.look.blocks, second_stage.blocks) if space in b]
             assert sum(1 / b.noise**2 for b in parts) == pytest.approx(1 / block.noise**2, rel=1e-9)
     wide = coarse_or_fine(
         *(plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in ((1, 2), (1, 2, 3)))
@@ -348,23 +353,23 @@ def test_common_part_above_dense_limit_is_valid(monkeypatch):
     monkeypatch.setattr(
         engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2_000, 3: 1}
     )
-    split = coarse_or_fine(*options)
-    assert not split.maximal
-    assert "not the largest" in " ".join(split.matches.values())
-    assert split.saved <= best.saved
-    test_look_and_residual_costs_sum_to_plan_cost(split)
-    test_spends_sum_to_plan_cost_and_cover_release(split)
+    common = coarse_or_fine(*options)
+    assert not common.maximal
+    assert "not the largest" in " ".join(common.matches.values())
+    assert common.saved <= best.saved
+    test_look_and_residual_costs_sum_to_plan_cost(common)
+    test_spends_sum_to_plan_cost_and_cover_release(common)
 
 
 def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
     both = Workload(numeric(4, 3)).add(("a", "b"), "prefix")
     options = make_plan(both), make_plan(both.add(("a", "b"), "affine"))
-    split = coarse_or_fine(*options)
-    assert split.matches["a", "b"] == "nothing: too large to compare"
-    assert not split.maximal
-    assert ("a", "b") not in split.look.blocks
-    test_look_and_residual_costs_sum_to_plan_cost(split)
+    common = coarse_or_fine(*options)
+    assert common.matches["a", "b"] == "nothing: too large to compare"
+    assert not common.maximal
+    assert ("a", "b") not in common.look.blocks
+    test_look_and_residual_costs_sum_to_plan_cost(common)
     with pytest.raises(LimitExceeded, match="6 coordinates"):
         block_residual(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
@@ -399,31 +404,31 @@ def test_incompatible_plans_are_refused():
 
 
 def test_common_plan_json_round_trips():
-    split = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
-    again = CommonPlan.from_json(split.to_json())
-    assert (again.hash, again.names, again.spends) == (split.hash, split.names, split.spends)
+    common = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
+    again = CommonPlan.from_json(common.to_json())
+    assert (again.hash, again.names, again.spends) == (common.hash, common.names, common.spends)
     assert again.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
-    for text in ("[]", "{", split.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
+    for text in ("[]", "{", common.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
         with pytest.raises(PlanError, match="common plan"):
             CommonPlan.from_json(text)
-    assert (split.position("fine"), split.position(0)) == (1, 0)
+    assert (common.position("fine"), common.position(0)) == (1, 0)
     for option in ("none", 2, True):
         with pytest.raises(PlanError, match="no option"):
-            split.position(option)
+            common.position(option)
 
 
 def test_budget_shares_sum_to_plan_costs():
-    split = coarse_or_fine(*CASES["marginals"], names=["one", "two"])
-    shares = split.budget_shares()
+    common = coarse_or_fine(*CASES["marginals"], names=["one", "two"])
+    shares = common.budget_shares()
     assert list(shares.columns) == ["option", "shared", "own", "total"]
     assert (shares["shared"] + shares["own"]).tolist() == pytest.approx(
         shares["total"].tolist(), rel=1e-12
     )
-    spaces = split.by_space()
-    for name, option in zip(split.names, split.options, strict=True):
+    spaces = common.by_space()
+    for name, option in zip(common.names, common.options, strict=True):
         rows = spaces[spaces["option"] == name]
         assert rows["total"].sum() == pytest.approx(option.pcost, rel=1e-9)
-        assert rows["shared"].sum() == pytest.approx(split.look.pcost, rel=1e-9)
+        assert rows["shared"].sum() == pytest.approx(common.look.pcost, rel=1e-9)
 
 
 def test_common_part_on_wide_attribute_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Contribution bounding in both steps of a two-stage release."""
+"""Contribution bounding in both steps of a two-look_result release."""
 
 from decimal import Decimal
 
@@ -42,16 +42,20 @@ def ledger(tmp_path):
 
 
 def look_and_decide(ledger, frame, person="pid", **more):
-    stage = look(common(), frame, dataset="panel", ledger=ledger, person=person, **more)
-    decide(ledger, stage.key, option="fine", by="A. Reader")
-    return stage
+    look_result = look(common(), frame, dataset="panel", ledger=ledger, person=person, **more)
+    decide(ledger, look_result.key, option="fine", by="A. Reader")
+    return look_result
 
 
 def test_both_steps_count_the_same_rows_per_person(ledger):
     frame, seen = panel(), []
-    stage = look_and_decide(ledger, frame, intake=seen.append)
+    look_result = look_and_decide(ledger, frame, intake=seen.append)
     final = finish(
-        ledger, stage.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append
+        ledger,
+        look_result.key,
+        frame.sample(frac=1.0, random_state=9),
+        person="pid",
+        intake=seen.append,
     )
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     for group in (0, 1):
@@ -124,10 +128,10 @@ def test_both_steps_read_a_count_column(ledger):
     counted = cells.assign(n=range(60))
     with pytest.raises(DataError, match="count_column='n'"):
         look_and_decide(ledger, counted, person=None)
-    stage = look_and_decide(ledger, counted, person=None, count_column="n")
+    look_result = look_and_decide(ledger, counted, person=None, count_column="n")
     with pytest.raises(DataError, match="not the records"):
-        finish(ledger, stage.key, counted, ignore=["n"])
-    final = finish(ledger, stage.key, counted, count_column="n")
+        finish(ledger, look_result.key, counted, ignore=["n"])
+    final = finish(ledger, look_result.key, counted, count_column="n")
     np.testing.assert_allclose(
         final.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1
     )

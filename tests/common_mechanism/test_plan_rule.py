@@ -42,10 +42,10 @@ def look_at(per_cell, common=COMMON):
     real = measuring.discrete_gaussian
     try:
         measuring.discrete_gaussian = lambda *, variance, size: np.zeros(size, dtype=np.int64)
-        stage = stepwise.look(common, counts, rehearsal=True)
+        look_result = stepwise.look(common, counts, rehearsal=True)
     finally:
         measuring.discrete_gaussian = real
-    return stage
+    return look_result
 
 
 def count_marginals_of(table):
@@ -66,8 +66,8 @@ def test_errors_match_brute_force():
         np.testing.assert_allclose(
             rule.errors(option), np.sqrt(np.diag(everything.covariance(W))), rtol=1e-6
         )
-    stage = look_at(20)
-    np.testing.assert_allclose(rule.estimates(stage), W @ np.full(24, 20.0), rtol=1e-6)
+    look_result = look_at(20)
+    np.testing.assert_allclose(rule.estimates(look_result), W @ np.full(24, 20.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("per_cell", "choice"), [(400, 2), (0, None)])
@@ -80,9 +80,9 @@ def test_decide_dense_takes_finest_and_empty_stops(per_cell, choice):
 def test_decide_follows_from_shares():
     seen = set()
     for per_cell in range(40):
-        rule, stage = nested(sigmas=1.0), look_at(per_cell)
-        decision = rule.decide(stage)
-        estimate, width = rule.estimates(stage), rule.errors()
+        rule, look_result = nested(sigmas=1.0), look_at(per_cell)
+        decision = rule.decide(look_result)
+        estimate, width = rule.estimates(look_result), rule.errors()
         low = {i: np.mean((estimate - width) / rule.errors(i) >= 5) for i in (1, 2)}
         high = {i: np.mean((estimate + width) / rule.errors(i) >= 5) for i in (0, 1, 2)}
         for i, name in ((1, "2-way"), (2, "3-way")):
@@ -98,16 +98,16 @@ def test_decide_follows_from_shares():
 
 
 def test_signal_to_noise_has_one_row_per_cell():
-    rule, stage = nested(), look_at(30)
+    rule, look_result = nested(), look_at(30)
     for g, group in enumerate(rule.groups):
-        table = rule.signal_to_noise(stage, g, "2-way")
+        table = rule.signal_to_noise(look_result, g, "2-way")
         assert len(table) == group.count
         assert table["query"][0] == COMMON.options[0].workload.describe_in_group(g, 0)
         np.testing.assert_allclose(table["answer"], 30 * 24 / group.count, rtol=1e-6)
         assert (table["snr_low"] < table["snr"]).all()
         np.testing.assert_array_equal(table["stands_out"], table["snr_low"] >= 5 * (1 - 1e-9))
     with pytest.raises(PlanError, match="no group 9"):
-        rule.signal_to_noise(stage, 9, 1)
+        rule.signal_to_noise(look_result, 9, 1)
 
 
 def test_plan_rule_with_bad_arguments_is_refused():
@@ -138,12 +138,12 @@ def test_decide_adult_depends_on_number_of_records():
 
 def test_general_rule_on_plans_matches_matrix_rule():
     common = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
-    stage = look_at(12, common)
-    decision = spread_of_plans(common, stage, draws=6, seed=3)
+    look_result = look_at(12, common)
+    decision = spread_of_plans(common, look_result, draws=6, seed=3)
     blocks = common.look.blocks
     look = LinearMechanism(rows_of(SCHEMA, blocks))
     answers = np.concatenate(
-        [stage.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()]
+        [look_result.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()]
     )
     analyses = []
     for option in common.options:

@@ -82,8 +82,8 @@ def test_finish_charges_other_records_the_full_residual(ledger):
 
 def test_joint_cost_is_below_sum_of_costs():
     """The costliest cells of the two steps differ, so no record has the costs of both."""
-    common_part, left = COMMON.look, COMMON.residuals[1]
-    parts = [common_part.blocks, left.blocks]
+    common_part, second_stage = COMMON.look, COMMON.residuals[1]
+    parts = [common_part.blocks, second_stage.blocks]
     worst = sum(sum(b.pcost(common_part.max_records) for b in blocks.values()) for blocks in parts)
     assert worst > 1.2 * joint_pcost(parts, common_part.max_records)
 
@@ -99,7 +99,7 @@ def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    key, left = look_and_decide(ledger), COMMON.residuals[1]
+    key, second_stage = look_and_decide(ledger), COMMON.residuals[1]
     with monkeypatch.context() as patched:
         patched.setattr(measuring, "draw", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -109,8 +109,11 @@ def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
     with pytest.raises(ResultLost):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, attempt=2)
-    assert left.pcost > left.spend
-    assert ledger_spends(ledger)[1:] == [Decimal(repr(left.spend)), Decimal(repr(left.pcost))]
+    assert second_stage.pcost > second_stage.spend
+    assert ledger_spends(ledger)[1:] == [
+        Decimal(repr(second_stage.spend)),
+        Decimal(repr(second_stage.pcost)),
+    ]
 
 
 def test_finish_after_look_without_digest_costs_both(ledger, monkeypatch):

@@ -1,4 +1,4 @@
-"""Exact split of the cost of a plan between look and last step."""
+"""Exact division of the cost of a plan between the two stages of a release."""
 
 import math
 from fractions import Fraction
@@ -26,10 +26,10 @@ def test_spends_sum_exactly_to_mechanism_cost(variance, ratio, faint):
     rows = np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 1, 0], [1, 1, 1]])
     both = CommonMechanism(*map(LinearMechanism, rows, levels))
     assert both.common.pcost == pytest.approx(1 / (variance * faint), rel=1e-9)
-    for (look, left), M in zip(both.spends, both.mechanisms, strict=True):
-        assert exact(look) + exact(left) == exact(M.pcost)
-        assert left >= 0
-        assert look >= both.common.pcost or look == M.pcost
+    for (first, second), M in zip(both.spends, both.mechanisms, strict=True):
+        assert exact(first) + exact(second) == exact(M.pcost)
+        assert second >= 0
+        assert first >= both.common.pcost or first == M.pcost
 
 
 def test_spends_of_distant_costs_are_refused():
@@ -54,7 +54,7 @@ def test_exact_split_sums_as_decimals(pcosts):
 
 @pytest.fixture
 def multiply_joint_cost(monkeypatch):
-    """Return a function that multiplies the joint cost of ``parts`` or more parts by a factor."""
+    """Return a function that makes the joint cost of ``parts`` or more stages larger by a factor."""
 
     def patch(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost
@@ -85,8 +85,8 @@ def test_parts_use_smallest_max_records(caps):
     ]
     both = coarse_or_fine(*options)
     assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
-    for left, option in zip(both.residuals, options, strict=True):
-        assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
+    for residual, option in zip(both.residuals, options, strict=True):
+        assert joint_pcost([both.look.blocks, residual.blocks], 10_000) <= option.pcost
 
 
 def test_stretch_covers_joint_cost_of_chain(multiply_joint_cost, monkeypatch):

@@ -1,4 +1,4 @@
-"""Two-stage releases: look, decide, finish, their costs and stored results."""
+"""Two-look_result releases: look, decide, finish, their costs and stored results."""
 
 import sys
 from decimal import Decimal
@@ -54,10 +54,10 @@ def ledger(tmp_path):
 
 @pytest.mark.parametrize("option", [0, 1])
 def test_look_and_finish_cost_the_chosen_plan(ledger, option):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[option][0]))]
-    decide(ledger, stage.key, option=option, by="A. Reader", reason="large cells")
-    final = finish(ledger, stage.key, RECORDS)
+    decide(ledger, look_result.key, option=option, by="A. Reader", reason="large cells")
+    final = finish(ledger, look_result.key, RECORDS)
     assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[option].pcost))
     assert ledger.status("survey").spent == COMMON.options[option].pcost
     assert final.plan.hash == COMMON.options[option].hash
@@ -66,45 +66,48 @@ def test_look_and_finish_cost_the_chosen_plan(ledger, option):
 
 @pytest.mark.parametrize("digit", [0.0, 1.0])
 def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, digit):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, option=1, by="A. Reader", reason="large cells")
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, option=1, by="A. Reader", reason="large cells")
     honest = step_files.option_cost
     monkeypatch.setattr(
         step_files, "option_cost", lambda option: float(np.nextafter(honest(option), digit))
     )
-    final = finish(ledger, stage.key, RECORDS)
-    assert_same_measurement(finish(ledger, stage.key, None), final)
+    final = finish(ledger, look_result.key, RECORDS)
+    assert_same_measurement(finish(ledger, look_result.key, None), final)
     assert ledger.status("survey").spent == COMMON.options[1].pcost
 
 
 def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     honest = step_files.option_cost
     monkeypatch.setattr(step_files, "option_cost", lambda option: honest(option) * (1.0 - 1e-9))
     with pytest.raises(LedgerError, match="cannot be read"):
-        resume(ledger, stage.key)
+        resume(ledger, look_result.key)
 
 
 def test_repeated_steps_return_stored_results(ledger):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     assert_same_measurement(
-        look(COMMON, RECORDS[::-1], dataset="survey", ledger=ledger.path), stage
+        look(COMMON, RECORDS[::-1], dataset="survey", ledger=ledger.path), look_result
     )
-    assert_same_measurement(look(COMMON, None, dataset="survey", ledger=ledger.path), stage)
-    assert (looks(ledger, "survey"), stage.key) == ([stage.key], look_key(COMMON, dataset="survey"))
-    steps = resume(ledger.path, stage.key)
-    assert_same_measurement(steps.look, stage)
+    assert_same_measurement(look(COMMON, None, dataset="survey", ledger=ledger.path), look_result)
+    assert (looks(ledger, "survey"), look_result.key) == (
+        [look_result.key],
+        look_key(COMMON, dataset="survey"),
+    )
+    steps = resume(ledger.path, look_result.key)
+    assert_same_measurement(steps.look, look_result)
     assert (steps.choice, steps.finished, steps.common.names) == (None, None, COMMON.names)
     choice = decide(
-        ledger.path, stage.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5}
+        ledger.path, look_result.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5}
     )
     assert (choice.option, choice.verdict, choice.by) == ("2-way", "2-way", "")
-    assert resume(ledger, stage.key).choice == choice
-    final = finish(ledger, stage.key, RECORDS)
-    assert_same_measurement(finish(ledger.path, stage.key, None), final)
-    steps = resume(ledger, stage.key)
+    assert resume(ledger, look_result.key).choice == choice
+    final = finish(ledger, look_result.key, RECORDS)
+    assert_same_measurement(finish(ledger.path, look_result.key, None), final)
+    steps = resume(ledger, look_result.key)
     assert_same_measurement(steps.finished, final)
-    assert_same_measurement(steps.look, stage)
+    assert_same_measurement(steps.look, look_result)
     assert len(ledger_spends(ledger)) == 2
 
 
@@ -121,8 +124,8 @@ def test_rehearsed_steps_are_unbiased_with_plan_variances():
     predicted = np.concatenate([option.variances(i) for i in range(len(sets))])
     errors = []
     for _ in range(REHEARSALS):
-        stage = look(COMMON, counts, rehearsal=True)
-        final = rehearse_finish(COMMON, stage, counts, option="2-way")
+        look_result = look(COMMON, counts, rehearsal=True)
+        final = rehearse_finish(COMMON, look_result, counts, option="2-way")
         assert final.rehearsal
         errors.append(np.concatenate([final.values(i) for i in range(len(sets))]) - truth)
     mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
@@ -146,10 +149,10 @@ def test_decide_needs_look_and_is_final(ledger):
     key = look_key(COMMON, dataset="survey")
     with pytest.raises(LedgerError, match="never spent"):
         decide(ledger, key, verdict=FINE)
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     with pytest.raises(LedgerError, match="No decision"):
         finish(ledger, key, RECORDS)
-    decide(ledger, stage.key, verdict=FINE)
+    decide(ledger, look_result.key, verdict=FINE)
     for other in ("1-way", "2-way", "stop"):
         with pytest.raises(LedgerError, match="'2-way' was chosen"):
             decide(ledger, key, option=other, by="A. Reader")
@@ -157,7 +160,7 @@ def test_decide_needs_look_and_is_final(ledger):
 
 
 def test_decide_against_rule_needs_name(ledger):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     for options, words in (
         ({}, "No decision"),
         ({"option": 0}, "from a rule"),
@@ -166,42 +169,44 @@ def test_decide_against_rule_needs_name(ledger):
         ({"option": "3-way", "by": "me"}, "no option '3-way'"),
     ):
         with pytest.raises(PlanError, match=words):
-            decide(ledger, stage.key, **options)
-    choice = decide(ledger, stage.key, option=0, verdict=FINE, by="A. Reader", reason="small cells")
+            decide(ledger, look_result.key, **options)
+    choice = decide(
+        ledger, look_result.key, option=0, verdict=FINE, by="A. Reader", reason="small cells"
+    )
     assert (choice.option, choice.verdict) == ("1-way", "2-way")
     assert (choice.by, choice.reason) == ("A. Reader", "small cells")
 
 
 def test_option_after_stop_is_charged_the_rest(ledger):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, verdict=STOP)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, verdict=STOP)
     with pytest.raises(LedgerError, match="decision to stop"):
-        finish(ledger, stage.key, RECORDS)
+        finish(ledger, look_result.key, RECORDS)
     with pytest.raises(LedgerError, match="can follow"):
-        decide(ledger, stage.key, option="stop", by="A. Reader")
+        decide(ledger, look_result.key, option="stop", by="A. Reader")
     assert len(ledger_spends(ledger)) == 1
-    decide(ledger, stage.key, option=0, by="A. Reader", reason="worth it")
-    finish(ledger, stage.key, RECORDS)
-    assert [c.option for c in resume(ledger, stage.key).choices] == ["stop", "1-way"]
+    decide(ledger, look_result.key, option=0, by="A. Reader", reason="worth it")
+    finish(ledger, look_result.key, RECORDS)
+    assert [c.option for c in resume(ledger, look_result.key).choices] == ["stop", "1-way"]
     assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[0].pcost))
 
 
 def test_simultaneous_decisions_store_one(ledger, monkeypatch):
-    stage, note = look(COMMON, RECORDS, dataset="survey", ledger=ledger), Ledger.note
+    look_result, note = look(COMMON, RECORDS, dataset="survey", ledger=ledger), Ledger.note
 
     def decide_first(book, **fields):
         # another decision is written after the first one was prepared and before it is written
         monkeypatch.setattr(Ledger, "note", note)
         assert (
-            decide(Ledger(ledger.path), stage.key, option=1, by="A. Reader").option
+            decide(Ledger(ledger.path), look_result.key, option=1, by="A. Reader").option
             == COMMON.names[1]
         )
         note(book, **fields)
 
     monkeypatch.setattr(Ledger, "note", decide_first)
     with pytest.raises(LedgerError):
-        decide(ledger, stage.key, option=0, by="A. Reader")
-    (decision,) = ledger.notes(kind="decision", key=stage.key)
+        decide(ledger, look_result.key, option=0, by="A. Reader")
+    (decision,) = ledger.notes(kind="decision", key=look_result.key)
     assert f'"{COMMON.names[1]}"' in decision.note
 
 
@@ -236,8 +241,8 @@ def test_chain_end_has_variances_of_final_plan():
     truth = counts[SCHEMA.names].ravel()
     errors = []
     for _ in range(REHEARSALS):
-        stage = look(CHAIN, counts, rehearsal=True)
-        closer = rehearse_finish(CHAIN, stage, counts, option="look closer")
+        look_result = look(CHAIN, counts, rehearsal=True)
+        closer = rehearse_finish(CHAIN, look_result, counts, option="look closer")
         final = rehearse_finish(CHAIN.following, closer, counts, option="3-way")
         errors.append(final.values(0) - truth)
     assert np.mean(np.square(errors)) / option.variances(0).mean() == pytest.approx(1.0, abs=0.15)
@@ -247,9 +252,9 @@ def test_rule_judges_closer_look_by_next_analysis():
     rule = NestedPlanRule(common=CHAIN, share=0.5, snr=5)
     both = NestedPlanRule(common=COMMON, share=0.5, snr=5)
     np.testing.assert_allclose(rule.errors("look closer"), both.errors("2-way"), rtol=1e-12)
-    stage = look(CHAIN, RECORDS, rehearsal=True)
-    assert rule.decide(stage).choice == 1
-    closer = rehearse_finish(CHAIN, stage, RECORDS, option="look closer")
+    look_result = look(CHAIN, RECORDS, rehearsal=True)
+    assert rule.decide(look_result).choice == 1
+    closer = rehearse_finish(CHAIN, look_result, RECORDS, option="look closer")
     assert NestedPlanRule(common=CHAIN.following, share=0.5, snr=5).decide(closer).choice in (0, 1)
 
 
@@ -287,32 +292,32 @@ def test_chain_with_equal_analyses_is_refused():
 def test_finish_option_equal_to_look_spends_nothing(ledger):
     common = coarse_or_fine(ways(1), ways(1, pcost=0.1), names=["larger", "smaller"])
     assert not common.residuals[1].blocks
-    stage = look(common, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, option="smaller", by="A. Reader")
-    final = finish(ledger, stage.key, None)
+    look_result = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, option="smaller", by="A. Reader")
+    final = finish(ledger, look_result.key, None)
     assert sum(ledger_spends(ledger)) == Decimal(repr(common.options[1].pcost))
-    for space, value in stage.estimates.items():
+    for space, value in look_result.estimates.items():
         np.testing.assert_allclose(final.estimates[space], value, rtol=1e-12)
-    assert_same_measurement(resume(ledger, stage.key).finished, final)
+    assert_same_measurement(resume(ledger, look_result.key).finished, final)
 
 
 def test_finish_without_cost_writes_a_note(ledger):
     common = coarse_or_fine(COMMON.options[0], COMMON.options[0])
-    stage = look(common, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, option=1, by="A. Reader")
+    look_result = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, option=1, by="A. Reader")
     for _ in range(2):
-        final = finish(ledger, stage.key, None)
+        final = finish(ledger, look_result.key, None)
         assert final.plan.hash == common.options[1].hash
     assert ledger_spends(ledger) == [Decimal(repr(common.options[1].pcost))]
-    assert len(ledger.notes(kind="finish", key=stage.key)) == 1
-    assert_same_measurement(resume(ledger, stage.key).finished, final)
+    assert len(ledger.notes(kind="finish", key=look_result.key)) == 1
+    assert_same_measurement(resume(ledger, look_result.key).finished, final)
 
 
 def test_finish_new_attempt_draws_and_spends_again(ledger):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, option=1, by="A. Reader")
-    first = finish(ledger, stage.key, RECORDS)
-    second = finish(ledger, stage.key, RECORDS, attempt=2)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, option=1, by="A. Reader")
+    first = finish(ledger, look_result.key, RECORDS)
+    second = finish(ledger, look_result.key, RECORDS, attempt=2)
     assert second.key != first.key
     assert ledger_spends(ledger)[2:] == [
         Decimal(repr(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend)))
@@ -322,11 +327,11 @@ def test_finish_new_attempt_draws_and_spends_again(ledger):
         (first.answers_on_grid[space] != second.answers_on_grid[space]).any() for space in spaces
     )
     for attempt, expected in ((1, first), (2, second)):
-        assert_same_measurement(finish(ledger, stage.key, RECORDS, attempt=attempt), expected)
-        assert_same_measurement(finish(ledger, stage.key, None, attempt=attempt), expected)
-    assert_same_measurement(resume(ledger, stage.key).finished, first)
+        assert_same_measurement(finish(ledger, look_result.key, RECORDS, attempt=attempt), expected)
+        assert_same_measurement(finish(ledger, look_result.key, None, attempt=attempt), expected)
+    assert_same_measurement(resume(ledger, look_result.key).finished, first)
     with pytest.raises(DataError, match="on_changed"):
-        finish(ledger, stage.key, RECORDS.iloc[1:], attempt=3)
+        finish(ledger, look_result.key, RECORDS.iloc[1:], attempt=3)
     assert len(ledger_spends(ledger)) == 3
     assert ledger.verify() == ()
 
@@ -334,13 +339,13 @@ def test_finish_new_attempt_draws_and_spends_again(ledger):
 @pytest.mark.parametrize("pcost", [0.4, 0.1])
 def test_finish_new_attempt_without_blocks_is_refused(ledger, pcost):
     common = coarse_or_fine(ways(1), ways(1, pcost=pcost), names=["first", "second"])
-    stage = look(common, RECORDS, dataset="survey", ledger=ledger)
-    decide(ledger, stage.key, option="second", by="A. Reader")
-    final = finish(ledger, stage.key, RECORDS)
+    look_result = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, look_result.key, option="second", by="A. Reader")
+    final = finish(ledger, look_result.key, RECORDS)
     costs = ledger_spends(ledger)
     with pytest.raises(PlanError, match="attempt=2"):
-        finish(ledger, stage.key, RECORDS, attempt=2)
-    assert_same_measurement(finish(ledger, stage.key, RECORDS), final)
+        finish(ledger, look_result.key, RECORDS, attempt=2)
+    assert_same_measurement(finish(ledger, look_result.key, RECORDS), final)
     assert ledger_spends(ledger) == costs
 
 
@@ -372,9 +377,9 @@ def test_steps_mixing_rehearsal_and_release_are_refused(ledger):
         look(COMMON, RECORDS)
     with pytest.raises(PlanError, match="spends nothing"):
         look(COMMON, RECORDS, dataset="survey", ledger=ledger, rehearsal=True)
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     with pytest.raises(PlanError, match="was a release"):
-        rehearse_finish(COMMON, stage, RECORDS, option=0)
+        rehearse_finish(COMMON, look_result, RECORDS, option=0)
 
 
 def test_resume_with_key_of_release_is_refused(ledger):
@@ -385,9 +390,9 @@ def test_resume_with_key_of_release_is_refused(ledger):
 
 
 def test_resume_with_damaged_result_is_refused(ledger, tmp_path):
-    stage = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     (file,) = Path(f"{ledger.path}.results").glob("*.result")
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(ResultLost, match="was changed"):
-        resume(ledger, stage.key)
+        resume(ledger, look_result.key)

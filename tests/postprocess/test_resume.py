@@ -18,7 +18,8 @@ from tests.publish.measured import SCHEMA, measured_on
 from tests.release.ledger_worker import FORK
 from tests.waiting import CEILING
 
-# progress calls that each attempt may make beyond the previous one; completed steps report again
+# Each attempt is cancelled after this many more progress calls than the one before.  It must be large
+# enough, because steps that a checkpoint completes report their progress again.
 MORE_CALLS = 5
 
 
@@ -50,7 +51,7 @@ def run_with_interruptions(work):
 
 
 def assert_equal(first, second):
-    # records are drawn in the order of the contrasts
+    # the order of the contrasts is part of the result, because it determines synthetic records
     assert list(first.contrasts) == list(second.contrasts)
     for axes, values in first.contrasts.items():
         np.testing.assert_array_equal(second.contrasts[axes], values)
@@ -115,7 +116,7 @@ def test_resumed_publish_fits_each_table_once(tmp_path, monkeypatch):
 
 
 def publish_and_die(measured, folder, at):
-    """Kill this process once this share of the work is done."""
+    """Publish a saved measurement, and kill this process when the share ``at`` is done."""
 
     def progress(share, words):
         if share >= at:

@@ -30,7 +30,10 @@ WIDE = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (14, 10, 8,
 
 
 def exact_tables(codes):
-    """Function from attribute names to exact counts of coded records, shape (attributes, records)."""
+    """Return a function that maps attribute names to the exact table of records.
+
+    ``codes`` has the shape (attributes, records).
+    """
 
     def table(names):
         shape, cells = MANY.sizes(names), codes[[MANY.order[name] for name in names]]
@@ -56,7 +59,7 @@ def test_intervals_of_weakly_dependent_tables_are_not_conservative():
     summary = coverage(workload, Budget(pcost=4e-4), exact_tables(codes), rehearsals=2, draws=8)[2]
     assert summary["cells"] > 600
     assert 0.92 <= summary["covered"] <= 0.985
-    # with a separate estimate of the dependence per table, the ratio would be 0.50
+    # if the dependence of every table were estimated from this table alone, the ratio would be 0.50
     assert summary["half"] < 0.46 * summary["unbiased half"]
 
 
@@ -80,7 +83,7 @@ def test_hidden_dependence_is_estimated_from_all_tables():
         true_shares.append(np.sum((counts - product) ** 2) / bound)
     published = simulate_measurement(result, table, np.random.default_rng(0)).publish()
     posteriors = residual_posteriors(evidence(published.measurement), published.contrasts).values()
-    # an estimate from one table reaches 0.4 of the true value
+    # estimates from one table each would be about 0.4 times the true shares
     estimated_shares = [p.probabilities @ SHARES for p in posteriors]
     assert np.median(estimated_shares) == pytest.approx(np.mean(true_shares), rel=0.2)
     largest_variance = max(p.draw_cell_variances(rng).max() for p in posteriors)
@@ -95,7 +98,7 @@ def test_intervals_cover_at_nominal_rate(pcost):
     )[2]
     assert summary["cells"] > 300
     assert 0.85 <= summary["covered"] <= 0.985
-    # with few draws and large cells there is no gain
+    # published intervals are not shorter here, because draws are few and cells are large
     assert summary["half"] < 1.3 * summary["unbiased half"]
 
 

@@ -17,7 +17,7 @@ FITS = ("shrunk", "nonnegative")
 
 
 def marginals_of(schema, counts):
-    """Return a function from attribute names to marginals of a table of counts."""
+    """Return a function that maps attribute names to their marginal of a table of counts."""
 
     def table(names):
         axes = [schema.order[name] for name in names]
@@ -28,7 +28,7 @@ def marginals_of(schema, counts):
 
 
 def people(schema, records, seed):
-    """Return a function from attributes to the exact table of random records in few cells."""
+    """Return a function that maps attribute names to the exact table of random clustered records."""
     rng = np.random.default_rng(seed)
     shares = np.ones(())
     for n in schema.sizes(schema.names):
@@ -39,7 +39,7 @@ def people(schema, records, seed):
 
 
 def possible_people(schema, records, seed):
-    """Return the function of `people` without the records in impossible cells of the schema."""
+    """Return the same function as `people`, for the records that are in possible cells only."""
     possible = schema.possible_share(schema.names) > 0.0
     return marginals_of(schema, people(schema, records, seed)(schema.names) * possible)
 
@@ -47,7 +47,10 @@ def possible_people(schema, records, seed):
 def measured_on(
     workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options
 ):
-    """Return a simulated measurement of random records, and a function to their exact tables."""
+    """Return a simulated measurement of random records, and the function of their exact tables.
+
+    The function maps attribute names to a table, as that of `people` does.
+    """
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)
     chosen_plan = plan(workload, budget, mechanism=mechanism, **options)
@@ -55,7 +58,7 @@ def measured_on(
 
 
 def sets(schema, ways):
-    """Return all sets of as many attributes as one of ``ways``."""
+    """Return all attribute sets whose size is in ``ways``."""
     return [names for k in ways for names in itertools.combinations(schema.names, k)]
 
 

@@ -57,7 +57,7 @@ def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
     assert answers["answer"].round(-1).tolist() == pytest.approx(
         [50, 50, 100, 100, 150, 200], abs=10
     )
-    verify_package(write_package(measurement, tmp_path / "a.zip"))
+    assert verify_package(write_package(measurement, tmp_path / "a.zip")) == ()
     write_answers(measurement, tmp_path / "a.csv", format="csv")
     assert "2024-03" in (tmp_path / "a.csv").read_text()
 
@@ -65,7 +65,7 @@ def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
 def test_published_tables_with_dates_have_labels(tmp_path: Path) -> None:
     measurement = measure(PLAN, ROWS, rehearsal=True)
     errors = measurement.publish().uncertainty(draws=2)
-    verify_package(write_tables(errors, tmp_path / "t.zip"))
+    assert verify_package(write_tables(errors, tmp_path / "t.zip")) == ()
     write_workbook(errors, tmp_path / "w.xlsx")
     write_published(errors, tmp_path / "p.parquet")
     records = errors.published.records(50)

@@ -80,7 +80,7 @@ def unpacked(packages, tmp_path):
 
 
 def seal(folder: Path) -> None:
-    """Update the digests of a changed release."""
+    """Update the digests in the certificate, so that changed files do not differ from them."""
     path = folder / "certificate.json"
     if path.exists():
         certificate = json.loads(path.read_text())
@@ -183,7 +183,7 @@ def test_verify_damaged_files_gives_problem(unpacked, kind, tmp_path) -> None:
     assert verdict(folder) == ()
 
 
-def test_verify_damaged_zip_gives_problem(packages, tmp_path) -> None:
+def test_verify_damaged_zip_gives_verdict(packages, tmp_path) -> None:
     rng = random.Random(8)
     for path in packages.values():
         sound, target = path.read_bytes(), tmp_path / "damaged.zip"

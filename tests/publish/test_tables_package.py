@@ -64,7 +64,10 @@ def published_errors(mechanism, workload, **options):
 
 @functools.cache
 def package_bytes(errors, most_weights):
-    """Return the bytes of a package; ``most_weights`` only distinguishes entries of the cache."""
+    """Return the bytes of a package.
+
+    ``most_weights`` is not used, but makes the results for different limits separate cache entries.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return write_tables(
             errors, Path(folder) / "tables.zip", rule=QualityRule(least_count=3.0)
