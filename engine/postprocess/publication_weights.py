@@ -220,7 +220,8 @@ def _set_weights(
         )
         # positive, so that residuals with much more noise than signal get a share of the budget
         # that is negligible but not 0
-        return np.maximum(derivatives, MIN_SLOPE * costs * (derivatives / costs).max())
+        least = MIN_SLOPE * costs * float((derivatives / costs).max())
+        return np.asarray(np.maximum(derivatives, least))
 
     reliability = np.ones(dispersions.shape[:2])
     for _ in range(MAX_STEPS):
