@@ -21,17 +21,17 @@ from pages.parts.shell.request_state import CENTERS, PAPER, RequestState
 
 TUNED = "tuned"
 CHOSEN = {PAPER: "uniform centers (chosen)", TUNED: "tuned centers (chosen)"}
-# largest number of groups for which a second plan, with uniform centers, is made to compare errors
+# The errors of tuned and uniform centers are compared for workloads of at most this many groups,
+# because the comparison needs a second plan, with uniform centers.
 MAX_GROUPS = 5_000
 UNKNOWN = "Some tables may be less accurate than with uniform centers; see Compare."
 
 
 def draw(plan: Plan) -> None:
-    """Draw the mechanism and its centers, their effect on single tables, and buttons to change
-    them.
+    """Draw the mechanism and its centers, and the effect of tuned centers on single tables.
 
-    The option ``keep`` is the largest relative increase of the error of a table by tuned centers: 0
-    allows no increase, and None any increase.
+    Buttons change the centers and the option ``keep``, which is the largest relative increase of
+    the error of a table that tuned centers may cause: 0 allows no increase, None any increase.
     """
     request_state = history.current()
     cls = mechanism_class(request_state.mechanism)
@@ -68,7 +68,7 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 
 def _apply(options: Mapping[str, Any]) -> None:
-    """Replace the options for centers and their limit by ``options``, and plan again.
+    """Replace the options "centers" and "keep" of the mechanism by ``options``, and plan again.
 
     If planning takes long, a worker does it.
     """
@@ -96,9 +96,12 @@ def _effect_text(request_state: RequestState, plan: Plan) -> str:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -> str:
-    """Return as text how the errors of the plan differ from those with uniform centers.
+    """Return as text how the errors of the plan differ from those with uniform centers; cached.
 
-    Raises NotApplicable if the workload has too many groups, or if planning takes long.
+    Raises
+    ------
+    NotApplicable : the workload has more than `MAX_GROUPS` groups, or the plan with uniform centers
+        is neither cached nor quickly computed.
     """
     others = {
         name: value
@@ -108,6 +111,6 @@ def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -
     uniform = None
     if len(_plan.workload.groups) <= MAX_GROUPS:
         uniform = plans.quick_plan(_request_state.with_options(others))
-    if uniform is None:  # an exception is not cached, so that the next run tries again
+    if uniform is None:  # Streamlit does not cache exceptions, so the next run tries again
         raise NotApplicable("The plan with uniform centers takes long.")
     return analysis.single_groups_text(_plan, uniform)

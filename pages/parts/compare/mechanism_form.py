@@ -23,11 +23,12 @@ LABELS = {
     "solver": "Strategy search",
     "branching": "Children per node",
 }
-# values of the option objective that the form offers
+# Values of the option "objective" that the user can choose in the form.
 OBJECTIVES = ("sum", "max")
-# option -> options that are valid for some of its values only, and are removed when it changes
+# Maps an option to dependent options. These are valid only for some values of the option, so a
+# change of the option removes them.
 DEPENDENT = {"centers": ("keep",), "objective": ("keep", "targets", "power")}
-# screen texts of option values that need an explanation
+# Maps (option, value) to the text on screen, for values that need an explanation.
 MEANINGS: dict[tuple[str, object], str] = {
     ("objective", "sum"): "sum over all queries",
     ("objective", "max"): "largest error of a query",
@@ -45,9 +46,9 @@ MEANINGS: dict[tuple[str, object], str] = {
 
 
 def use_option(name: str, key: str, entry: str | None = None) -> None:
-    """Store the new value of an option in the request; remove the option if it has its default.
+    """Store the new value of an option in the request, or remove the option if this is its default.
 
-    Options that depend on it (`DEPENDENT`) are removed.
+    Options that depend on the option, see `DEPENDENT`, are removed.
 
     Parameters
     ----------
@@ -140,6 +141,7 @@ def _by_attribute(
     name : name of the option.
     value : its value, a mapping from attributes to families.
     allowed : families that can be chosen.
+    version : part of the widget keys, see `history.version`.
     """
     attributes = request_state.schema.attributes if request_state.schema else ()
     numeric_names = [a.name for a in attributes if a.kind == "numeric"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 DEFAULT_LIMIT_S = 60
 FIRST_PLANS = 2  # number of best plans that are loaded early, for the views of two plans
-# result of the job: comparison, and label of a mechanism -> (name, options)
+# Result of the job: the comparison, and a mapping from the label of a mechanism to (name, options).
 Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 
 
@@ -112,11 +112,12 @@ def begin(
 def _with_plans(
     key: str, request_state: RequestState, *request: Any, progress: tasks.Progress
 ) -> Result:
-    """Run the comparison in a worker, and cache the plans that the views draw first.
+    """Run the comparison, which starts processes itself, and cache the plans that are drawn first.
 
-    ``request`` are the arguments of `tasks.compare_all`.
+    ``request`` contains the arguments of `tasks.compare_all`.
     """
-    comparison, choices = result = tasks.compare_all(*request, progress=progress)
+    result = tasks.compare_all(*request, progress=progress)
+    comparison, choices = result
     compared = Compared(
         results=comparison, choices=choices, key=key, current_label=current_choice(request_state)[0]
     )
@@ -126,6 +127,8 @@ def _with_plans(
             for label in compared.best
             if label in (*compared.best[:FIRST_PLANS], compared.current_label)
         }
+        # The options differ if the request has the option max_records, which comparisons omit. The
+        # plan of the comparison is then not the plan of the request.
         if (
             compared.current_label in plans_by_label
             and choices[compared.current_label][1] == request_state.options_without_defaults
@@ -143,7 +146,9 @@ def running() -> bool:
 def run(request_state: RequestState) -> Compared | None:
     """Draw the choice of mechanisms, the forecast and the progress; return the results.
 
-    None without results. The first comparison of a session starts automatically.
+    A comparison starts automatically if the selected mechanisms are those of `_first`. If there are
+    no results for the selection yet, earlier results are returned, see `_partial_results` and
+    `_previous`, or None.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info(
@@ -176,7 +181,7 @@ def run(request_state: RequestState) -> Compared | None:
 def _first(
     request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> list[str]:
-    """Return the labels that are selected when the page opens."""
+    """Return the labels that are selected by default: quick mechanisms and the current one."""
     table = _expected(f"{request_state.key}|{list(choices)}", request_state, list(choices.values()))
     return quick_choices(table, also=current_choice(request_state)[0])
 

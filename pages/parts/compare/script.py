@@ -143,7 +143,7 @@ def difference(
 
 
 def paper_numbers(number: int) -> str:
-    """Return code that computes one row of the published tables."""
+    """Return code that computes row ``number`` of `ROWS`, the results printed in the papers."""
     lines = (
         f"row = ROWS[{number}]",
         "row_plan = plan(row.workload(), Budget(pcost=1.0))",

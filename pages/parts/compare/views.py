@@ -129,7 +129,7 @@ def _show_failures(comparison: Compared | None) -> None:
     if comparison is None or not len(failures := figures.refusals(comparison.results)):
         return
     with st.expander(f"{texts.pluralize(len(failures), 'mechanism')} without a result"):
-        # a table would cut long reasons
+        # Reasons are drawn as text, because the cells of a table would cut long ones.
         for name, reason in zip(failures["mechanism"], failures["reason"], strict=True):
             st.markdown(f"**{escape_markdown(name)}:** {escape_markdown(in_labels(reason))}")
 
@@ -278,7 +278,8 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
         sampling_note = "" if losses.exact else f" {analysis.SAMPLED}"
         st.caption(escape_markdown(f"Worst ratio: {losses.query}.{sampling_note}"))
         number = group_choice.choose_group(plans[one], key="pair_group")
-        # a group with more than two attributes needs the choice of two of them as axes
+        # The chart has at most two axes. For a group with more parts (query families on different
+        # attributes), the user chooses which parts are the axes.
         grid_slice = (
             (None, None)
             if len(plans[one].workload.groups[number].parts) <= MAX_DRAWN_PARTS

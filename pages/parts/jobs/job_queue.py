@@ -252,7 +252,7 @@ def _listen(key: str, job: _Job, receiver: Connection) -> None:
 
 
 def _run_here(key: str, job: _Job) -> None:
-    """Call the function of a gentle job in this thread."""
+    """Call the function of a job in this thread, not in a worker; for jobs with ``gentle``."""
 
     def progress(fraction: float, text: str) -> bool:
         job.update("progress", fraction, text)

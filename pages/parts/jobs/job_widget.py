@@ -103,7 +103,8 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
 def show_rows(rows: Mapping[str, Any]) -> None:
     """Draw how many rows were read and dropped, and why, with further warnings on the records.
 
-    If many rows were dropped, all of this is one warning. Otherwise only the further warnings are.
+    If many rows were dropped, one warning contains all texts. Otherwise the numbers of rows are
+    captions, and each further warning is a warning of its own.
     """
     lines = [
         f"{rows['text']} Private: only this browser tab shows these numbers, until you open"

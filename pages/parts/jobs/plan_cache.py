@@ -16,7 +16,7 @@ from engine.residuals.cache import LruCache
 
 CACHE_BYTES = 64 * 2**20
 LARGE_PLAN_BYTES = 600 * 2**20  # a second cache, for plans that are larger than the first cache
-# estimates: bytes of the tables that pages compute from a plan, and bytes per group of the workload
+# Estimated bytes of the tables that pages compute from a plan, and per group of the workload.
 DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
@@ -39,7 +39,8 @@ def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
     """
     _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups
-    # Groups are not measured one by one, because this would take seconds for 100,000 groups.
+    # The groups are excluded from the computation of the size and counted by an estimate, because
+    # 100,000 groups would take seconds.
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
     return (
@@ -70,10 +71,12 @@ def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None)
         plan = cached_plan(key)
         if plan is None:
             plan = make()
-            parts = (
+            bytes_by_plan = (
                 {plan: plan_bytes(plan)}
                 if like is None
                 else {like: plan_bytes(like), plan: plan_bytes(plan, like)}
             )
-            (_plans() if sum(parts.values()) <= _plans().limit else _large()).put(key, plan, parts)
+            fits = sum(bytes_by_plan.values()) <= _plans().limit
+            cache = _plans() if fits else _large()
+            cache.put(key, plan, bytes_by_plan)
         return plan

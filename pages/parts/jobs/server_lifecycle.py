@@ -40,7 +40,8 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         allocator("mallopt", M_MMAP_THRESHOLD, MMAP_BYTES)
         private_tempdir.sweep()
         gc.collect()
-        # A collection that includes all loaded modules takes as long as drawing a page.
+        # Later garbage collections skip the objects that exist now, such as all loaded modules.
+        # With these objects a collection would take as long as drawing a page.
         gc.freeze()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]

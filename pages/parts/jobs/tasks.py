@@ -382,7 +382,8 @@ def look(
     intakes: list[Intake] = []
     common_plan, book = CommonPlan.from_json(common), Ledger(ledger)
     key = stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)
-    # a paid look without a result was interrupted: nobody has seen its answers yet
+    # The rule must be recorded before anybody sees answers of the look. If a look was paid for but
+    # interrupted, it has no answers yet, so the rule can still be recorded.
     has_result = book.find(key) is not None and not is_unfinished(book, key)
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with open_source(data) as records:
@@ -411,6 +412,11 @@ def finish(
 ) -> dict[str, Any]:
     """Release the remainder, the second measurement, of the option that was chosen after the look.
 
+    Parameters
+    ----------
+    key : key of the look in the ledger.
+    on_changed : what happens if the records have changed since the look, see `stepwise.finish`.
+
     Returns
     -------
     A mapping with "key", the key of the release in the ledger, and "rows", the private report on
@@ -426,7 +432,7 @@ def finish(
     except OtherRecords as error:
         if "on_changed" not in error.remedy:
             raise
-        # the remedy of the engine states costs in pcost, the page in the chosen unit
+        # The remedy is replaced, because it states costs in pcost and names a Python argument.
         raise OtherRecords(error.fact, CHANGED_RECORDS) from None
     return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
 

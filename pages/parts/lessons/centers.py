@@ -82,7 +82,7 @@ def picture(step: int) -> LessonPicture:
             pictures.append(show_picture(lessons.centers_picture(example, attribute), "center"))
     if step > 1:
         gap_part.markdown(lessons.gap_text(example))
-    function_name = script.split("= ")[1].split("(")[0]
+    function_name = "centered_pairs" if own_workload is None else "centers_example"
     request_state = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(
         request_state=request_state,

@@ -74,7 +74,7 @@ print(result.spends())""",
 
 
 def _workload(questions: int) -> Workload:
-    """Return the table of all combinations of replies."""
+    """Return the workload of one table: the marginal on all questions."""
     schema = yes_or_no(questions)
     return Workload(schema).add(schema.names, "marginal")
 

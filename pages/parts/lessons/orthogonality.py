@@ -56,6 +56,7 @@ def picture(step: int) -> LessonPicture:
         overlaps_picture = lessons.overlap_picture(overlaps(schema, split=split))
         pictures = [show_picture(overlaps_picture, "overlaps", plain=False)]
     if step > 1:
+        # The query counts all cities but the first for reply 0, and the last city for any reply.
         query = [
             [int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)]
             for r in range(down)
@@ -69,17 +70,16 @@ def picture(step: int) -> LessonPicture:
             request_state = RequestState(workload=user_workload(NAME) or workload, options=UNIFORM)
             shares = plan(request_state.required_workload, request_state.budget)
             pictures.append(show_picture(budget_picture(shares), "shares"))
-    script = lines(
-        (
+    if request_state.workload is workload:
+        script = lines(
             f"""
 result = overlaps(schema, split={split!r})
 print(result.largest)
-print(workload_plan.by_space())"""
-            if request_state.workload is workload
-            else "print(workload_plan.by_space())"
-        ),
-        **({"engine__lessons": "overlaps"} if request_state.workload is workload else {}),
-    )
+print(workload_plan.by_space())""",
+            engine__lessons="overlaps",
+        )
+    else:  # the figure of the budget shares is that of the user's workload
+        script = lines("print(workload_plan.by_space())")
     return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 

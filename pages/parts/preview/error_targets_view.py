@@ -207,7 +207,7 @@ def distance(plan: Plan) -> None:
         st.caption(escape_markdown(analysis.certificate_text(plan)))
         return
     key = _bound_key(plan)
-    # the headline of the page calls `best`, which starts this job
+    # The job with this key was started by `best`, which the headline of the page calls.
     job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
         st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
@@ -239,7 +239,10 @@ def best(plan: Plan) -> str | None:
 
 
 def _minimizes_sum(plan: Plan) -> bool:
-    """Return whether a plan minimises the weighted sum of variances, as the bound for all does."""
+    """Return whether a plan minimises the weighted sum of variances.
+
+    The lower bound for all matrix mechanisms is known only for this objective.
+    """
     return bool(plan.options.get("objective", "sum") == "sum")
 
 

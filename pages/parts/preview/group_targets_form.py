@@ -24,7 +24,7 @@ SIZES, EACH = "Each table size", "Each table"
 SMALLEST = "Meet all targets with the smallest budget"
 CURRENT = "Keep this budget; relax unlocked tables"
 MAX_GROUP_TARGETS = 12  # groups that can have separate targets
-# label of a row of the form -> indices of the groups that share its target
+# Maps the label of a row of the form to the indices of the groups that share its target.
 Rows = Mapping[str, Sequence[int]]
 
 
@@ -116,11 +116,13 @@ def _table(
             format="%.4g",
             key=f"target_{key}",
         )
-        lock = locks and right.checkbox(
-            "Locked", key=f"lock_{key}", help="This target is met even if others are relaxed."
-        )
+        is_locked = False
+        if locks:
+            is_locked = right.checkbox(
+                "Locked", key=f"lock_{key}", help="This target is met even if others are relaxed."
+            )
         for i in numbers:
-            targets[i], locked[i] = target, lock
+            targets[i], locked[i] = target, is_locked
     return targets, (locked if locks else None)
 
 

@@ -20,8 +20,8 @@ from pages.parts.workload import group_choice, record_count_form
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
 
-# session keys: index of the group that the list shows, index of the last group that existed, and
-# a number in the key of the table that gives the table a new selection
+# Session keys: index of the group that is selected in the list, index of the group that was selected
+# last, and a counter in the key of the table, whose increase resets the selection in the table.
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
@@ -117,11 +117,11 @@ def _pick_pair() -> None:
 def selected_group(plan: Plan) -> int:
     """Return the index of the selected group.
 
-    By default it is the group with the largest error among those with the fewest attributes, whose
-    chart is easy to read.
+    The default is the least accurate of the groups with the fewest attributes (at least one),
+    because their charts are easy to read.
     """
     form, groups = st.session_state, range(len(plan.workload.groups))
-    # after a change of the workload, the list may still have the index of a removed group
+    # After a change of the workload, the session may still have the index of a removed group.
     if form.get(GROUP) not in groups:
         _select(form[LAST] if form.get(LAST) in groups else _first_group(plan))
     form[LAST] = number = int(form[GROUP])
@@ -136,7 +136,7 @@ def _first_group(plan: Plan) -> int:
 
 def draw_selected_group(plan: Plan) -> None:
     """Draw the errors of the selected group, their sources, and changes that may reduce them."""
-    # on the first screen, above the buttons that start a trial
+    # The trial is drawn at the top, so that the user sees its result without scrolling.
     trial = st.container()
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)

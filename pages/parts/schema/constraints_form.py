@@ -65,10 +65,11 @@ def _use(text: str) -> None:
 
 def exact(schema: Schema) -> None:
     """Draw the fields for published totals."""
+    key, upload = f"exact_{history.version()}", f"exact_file_{history.version()}"
     st.text_area(
         "Totals already published (CSV; blank line between tables)",
         public_text(schema),
-        key=(key := f"exact_{history.version()}"),
+        key=key,
         on_change=use_text,
         args=(key,),
         placeholder="region,people\nnorth,310\nsouth,242",
@@ -81,7 +82,7 @@ def exact(schema: Schema) -> None:
     st.file_uploader(
         "Published totals from a file (CSV or Excel)",
         type=["csv", *SHEET_ENDINGS],
-        key=(upload := f"exact_file_{history.version()}"),
+        key=upload,
         on_change=use_file,
         args=(upload,),
         max_upload_size=MAX_UPLOAD_MB,

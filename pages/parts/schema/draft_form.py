@@ -98,7 +98,7 @@ def _take_table(
             sheets = visible_sheets(path)
         cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
-            # the page shows SheetFile as the label of the field for the sheet
+            # On screen, `error_text` replaces SheetFile by the label of the field for the sheet.
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
     # Empty rows are retained, so that row numbers in error messages are those of the sheet.
     name, content = as_text(name, content, sheet, empty_rows=True)
@@ -240,7 +240,7 @@ def remove(key: str, place: str) -> None:
 
 
 def public_table() -> None:
-    """Draw the uploader for a public table, whose values are read, after a confirmation."""
+    """Draw a confirmation that a table is public, and then the uploader, which reads its values."""
     public = st.checkbox(
         "This table is published; it contains no private data",
         key="draft_is_public",

@@ -86,9 +86,8 @@ def schema_of_rows(
 ) -> tuple[Schema | None, list[Row], SchemaError | None]:
     """Return the schema that the rows of the grid describe.
 
-    An invalid row does not withhold the others: in its place the schema has the attribute that the
-    row described before, if there was one. Other properties than attributes, such as the person ID
-    column, are those of ``schema``.
+    For an invalid row, the new schema has the attribute that the row described before, if there was
+    one. Other properties than attributes, such as the person ID column, are those of ``schema``.
 
     Parameters
     ----------
@@ -159,13 +158,13 @@ def incomplete_names() -> list[str]:
 
 
 def redraw() -> None:
-    """Draw a new grid from the schema and the incomplete rows, without earlier edits."""
+    """Discard the edits, so that the next `draw` builds the grid from schema and incomplete rows."""
     st.session_state[BASE] = None
     st.session_state.pop(REJECTED, None)
 
 
 def clear() -> None:
-    """Draw a new grid without incomplete rows; called before another schema is opened."""
+    """Discard the edits and the incomplete rows; called before another schema is opened."""
     st.session_state[INCOMPLETE] = []
     st.session_state[NAMES], st.session_state[ONCE_INCOMPLETE] = [], set()
     redraw()
@@ -221,7 +220,7 @@ def draw(schema: Schema | None) -> None:
         base,
         num_rows="dynamic",
         hide_index=True,
-        # the header, the rows, the row in which a new row is entered, and space for one more
+        # Besides the rows, there is space for the header, the row for additions and one more row.
         height=min(MAX_HEIGHT, ROW_HEIGHT * (len(base) + 3)),
         column_order=shown,
         column_config=_columns(with_levels=LEVELS in shown),
@@ -287,8 +286,8 @@ def _base_rows(schema: Schema | None) -> list[Row]:
 def _incomplete_rows(attributes: set[str]) -> list[Row]:
     """Return the rows without values, in the order of the last grid.
 
-    They are the stored ones, and those whose values undo has removed: rows of the last grid that
-    have lacked values before, and are not among the ``attributes`` of the schema.
+    These are the stored incomplete rows, and the rows of the last grid that once lacked values and
+    lack them again after undo. Names in ``attributes``, which the schema has, are left out.
     """
     stored_rows = {row["name"]: row for row in st.session_state.get(INCOMPLETE, [])}
     once_incomplete = st.session_state.get(ONCE_INCOMPLETE, set())

@@ -24,7 +24,8 @@ BROWSER = "workbench-browser"  # cookie that identifies the browser, for `sessio
 COOKIE_LIFETIME_S = 365 * 24 * 3600
 NO_KEY = "This address lacks the access key. Open the address printed when the app was started."
 HEADERS = {
-    # a page may load resources from its own server only, so no text on it can contact another host
+    # A page may load resources from its own server only, so that text on a page cannot make the browser
+    # contact another host.
     "content-security-policy": (
         "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; "
         "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
@@ -87,8 +88,8 @@ class Guard:
             return None
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-        # An HTTP redirect would not work: if another site led to this address, browsers follow the
-        # redirect without cookies of SameSite=strict.
+        # A page is used instead of an HTTP redirect: if a link on another site led to this address,
+        # browsers would follow the redirect without the cookie, which has SameSite=strict.
         target = place.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'
@@ -102,8 +103,8 @@ class Guard:
         return page
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
-        # Parsed by hand: browsers also send cookies of programs on other ports of the same host,
-        # and a strict parser would refuse all cookies because of an invalid one.
+        # Cookies are split by hand. Browsers also send cookies of programs on other ports of the
+        # host; a strict parser would refuse all cookies if one of these is invalid.
         cookies = [pair.partition("=") for pair in headers.get("cookie", "").split(";")]
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         tokens = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
@@ -172,7 +173,11 @@ def start_token() -> str:
 
 
 def _is_allowed(host: str) -> bool:
-    """Return whether a Host header names an allowed host; on loopback, also the server's port."""
+    """Return whether a Host header names an allowed host.
+
+    On a loopback host, the header must also have the port of the server; on any other host, the
+    port is arbitrary, because of proxies.
+    """
     name, _, port = host.partition(":")
     if name not in [allowed.lower() for allowed in config.get_option("server.allowedHosts")]:
         return False

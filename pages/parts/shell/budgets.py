@@ -89,9 +89,10 @@ def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) 
     ('ε 4.887', 'ε 0')
     """
     number_text = remaining_text if is_left else cost
-    unit = APPROX if chosen_unit() == PURE else chosen_unit()
     if definition.counts == "epsilon":
         return f"ε {number_text(value)}"
+    # An amount in pcost cannot be stated in pure epsilon.
+    unit = APPROX if chosen_unit() == PURE else chosen_unit()
     if unit == RISK:
         guess = Budget(pcost=value).guess if value > 0.0 else 50.0
         return f"success rate {guess:g}%"
@@ -171,7 +172,7 @@ def summary(request: history.RequestState) -> str:
 def choose_unit() -> str:
     """Draw the choice of the budget unit, which applies to all pages; return the unit."""
     is_pure = history.current().budget.pure_epsilon is not None
-    # Undo and opened files change the budget without the unit.
+    # The unit does not fit after undo or an opened file, which replace the budget but not the unit.
     if is_pure != (chosen_unit() == PURE):
         st.session_state[UNIT] = PURE if is_pure else APPROX
     return st.selectbox(

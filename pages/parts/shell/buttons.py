@@ -26,7 +26,7 @@ VALUES_CHANGED = (
     "A value changed just before your click. Nothing was spent. Check it and try again."
 )
 COMPARABLE = (str, int, float, bool, type(None))
-# values of all fields when the page was drawn; all buttons of the page refer to this dictionary
+# Values of all fields when the page was drawn. All buttons of the page refer to this dictionary.
 _DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("drawn_values", default=None)
 
 
@@ -55,7 +55,8 @@ def button(
     """
     page_values, cache = _DRAWN.get(), history.page_state()
     values = _field_values() if page_values is None else page_values
-    # The last click came with outdated values; this run has drawn the fields with the new ones.
+    # The user clicked this button after changing a field. This run has drawn the fields with the
+    # new values, so ``args`` were computed from the new values.
     if cache.get(PRESSED) == key:
         del cache[PRESSED]
         if spends:

@@ -26,7 +26,7 @@ TALL_ROW_HEIGHT = 66  # pixels of a row with several lines
 QUERY_WIDTH = 180  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 OPTIMUM = "certified optimum"
-# columns shown with four decimals
+# Columns of numbers that are shown with four decimals.
 FINE = (
     "ratio",
     "worst ratio",
@@ -54,7 +54,7 @@ FILES = (
     ("LaTeX", "tex", "text/x-tex", "LaTeX table (package booktabs)"),
 )
 
-# toolbar of a chart without zoom
+# Plotly configuration with which the toolbar of a chart has only the button for the image.
 EXPORT = {"modeBarButtons": [["toImage"]]}
 
 
@@ -193,7 +193,7 @@ def table(
     long = (
         "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_CHARACTERS_PER_LINE
     )
-    # tables are numbered from 1 on screen, and from 0 in Python and in files
+    # On screen, tables are numbered from 1; in Python and in files, from 0.
     shown = frame.assign(group=frame["group"] + 1) if "group" in frame else frame
     st.dataframe(
         shown,

@@ -106,7 +106,10 @@ def require() -> None:
 
 
 def sidebar() -> None:
-    """Draw the budget of a workload with tables, and undo and redo after the first change."""
+    """Draw the budget if the workload has tables, the spent budget of the dataset, undo and redo.
+
+    Undo and redo are drawn after the first change of the request.
+    """
     request, steps = history.current(), history.history()
     with st.sidebar:
         if request.workload is not None and request.workload.groups:
@@ -193,7 +196,7 @@ def footer(
     """
     with st.expander("As Python"):
         st.caption("This page as a Python script, without the app.")
-        # some colors of Python highlighting have too little contrast
+        # No syntax highlighting, because some of its colors have too little contrast.
         st.code(code, language=None, wrap_lines=True)
     if target is None:
         return

@@ -19,7 +19,8 @@ from pages.parts.shell.history import RequestState
 # A schema or workload with more lines or characters of code is read from a downloaded file instead.
 MAX_LINES = 40
 MAX_TEXT = 4000
-# families of numeric attributes for which `_leading_ways` tries a call of `Workload.all_ways`
+# `_leading_ways` tries a call of `Workload.all_ways` with each of these families, in this order, as
+# the family of all numeric attributes.
 DEFAULT_FAMILIES = ("prefix", "marginal", "range")
 
 
@@ -117,7 +118,7 @@ def workload_script(request: RequestState) -> Script:
         families = (
             f'{{a.name: "{numeric_family}" for a in schema.attributes if a.kind == "numeric"}}'
         )
-        # the first of these families is the default of `all_ways`
+        # The first of the default families is the default of `all_ways`, so it can be omitted.
         family = f", family={families}" if numeric_family != DEFAULT_FAMILIES[0] else ""
         start = f"Workload.all_ways(schema, ways={ways!r}{family})"
     other_groups = request.workload.groups[n_leading:]
@@ -282,9 +283,9 @@ def _attribute(attribute: Attribute) -> str:
 
 @cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
-    """Find a call of `Workload.all_ways` that creates the first groups of a workload.
+    """Find a call of `Workload.all_ways` that creates the first groups of a workload, in order.
 
-    Calls with many values of ``ways`` are tried first.
+    Per family, calls with more values of ``ways`` are tried first.
 
     Returns
     -------
@@ -293,20 +294,18 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
     n_groups : the number of groups that the call creates.
     """
     schema = workload.schema
-    for numeric in DEFAULT_FAMILIES:
+    for numeric_family in DEFAULT_FAMILIES:
         families = {
-            a.name: numeric if a.kind == "numeric" else default_family(a.kind)
+            a.name: numeric_family if a.kind == "numeric" else default_family(a.kind)
             for a in schema.attributes
         }
-        for ways in sorted(
-            (c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True
-        ):
-            groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
-            sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
-            if 0 < groups <= len(workload.groups) and all(
-                map(partial(_has_default_family, families), workload.groups, sets)
-            ):
-                return ways, numeric, groups
+        for ways in (c for length in (3, 2, 1) for c in combinations((1, 2, 3), length)):
+            n_groups = sum(comb(len(schema), k) for k in ways)
+            if max(ways) > len(schema) or n_groups > len(workload.groups):
+                continue
+            attribute_sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
+            if all(map(partial(_has_default_family, families), workload.groups, attribute_sets)):
+                return ways, numeric_family, n_groups
     return (), DEFAULT_FAMILIES[0], 0
 
 
@@ -319,7 +318,7 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 
 
 def _bulky(group: Group) -> bool:
-    """Return whether a group is too long for a line of code: query weights, or a large matrix."""
+    """Return whether a group has query weights or a large matrix, too long for a line of code."""
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [
         f.matrix.size

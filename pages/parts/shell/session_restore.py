@@ -28,7 +28,7 @@ from pages.parts.shell.figure_view import OPEN
 from pages.parts.shell.history import REPORT_TOKEN
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
-# keys of the session state with texts
+# Keys of the session state whose values are texts.
 SESSION_TEXTS = (
     "ledger_path",
     "dataset",
@@ -47,7 +47,7 @@ SESSION_TEXTS = (
     "coarse_level_attribute",
     REPORT_TOKEN,
 )
-# keys of the session state with numbers
+# Keys of the session state whose values are numbers.
 SESSION_NUMBERS = (
     "rows",
     "seed",
@@ -57,17 +57,18 @@ SESSION_NUMBERS = (
     "coarse_rows",
     "coarse_seed",
 )
-# starts of keys of the session state with lists of integers, and with texts
+# First characters of keys of the session state whose values are lists of integers, and texts.
 LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
 MAX_LIST_ENTRY = 20
-# keys of the session state with lists of rows of the schema that have a name and no values
+# Keys of the session state whose values are lists of rows of the schema grid without values, and
+# lists of names of rows.
 SESSION_ROWS = ("schema_incomplete",)
-SESSION_NAMES = ("schema_names",)  # keys of the session state with lists of names of rows
+SESSION_NAMES = ("schema_names",)
 KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS, *SESSION_NAMES)
-# keys with a value once there is something to restore
+# The state is stored for the first time when one of these keys has a value.
 STARTED = ("ledger_path", "step", "coarse_step", *SESSION_ROWS)
-# Keys of choices and results that belong to one project, and starts of such keys. The ledger and
-# incomplete rows of the schema are not among them.
+# Keys of choices and results that belong to one project, and first characters of further ones. The
+# ledger and the incomplete rows of the schema are kept when another project is opened.
 PROJECT_KEYS = (
     *("dataset", "dataset_schema", "dataset_status", "step", "rows", "rows_default", "seed"),
     *("rows_are", "person_how", "person_column", "number_column", OPEN),
@@ -95,19 +96,19 @@ def restore() -> None:
     st.session_state["placed"] = True
     entry = _read().get(browser(), {})
     name = st.query_params.get(NAME, "")
-    page = entry.get("pages", {}).get(name)
-    if page is None:
-        page = {"ledger_path": next(iter(ledgers()), "")}
+    stored = entry.get("pages", {}).get(name)
+    if stored is None:
+        stored = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-        st.session_state["place"] = {key: value for key, value in page.items() if _fits(key, value)}
+        st.session_state["place"] = {k: value for k, value in stored.items() if _fits(k, value)}
         # A duplicated browser tab has the same address. If one of the tabs changes its state, the
         # new state gets a new name, so that the other tab still restores its own.
         st.session_state["place_is_shared"] = True
-    for name, value in page.items():
-        # 0 is a valid number, whereas an empty text or list means that nothing was chosen
-        if (value or name in SESSION_NUMBERS) and _fits(name, value):
-            st.session_state.setdefault(name, value)
+    for key, value in stored.items():
+        # A number 0 is restored. An empty text or list means that nothing was chosen.
+        if (value or key in SESSION_NUMBERS) and _fits(key, value):
+            st.session_state.setdefault(key, value)
 
 
 def keep() -> None:
@@ -116,7 +117,7 @@ def keep() -> None:
         st.query_params[NAME] = name
     values = {str(name): value for name, value in st.session_state.items()}
     values = {name: value for name, value in values.items() if _fits(name, value)}
-    # a widget that is not on this page has lost its value, but the stored one is still valid
+    # Widgets of other pages have lost their values in this session; their stored values remain.
     values = st.session_state.get("place", {}) | values
     is_empty = not any(values.get(name) for name in STARTED)
     if not browser() or (is_empty and "place" not in st.session_state):
@@ -141,7 +142,7 @@ def keep() -> None:
 def clear_project() -> None:
     """Remove the choices and results of the present project; called before another one is opened.
 
-    They are those of the pages Release and Coarse or fine, and the expected record count.
+    Removed are the values of the pages Release and Coarse or fine, and the expected record count.
     """
     clear(PROJECT_STARTS, PROJECT_KEYS)
 
@@ -149,7 +150,7 @@ def clear_project() -> None:
 def clear(starts: tuple[str, ...], keys: Collection[str] = ()) -> None:
     """Remove values from the session and from the state that a reload restores.
 
-    Removed are the values with these keys, and those whose keys have one of these starts.
+    Removed are the values whose key is in ``keys`` or begins with one of ``starts``.
     """
 
     def remove(values: MutableMapping[Any, Any]) -> None:
@@ -166,7 +167,7 @@ def clear(starts: tuple[str, ...], keys: Collection[str] = ()) -> None:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Return whether this key of the session state is stored, and the value has its type."""
+    """Return whether a value of the session state is stored: known key and valid value."""
     if name.startswith(LIST_STARTS):
         return isinstance(value, list) and all(
             isinstance(entry, int) and 0 <= entry <= MAX_LIST_ENTRY for entry in value

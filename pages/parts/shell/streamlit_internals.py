@@ -26,7 +26,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileManager
 from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
 
 SUPPORTED_VERSIONS = ">=1.67,<1.68"  # as in pyproject.toml
-# part of the HTML page of the app that no downloaded HTML report contains
+# This text identifies the HTML page of the app; downloaded HTML reports do not contain it.
 PAGE_TITLE = b"<title>Streamlit</title>"
 
 

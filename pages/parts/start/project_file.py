@@ -138,7 +138,7 @@ def save(request: RequestState) -> None:
         ("Schema (JSON)", "schema.json", "application/json", workload.schema.to_json),
         ("Schema (CSV)", "schema.csv", "text/csv", workload.schema.to_csv),
         ("Workload (JSON)", "workload.json", "application/json", workload.to_json),
-        ("Plan (JSON)", "plan.json", "application/json", plan and plan.to_json),
+        ("Plan (JSON)", "plan.json", "application/json", plan.to_json if plan else None),
     ):
         st.download_button(
             label,

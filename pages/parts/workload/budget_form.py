@@ -114,8 +114,8 @@ def _step_text(unit: str, step: float) -> str:
 def _unit(current: Budget) -> str:
     """Return the chosen budget unit, or another one if the budget cannot be stated in it.
 
-    Only a pure epsilon budget can be stated in pure epsilon, and in no other unit. Undo and opened
-    files change the budget without the unit.
+    A pure epsilon budget can be stated only in pure epsilon, any other budget in all other units.
+    The chosen unit does not fit after undo or an opened file, which replace only the budget.
     """
     is_pure, unit = current.pure_epsilon is not None, budgets.chosen_unit()
     if is_pure == (unit == PURE):

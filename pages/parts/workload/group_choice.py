@@ -95,7 +95,8 @@ def choose_slice(
         axes = st.multiselect(
             "Axes",
             list(names),
-            # The default avoids code lists: they have many areas, and another view shows them.
+            # The default is one part with ranges, or else two parts without code lists: code lists
+            # have many areas, which another view shows.
             default=range_parts[:1]
             or [p for p in names if not _has_areas(group, p)][:2]
             or list(names)[:2],
@@ -118,7 +119,7 @@ def choose_slice(
 def _group_text(group: Group, number: int) -> str:
     names = " × ".join(group.attributes) or "total"
     count = pluralize(group.count, "query", "queries")
-    # numbered from 1, as the files of published tables are
+    # The tables are numbered from 1, as in the names of the files of published tables.
     return f"{number + 1}: {names}, {group.family_text} ({count})"
 
 

@@ -28,12 +28,12 @@ ADDED = "added"  # key of the page state: message about the tables that were jus
 MAX_ATTRIBUTES_PAIRS = 100  # the default includes pairs for schemas of at most this many attributes
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
-# entry of the choice of a chart that shows one query on both attributes; the other entries are the
-# numbers of the group's parts
+# Choice of the chart that shows one query on both attributes. The other choices are the indices of
+# the parts of the group (query families on different attributes).
 PLANE = -1
-# type of counts -> family of numeric attributes
+# Maps the type of counts to the query family of numeric attributes.
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
-# fields that are reset after an addition, with their initial values
+# Maps the fields that are reset after an addition to their initial values.
 RESET: dict[str, Any] = {"special": [], "sql_text": "", "group_names": []}
 SAME, EACH, JOINT = "Same for all", "One per attribute", "Joint"
 
@@ -206,7 +206,8 @@ def _family(schema: Schema, names: list[str]) -> Any:
         choices,
         choices.index(EACH) if by_attribute else 0,
         horizontal=True,
-        # another key, because a field keeps the choice that it had with other attributes
+        # The field has another key for attributes with code lists, because a field with the same
+        # key would keep its choice instead of the default for these attributes.
         key="group_how_levels" if by_attribute else "group_how",
     )
     if scope == EACH:

@@ -33,7 +33,10 @@ def scale() -> NoiseScale | None:
 
 
 def limits(left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:
-    """Draw the fields for the largest CV of a publishable and of a doubtful answer, in percent."""
+    """Draw fields for the largest CV of a publishable and of a doubtful answer; return the values.
+
+    The coefficients of variation (CV) are in percent.
+    """
     publishable = _percent(left, "Maximum CV to publish (%)", 15.0, PUBLISHABLE)
     return publishable, _percent(right, "Maximum CV with a warning (%)", 30.0, DOUBTFUL)
 
@@ -46,7 +49,8 @@ def entered_scale() -> NoiseScale | None:
 def other_page_scale() -> NoiseScale | None:
     """Return the scale that was entered on another page, to rate released answers.
 
-    Only its thresholds are used for them. Without a record count, the scale has 1 record.
+    Ratings of released answers use only the thresholds of the scale. Without a record count, the
+    scale has 1 record. None if the values that were entered are not valid; the error is then drawn.
     """
     form = st.session_state
     with show_errors():
