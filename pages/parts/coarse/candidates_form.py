@@ -41,7 +41,8 @@ LEVELS, SIZES, COARSER, CENSUS, FILES = (
     "Census example: age bins",
     "Plan files",
 )
-# largest number of attributes for which 1-way and 2-way tables are selected at first
+# With at most this many attributes, 1-way and 2-way tables are selected by default. Pairs of more
+# attributes take long to plan.
 MAX_DEFAULT_ATTRIBUTES = 100
 UNIFORM_NOTE = ", with the standard (uniform) split"
 NO_SCHEMA = (
@@ -141,7 +142,10 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
 
 
 def _kinds(request_state: RequestState) -> tuple[str, ...]:
-    """Return the kinds of analyses, the default first; levels only if there is a code list."""
+    """Return the kinds of analyses that can be chosen; the first one is the default.
+
+    The kind `LEVELS` is among them only if an attribute of the workload has a code list.
+    """
     kinds = (SIZES, COARSER, CENSUS, FILES)
     workload = request_state.workload
     return (LEVELS, *kinds) if workload is not None and level_attributes(workload) else kinds
@@ -180,7 +184,11 @@ def _level_attribute(workload: Workload) -> str:
 
 
 def _levels_field(workload: Workload) -> tuple[str, tuple[str, ...], list[str]]:
-    """Return the field for the levels: its key, the names of all levels, and the chosen names."""
+    """Return a description of the field in which levels of a code list are chosen.
+
+    It is a tuple of the key of the field, the names of all levels, and the names of the chosen
+    levels.
+    """
     attribute = workload.schema[_level_attribute(workload)]
     names = (*attribute.hierarchies[0].level_names, attribute.name)
     key = f"coarse_levels_{workload.schema.names.index(attribute.name)}_{len(names)}"
@@ -196,10 +204,12 @@ def settings_text(request_state: RequestState) -> str:
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
-    """Return the field for the numbers of attributes per table: its key, options and default."""
+    """Return a description of the field in which numbers of attributes per table are chosen.
+
+    It is a tuple of the key of the field, its options, and the options selected by default.
+    """
     max_ways = min(3, len(schema))
     options = list(range(1, max_ways + 1))
-    # all pairs of hundreds of attributes take long to plan
     default = options[:2] if len(schema) <= MAX_DEFAULT_ATTRIBUTES else []
     return f"coarse_ways_{max_ways}_{bool(default)}", options, default
 
@@ -252,7 +262,7 @@ def _plan_all(
 
 def store_files() -> None:
     """Store the uploaded plans for this session."""
-    # earlier plans are removed first, also when a file cannot be read
+    # Earlier plans are removed first, so that they are also gone if a file cannot be read.
     st.session_state["coarse_plans"] = {}
     with deferred_errors("coarse_files"):
         files = st.session_state.get("coarse_files") or []
@@ -437,7 +447,10 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 
 
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
-    """Return the rule for these options; None, with an error on the page, if it is invalid."""
+    """Return the selection rule with these settings for the analyses in ``common``.
+
+    None if the rule is invalid; the error is then on the page.
+    """
     with show_errors():
         return _rule(
             f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common

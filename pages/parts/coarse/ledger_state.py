@@ -19,7 +19,7 @@ from pages.parts.jobs import job_widget
 from pages.parts.release import dataset_form
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
-# ends of the state texts of unfinished looks
+# The state text of an unfinished look ends with one of these.
 WAITING = ("waits for a decision", "waits for the remainder")
 
 
@@ -146,7 +146,8 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
 def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> Settings | None:
     """Return the settings of the rule that the ledger records with a look; None without a rule.
 
-    If the analyses ``common`` of the look are given, the rule is drawn as well.
+    If ``common``, the analyses of the look, is given, the rule is drawn as well, or a note that
+    there is none.
     """
     notes = book.notes(kind="rule", key=key)
     if not notes:
@@ -170,9 +171,9 @@ def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> S
 
 
 def paid_keys(stages: Sequence[tuple[str, Steps]]) -> list[str]:
-    """Return the ledger keys of all spends of a release, with attempts without a stored result.
+    """Return the ledger keys of all spends of a release, also of attempts without a stored result.
 
-    ``stages`` are as for `draw_summary`.
+    ``stages`` contains pairs of the key and the state of each look, in order.
     """
     return list(dict.fromkeys(key for _, steps in stages for key in stepwise.paid_keys(steps)))
 

@@ -96,8 +96,8 @@ def draw(
         icon="🎭",
     )
     rehearsal_size.what_determines(common.to_json(), rows, seed)
-    # A repeated look has the same key as the first. Its start time is part of the keys of the later
-    # steps, so that they do not show the results of the first look.
+    # The job of a repeated look has the same key. The keys of later steps therefore contain the
+    # start time of the look: after a repetition they do not show results for the earlier look.
     _step(
         common,
         finished_job.result,
@@ -120,12 +120,10 @@ def _step(
     seed: int,
     depth: int,
 ) -> None:
-    """Draw a rehearsed first measurement (look), and the rehearsal of the second one.
+    """Draw a rehearsed first measurement (look), and the rehearsal of the second measurement.
 
-    The second one measures the remainder of the analysis that the user chooses.
-
-    In a chain of choices, the remainder of the finer analysis is the look of the next choice, which
-    is drawn below.
+    The second measurement completes the analysis that the user chooses. In a chain of choices, the
+    second measurement of the finer analysis is the look of the next choice, which is drawn below.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def draw() -> None:
 
 
 def _looks(book: Ledger, dataset: str) -> None:
-    """Draw the unfinished two-stage releases of a dataset, each with a button that opens it."""
+    """Draw the two-stage releases of a dataset that are not finished, with buttons to open them."""
     keys = stepwise.looks(book, dataset)
     unfinished_looks = [
         (i, text)

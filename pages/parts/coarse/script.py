@@ -77,9 +77,10 @@ def from_files(names: Sequence[str]) -> Script:
 
 
 def split_script(names: Sequence[str], *, chain: bool) -> Script:
-    """Return code that defines `common`, the plans split into shared part and remainders.
+    """Return code that splits the plans in `options` and defines the result, `common`.
 
-    ``chain`` chooses between two analyses at a time instead of all at once.
+    Plans are split into the part that they share and the remainder of each. With ``chain``, each
+    decision is between two analyses; otherwise one decision is between all.
     """
     split = "nested_choices" if chain else "coarse_or_fine"
     return script(

@@ -173,10 +173,11 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 
 
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
-    """Return pairs of key and state of the look with this key, and of later looks of its chain.
+    """Return one pair (ledger key, state) for the look with this key, and for each later look.
 
-    A look is a first measurement; in a chain of choices, a later look follows each choice of a
-    finer analysis. The list ends before a look without a stored result; an error is then drawn.
+    A look is a measurement that is followed by a decision. In a chain of choices, each choice of a
+    finer analysis leads to a later look. The list ends before a look without a stored result; an
+    error is then drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored_steps(book, key)) is not None:
@@ -190,8 +191,8 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
 def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw the next step of a two-stage release, or its summary and answers if it is finished.
 
-    ``stages`` are pairs of key and state of the looks of a chain of choices. The ledger records the
-    rule with the first look.
+    ``stages`` contains one pair (ledger key, state) per look, as from `_stages`. The ledger records
+    the rule with the first look.
     """
     if not stages:
         return
@@ -232,8 +233,8 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
 def _draw_stop(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw a release that ended with the decision to stop: its summary and the answers of the look.
 
-    An expander contains the form that chooses an analysis after all. ``stages`` are as for
-    `_draw_stages`.
+    An expander contains the form that chooses an analysis after all. ``stages`` contains one pair
+    (ledger key, state) per look, as from `_stages`.
     """
     first_key, (key, state) = stages[0][0], stages[-1]
     ledger_state.draw_summary(book, stages)
@@ -265,8 +266,11 @@ def _title(number: int) -> str:
 
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
-    """Draw look ``number`` of a chain and its decision, by the rule recorded with the first
-    look."""
+    """Draw look ``number`` of a chain and the decision after it.
+
+    The rule is the one that the ledger records with the first look, which has the key
+    ``first_key``.
+    """
     settings = ledger_state.recorded_rule(book, first_key) or Settings()
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
@@ -333,7 +337,8 @@ def _decide(
     option = st.radio(
         "Decision",
         options,
-        # nothing proposes to change the decision to stop
+        # After the decision to stop no option is preselected, so that the user changes the decision
+        # deliberately.
         index=None if has_stopped else proposed,
         format_func=labels.__getitem__,
         key=f"coarse_decision_{stored_steps.look.utc}_{has_stopped}",

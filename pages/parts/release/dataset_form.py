@@ -45,9 +45,9 @@ from pages.parts.shell.error_text import (
 )
 
 DEFAULT_LEDGER = "budget.ledger"
-# session key: digest of the schema of the plan for which the dataset was chosen
+# Session key of the digest of the schema of the plan for which the dataset was chosen.
 FOR_SCHEMA = "dataset_schema"
-# a remaining budget of at most this share of the total is written as nothing
+# A remaining budget of at most this share of the total is written as "nothing".
 MIN_LEFT_SHARE = 1e-6
 
 
@@ -91,7 +91,8 @@ def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""
-        # without this key, `_total_fields` proposes the cost of the plan as the next total
+        # Without this key, `_total_fields` resets its fields, so that the total of the next dataset
+        # is the cost of the plan by default.
         form.pop("dataset_start", None)
         if next_step is not None:
             step_key, title = next_step
@@ -413,7 +414,7 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
             "The ledger shows the change, your name and your reason. A larger total weakens the"
             " protection of the people in the records."
         )
-        # the current total is part of the key, so that a changed total becomes the new default
+        # The key of the field contains the current total, so that the field shows a changed total.
         key = f"{status.dataset}_{status.total!r}"
         unit = _unit_of_total(status)
         st.number_input(
@@ -444,7 +445,11 @@ def _in_unit(value: float, status: DatasetStatus, unit: str) -> float:
 
 
 def _unit_of_total(status: DatasetStatus) -> str:
-    """Return the unit in which the form changes a total: the chosen one, if the total allows it."""
+    """Return the unit in which the form changes a total.
+
+    It is pure epsilon for a total in pure epsilon. For any other total, it is the chosen unit if
+    that is epsilon with delta, rho or mu, otherwise pcost.
+    """
     if status.definition.counts == "epsilon":
         return PURE
     return budgets.chosen_unit() if budgets.chosen_unit() in (APPROX, RHO, MU) else PCOST

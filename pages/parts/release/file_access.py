@@ -70,13 +70,17 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def _absolute(text: str) -> Path:
-    """Return the full path, with resolved links above the file; raises DataError if invalid."""
+    """Return the absolute path of a file; links in its folders are resolved, the file itself not.
+
+    Raises DataError if the system does not accept the path.
+    """
     try:
         path = STARTED / Path(text.strip()).expanduser()
         place = path.parent.resolve() / path.name
         with suppress(FileNotFoundError, NotADirectoryError):
             place.stat()
-    # too long, a loop of links, an unknown home folder, an invalid character
+    # The path is too long, contains an invalid character or an unknown home folder, or its links
+    # form a loop.
     except (OSError, RuntimeError, ValueError):
         raise DataError("This is not a valid file name. Use another one.") from None
     return place

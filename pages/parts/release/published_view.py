@@ -32,7 +32,7 @@ from pages.parts.workload import group_choice, level_choice, record_count_form
 PAGE = 100  # answers per page
 SHOWN = ("Both", "Unbiased", "Published")
 _, UNBIASED, PUBLISHED = SHOWN
-# columns of the comparison that are not drawn, by what is shown
+# Maps the choice of what is shown to the columns that the table of the comparison leaves out.
 LEFT_OUT = {
     UNBIASED: [
         "published",
@@ -46,12 +46,12 @@ LEFT_OUT = {
     PUBLISHED: ["answer", "std", "low", "high"],
 }
 SHARES = ("measured", "suppressed")  # columns that are shares
-# method of `Measurement.publish` -> its text in the list "Smoothing"
+# Maps a method of `Measurement.publish` to its text in the list "Smoothing".
 SMOOTHING = {
     "shrunk": "toward smaller tables",
     "nonnegative": "only to remove negative counts",
 }
-# kinds of files that the worker writes, with their endings
+# Maps the kinds of files that the worker writes to their endings.
 FILES = {
     "package": ".zip",
     "parquet": ".parquet",
@@ -62,7 +62,7 @@ FILES = {
 }
 LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
-# a cell that is alone in being suppressed is the difference of a published sum and the other cells
+# If a single cell of a sum is suppressed, its count is the published sum minus the other cells.
 NO_PROTECTION = (
     "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
     " reveal a suppressed count."
@@ -268,7 +268,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
         shares=SHARES,
-        # files have the codes of reasons, and bins as intervals
+        # Downloaded files have codes of reasons and intervals of bins, unlike the table on screen.
         full_table=queries.full_table(read) or (lambda: answers.drop(columns=left_out)),
     )
     with st.expander("Bias of small cells"):

@@ -42,7 +42,7 @@ ENCODINGS = {
     "shift_jis": "Shift JIS",
     "gb18030": "GB 18030",
 }
-# answers to the question whether a column contains the number of records
+# Maps the values above to answers to the question whether a column contains the number of records.
 ROWS_ARE = {
     RECORDS: "No: one row per record",
     COUNTED: "Yes",
@@ -138,7 +138,10 @@ class Source:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Texts that identify the records in this session, but not their content."""
+        """Texts that identify the source of the records in this session: path, upload, table etc.
+
+        They do not depend on the content of the records.
+        """
         upload = self.upload.file_id if self.upload is not None else ""
         return self.path.strip(), upload, self.name, self.encoding, self.sheet
 
@@ -163,7 +166,7 @@ class Source:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Columns of the file that are not attributes, as keyword arguments of the engine."""
+        """Arguments of `measure` that name columns: person, count_column and ignore."""
         number = self.number.strip()
         return {
             "person": self.person,
@@ -315,8 +318,11 @@ def draw_missing_upload(file_step: str, *, key: str) -> None:
 
 
 def _kind_of_form(kinds: Sequence[str]) -> str:
-    """Return the chosen kind of source; by default an upload, or a file if its path was
-    restored."""
+    """Return the chosen kind of source.
+
+    By default it is a file on the server if the session has the path of one, for example after a
+    reload; otherwise an upload.
+    """
     kind = str(st.session_state.get("records_how"))
     if kind in kinds:
         return kind
@@ -348,7 +354,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
         return ()
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
-    # errors of invalid files are reported when the records are checked or released
+    # Errors of invalid files are ignored here. The check and the release of the records report them.
     with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))

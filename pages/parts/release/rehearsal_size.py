@@ -18,7 +18,7 @@ from pages.parts.workload import record_count_form
 DEFAULT_RECORDS = 10_000
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
 MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
-# rehearsals of at most this size start without a further click
+# Rehearsals of at most this size start without a further click.
 QUICK_QUERIES, QUICK_RECORDS = 100_000, 200_000
 
 
@@ -38,10 +38,11 @@ def seed(place: DeltaGenerator, key: str) -> int:
 
 
 def what_determines(plan_text: str, rows: int, seed: int) -> None:
-    """Draw what the numbers of a rehearsal depend on; ``plan_text`` is the plan as JSON.
+    """Draw what the numbers of a rehearsal depend on: a code of the plan, ``rows`` and ``seed``.
 
-    The code of a plan is a digest of all its digits, unlike `Plan.hash`, which is that of the
-    request. Tiny changes of a plan shift the random bits of the noise and change all numbers.
+    The code is a digest of all digits of the plan, because tiny changes of a plan shift the random
+    bits of the noise and change all numbers. `Plan.hash` would not do: it is a digest of the
+    request. ``plan_text`` is the plan as JSON.
     """
     code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
     st.caption(

@@ -89,7 +89,7 @@ def same_records(
     records_id = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == records_id:
         return True
-    # the token makes the job private to this session, because its result depends on the records
+    # The random token keeps the job private to this session, because its result depends on records.
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{records_id}"
     if job_queue.find(job) is None:
@@ -119,7 +119,7 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
     If there is a ledger ``book``, the check also reports releases of the same records that were
     charged to other datasets.
     """
-    # the token makes the job private to this session, because its numbers have no noise
+    # The random token keeps the job private to this session, because its numbers have no noise.
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     ledger = "" if book is None else str(book.path)
     job = f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"

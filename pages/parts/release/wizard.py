@@ -137,7 +137,7 @@ def result_header(
     Parameters
     ----------
     steps : labels of the buttons, each with the title of the step that it opens.
-    anew : starts of the keys of the choices that the first button discards.
+    anew : the first button removes the values of the session whose keys begin with one of these.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header(escape_markdown(title), anchor=False, width="content")
