@@ -237,23 +237,9 @@ def independent_bound(parts: Decomposition) -> float:
 
     The bound holds for all plans that measure the residual spaces independently.
     """
-    # Attributes are equivalent, and get the same role, if they have equal sizes and centers and
-    # occur on the same axes of the same subworkloads.
-    usage: dict[str, list[tuple[int, int]]] = {}
-    for space, (k, _) in parts.spaces.items():
-        for axis, name in enumerate(space):
-            usage.setdefault(name, []).append((k, axis))
-    numbers: dict[object, int] = {}
-    roles: dict[str, int] = {}
-    sizes: list[int] = []
-    for name, uses in usage.items():
-        sub, axis = parts.subworkloads[uses[0][0]], uses[0][1]
-        key = (sub.sizes[axis], digest(sub.centers[axis]), tuple(sorted(uses)))
-        roles[name] = numbers.setdefault(key, len(numbers))
-        if roles[name] == len(sizes):
-            sizes.append(sub.sizes[axis])
-    # For every pair (subworkload, roles of its attributes), the factor of its nuclear norm, summed
-    # over all residual spaces with this pair.
+    roles, sizes = _attribute_roles(parts)
+    # Spaces with the same subworkload and the same roles have proportional norms.  ``blocks`` holds
+    # the sum of their factors.
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
     for space, (k, scale) in parts.spaces.items():
         block_key = (k, tuple(roles[name] for name in space))
@@ -277,6 +263,28 @@ def independent_bound(parts: Decomposition) -> float:
         ]
         weights = [w / w.sum() if w.any() else np.full(len(w), 1.0 / len(w)) for w in weights]
     return error_bound(best)
+
+
+def _attribute_roles(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
+    """Return the role of every attribute, and the number of cells of every role.
+
+    Attributes have the same role if they have equal sizes and centers, and occur on the same axes
+    of the same subworkloads.
+    """
+    usage: dict[str, list[tuple[int, int]]] = {}
+    for space, (sub_number, _) in parts.spaces.items():
+        for axis, name in enumerate(space):
+            usage.setdefault(name, []).append((sub_number, axis))
+    role_of_key: dict[object, int] = {}
+    roles: dict[str, int] = {}
+    sizes: list[int] = []
+    for name, uses in usage.items():
+        first_sub, axis = parts.subworkloads[uses[0][0]], uses[0][1]
+        key = (first_sub.sizes[axis], digest(first_sub.centers[axis]), tuple(sorted(uses)))
+        roles[name] = role_of_key.setdefault(key, len(role_of_key))
+        if roles[name] == len(sizes):
+            sizes.append(first_sub.sizes[axis])
+    return roles, sizes
 
 
 def _step(
@@ -455,12 +463,12 @@ class Model:
         state = State(self.linked_queries, s, basis_functions, derivative)
         link_values = [link.value(state) for link in self.links]
         total, link_derivatives = 0.0, np.zeros(len(link_values))
-        for factor, squares in self.linked_queries.sums:
+        for factor, coefficients in self.linked_queries.sums:
             root = math.sqrt(
-                math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items())
+                math.fsum((c * link_values[number][0]) ** 2 for number, c in coefficients.items())
             )
             total += factor * root
-            for number, c in squares.items():
+            for number, c in coefficients.items():
                 if root > 0.0:
                     link_derivatives[number] += factor * c * c * link_values[number][0] / root
         if not derivative:
@@ -664,6 +672,7 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
             best = (value, roots)
         if planning_time() > deadline:
             raise _DeadlineError
+        # chain rule from the roots |x| / length to x
         gradient = np.concatenate([derivative[role] / lengths[role] for role in roles]) * signs
         return -math.log(value), -gradient / value
 

@@ -410,6 +410,7 @@ def _links(
         free_parts = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
         eliminated = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
         factors = [uniform.factors[key] or (0.0, 0.0) for _, key in eliminated]
+        # every combination of the sum or the deviation on each eliminated attribute
         for mask in itertools.product((False, True), repeat=len(eliminated)):
             totals = [
                 total for (total, _), is_rest in zip(factors, mask, strict=True) if not is_rest
@@ -430,7 +431,7 @@ def _sums(
     """
     link_numbers: dict[Any, int] = {}
     links: list[Link] = []
-    squares_by_set: dict[Space, dict[int, float]] = {}
+    coefficients_by_set: dict[Space, dict[int, float]] = {}
     for rest_parts, terms in linked.items():
         content = frozenset(terms.items())
         if content not in link_numbers:
@@ -438,17 +439,18 @@ def _sums(
             links.append(Link(terms=terms))
         number = link_numbers[content]
         factor = math.prod((uniform.factors[key] or (0.0, 0.0))[1] for _, key in rest_parts)
-        squares = squares_by_set.setdefault(tuple(names[0] for names, _ in rest_parts), {})
+        attributes = tuple(names[0] for names, _ in rest_parts)
+        coefficients = coefficients_by_set.setdefault(attributes, {})
         # rows of different parts are stacked: |[X; Y]|_*^2 >= |X|_*^2 + |Y|_*^2
-        squares[number] = math.hypot(squares.get(number, 0.0), factor)
+        coefficients[number] = math.hypot(coefficients.get(number, 0.0), factor)
     single_factors: dict[int, float] = {}
     sums: list[tuple[float, dict[int, float]]] = []
-    for squares in squares_by_set.values():
-        if len(squares) == 1:
-            ((number, factor),) = squares.items()
+    for coefficients in coefficients_by_set.values():
+        if len(coefficients) == 1:
+            ((number, factor),) = coefficients.items()
             single_factors[number] = single_factors.get(number, 0.0) + factor
         else:
-            sums.append((1.0, squares))
+            sums.append((1.0, coefficients))
     return links, sums + [(factor, {number: 1.0}) for number, factor in single_factors.items()]
 
 
@@ -704,17 +706,18 @@ class Excitations:
             # The scalar t stands for the queries that the functions do not represent.  Only a part
             # on one attribute with fewer functions than cells has it.
             reducible = [
-                p
-                for p in pieces
-                if len(p[0]) == 1
-                and self.k[p[0][0]] < linked_queries.sizes[linked_queries.roles[p[0][0]]]
+                (names, key)
+                for names, key in pieces
+                if len(names) == 1
+                and self.k[names[0]] < linked_queries.sizes[linked_queries.roles[names[0]]]
             ]
             for count in range(len(reducible) + 1):
-                for T in itertools.combinations(reducible, count):
-                    T = tuple(sorted(T, key=lambda p: p[0]))
-                    by_keys = terms_by_set.setdefault(tuple(p[0][0] for p in T), {})
-                    other_parts = tuple(p for p in pieces if p not in T)
-                    terms = by_keys.setdefault(tuple(p[1] for p in T), {})
+                for outside in itertools.combinations(reducible, count):
+                    outside = tuple(sorted(outside, key=lambda part: part[0]))
+                    T = tuple(names[0] for names, _ in outside)
+                    terms_by_keys = terms_by_set.setdefault(T, {})
+                    terms = terms_by_keys.setdefault(tuple(key for _, key in outside), {})
+                    other_parts = tuple(part for part in pieces if part not in outside)
                     terms[other_parts] = terms.get(other_parts, 0.0) + weight
         counted_sets = [(1, item) for item in terms_by_set.items()]
         if max(functions.values(), default=1) == 1:
@@ -770,6 +773,8 @@ class Excitations:
         order, out = 0, []
         for pieces, weight in terms.items():
             names = [name for part, _ in pieces for name in part]
+            # The row of M_T for every choice of a function of each attribute.  In an excitation, the
+            # attributes inside it have any function except the constant, which has index 0.
             index = np.zeros([self.k[name] for name in names], dtype=np.int64)
             for mask in itertools.product((False, True), repeat=len(names)):
                 inside = tuple(sorted(itertools.compress(names, mask)))

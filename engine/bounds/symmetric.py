@@ -95,8 +95,7 @@ class Terms:
     total : weight of the total.
     single : weights of the queries on each attribute, by key of the query family.
     pair : weights of the queries on each pair of attributes, by (key, key) for a product of two
-        families, or (key, transposed, -1) for one part on both attributes; transposed is 1 if the
-        part has its attributes in reverse order, otherwise 0.
+        families, or (key,) for one part on both attributes.
     """
 
     total: float = 0.0
@@ -124,7 +123,8 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
                 attributes != tuple(sorted(attributes))
                 and not linked_queries.swaps[sorted_pieces[0][1]]
             )
-            # three entries, to tell this part on both attributes from a product of two parts
+            # three entries (key, transposed, -1), to tell one part on both attributes from a product
+            # of two parts with the two entries (key, key)
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)
@@ -1075,10 +1075,10 @@ def shares_norm(
         linked_queries.roles[linked_queries.links[0].names[0]],
     )
     n = linked_queries.sizes[role]
-    joint = sum(
+    pair_rows = sum(
         len(linked_queries.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair
     )
-    width = n + min(n * (n - 1) // 2, joint)  # order of the matrices of the four sectors
+    width = n + min(n * (n - 1) // 2, pair_rows)  # order of the matrices of the four sectors
     if len(CONCENTRATIONS) * INITIAL_COMPOSITIONS * 4 * width**2 > MAX_ENTRIES:
         return 0.0
     with threads_for(width):

@@ -174,7 +174,8 @@ def _classify_spaces(
     )
     order = np.argsort(keys, kind="stable")
     keys, places, products = keys[order], places[order], products[order]
-    # distinct spaces, in the order of their first entries
+    # Distinct spaces, in the order of their first entries.  The second argsort inverts the permutation
+    # ``by_entry``.
     first_entries, space = unique_rows(places)
     by_entry = np.argsort(first_entries, kind="stable")
     first_entries, space = first_entries[by_entry], np.argsort(by_entry, kind="stable")[space]
@@ -918,8 +919,8 @@ def _pattern(
         parts, part_weights = (joint_part(group),), [weights]
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
     choices = []  # for every part, its Gram on every subset of its attributes
-    for part, of_part in zip(parts, part_weights, strict=True):
-        entries = registry.look_up(part, group.named(part.axes), of_part)
+    for part, weights_of_part in zip(parts, part_weights, strict=True):
+        entries = registry.look_up(part, group.named(part.axes), weights_of_part)
         choices.append(
             [(tuple(position[part.axes[i]] for i in inside), gram) for inside, gram in entries]
         )

@@ -271,6 +271,8 @@ def newton_weights(
     # at the cells whose optimal weights are positive.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
+        # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess of
+        # d above 1 are included, because their optimal weight may be positive.
         on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
         if not _is_worthwhile(problem, len(on), len(mass)):
             return None
@@ -281,9 +283,9 @@ def newton_weights(
         mass = np.where(np.isin(np.arange(len(mass)), on), mass, 0.0)
         T, d = problem.evaluate(mass)
         d = d * (mass.sum() / T)
-        reached = math.sqrt(max(float(d.max()), 1.0)) - 1.0
-        if reached <= gap:
-            return mass / mass.sum(), reached
+        proved_gap = math.sqrt(max(float(d.max()), 1.0)) - 1.0
+        if proved_gap <= gap:
+            return mass / mass.sum(), proved_gap
         if planning_time() > deadline:
             return None
     return None
@@ -329,6 +331,7 @@ def _newton_minimum(
         )
         step = scipy.optimize.nnls(root, target)[0] - mass
         value, length = mass.sum() - 2.0 * T, 1.0
+        # line search: the step is halved until phi decreases sufficiently
         while True:
             candidate = mass + length * step
             T, d = problem.evaluate(candidate, on)

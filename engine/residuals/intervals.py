@@ -350,10 +350,11 @@ def root_trace_bound(gram: IntervalGram) -> float:
     """
     n = gram.cells
     angles = np.pi * np.arange(1, n) / (2.0 * n)
-    line = gram.prefix + gram.suffix + (n + 1) * gram.ranges
-    eigenvalues = gram.marginal + line / (4.0 * np.sin(angles) ** 2)
+    prefix_weight = gram.prefix + gram.suffix + (n + 1) * gram.ranges
+    eigenvalues = gram.marginal + prefix_weight / (4.0 * np.sin(angles) ** 2)
     if gram.ranges == 0.0:
         return float(np.sqrt(eigenvalues).sum())
+    # v_k is 0 for even k, so these eigenvalues do not change; entry 0 of the array has k = 1
     odd = slice(0, None, 2)
     poles = eigenvalues[odd]
     weights = gram.ranges * (np.cos(angles[odd]) / np.sin(angles[odd]) ** 2) ** 2 / (2.0 * n)
@@ -574,6 +575,8 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
     diagonal = conductance[:, :m] + leak
     diagonal[:, : n - 1] += conductance[:, 1:]
     between = conductance[:, 1:m]
+    # A pivot minus the conductance of the next resistor is the conductance to ground of the ladder up
+    # to that node.
     forward = _pivots(diagonal, between)
     forward[:, : n - 1] -= conductance[:, 1:]
     backward = _pivots(diagonal[:, ::-1], between[:, ::-1])
@@ -624,8 +627,8 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     slope = banded[1].reshape(values.shape)
     slope[:, -1] = 0.0
     for _ in range(MAX_LADDER_STEPS):
-        # error: right-hand side of the recurrence minus l_k; slope: minus the derivative of the
-        # right-hand side by l_(k-1), which is 1 / (1 + r_k l_(k-1))^2
+        # error: right-hand side of the recurrence minus l_k; slope: the negative derivative of the
+        # right-hand side with respect to l_(k-1), -1 / (1 + r_k l_(k-1))^2
         previous = values[:, :-1]
         ratio = resistance * previous
         ratio += 1.0

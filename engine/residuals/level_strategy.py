@@ -410,6 +410,7 @@ class LevelStrategy(Strategy):
         else:
             return None
         tree, out = self._areas.tree, list[tuple[int, Index]]()
+        # every partition is searched for among the levels of the tree
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):

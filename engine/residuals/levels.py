@@ -532,7 +532,8 @@ class LevelProblem:
         equal, and so are those of all areas inside them.
         """
         tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
-        # areas of one kind are equal in all respects but their parents
+        # Areas of one kind are equal in all respects except their parents: they have equal weights
+        # and centers and, above the last level, children of equal kinds.
         values = [
             np.unique(_rounded(numbers / unit), return_inverse=True)[1]
             for numbers, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
@@ -551,6 +552,7 @@ class LevelProblem:
                     ]
                 )
             )
+        # areas of one class also have parents of one class
         classes = [np.zeros(1, dtype=np.int64)]
         for level, kind in enumerate(reversed(kinds), 1):
             _, kind_numbers = np.unique(kind, return_inverse=True)
@@ -589,7 +591,7 @@ class LevelProblem:
         """Return log(error * smooth maximum of the privacy costs), its gradient and dual weights.
 
         ``logs`` are the logarithms of the precisions of all areas but the root, shape (areas,).
-        The smooth maximum is the norm of order ``sharpness``.
+        The smooth maximum is the power mean of order ``sharpness`` over the areas of the last level.
 
         Returns
         -------
@@ -603,7 +605,7 @@ class LevelProblem:
         precisions = [np.zeros(1), *tree.split(np.concatenate([np.zeros(1), np.exp(logs)]))[1:]]
         estimates = LeastSquares(tree=tree, precisions=precisions)
         error, costs = self.total(estimates), cell_costs(tree, precisions, self.center)
-        # the norm of order ``sharpness`` is a smooth maximum
+        # costs are divided by the largest, so that high powers cannot overflow
         largest = float(costs.max())
         ratios = costs / largest
         powers, numbers = ratios ** (sharpness - 1.0), tree.numbers
@@ -648,6 +650,7 @@ class LevelProblem:
             precisions[-1] += 1.0 / mass
             estimates = LeastSquares(tree=tree, precisions=precisions)
             total += w * self.total(estimates)
+            # rank-one term of K^-1, which is 0 for mu = pi
             if difference.any():
                 y = estimates.solve(slope)
                 pivot = 1.0 + float((number * slope) @ (difference - y))

@@ -5,9 +5,9 @@ The caller can choose another backend with `with joblib.parallel_config("dask", 
 same plan: a search is a pure function of its inputs.
 
 The main thread does not wait in joblib: a listener thread puts results into a queue, and the main
-thread reports progress while it waits for them.  To cancel, the main process deletes a file; every
-search checks after each evaluation that the file and the main process still exist, and otherwise
-stops.  The worker processes of the pool remain for later searches.
+thread reports progress while it waits for them.  To cancel, the main process deletes a file.
+After each evaluation, a search on the same machine checks that the file and the main process still
+exist, and otherwise stops.  The worker processes of the pool remain for later searches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CANCEL_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """Strategy search for a worker, with initial dual weights: the arguments of `Search.run`."""
+    """A strategy search for a worker process, and two arguments of its `Search.run`."""
 
     search: Search
     warm_start: Array | None = None
@@ -59,9 +59,10 @@ class CancelSignal:
 
     Attributes
     ----------
-    file : path of a file of the main process; a search stops if it no longer exists.
-    machine, process : host name and process number of the main process; a search stops if this
-        process has ended.
+    file : path of a file of the main process; a search on the same machine stops if it no longer
+        exists.
+    machine, process : host name and process number of the main process; a search on the same
+        machine stops if this process has ended.
     deadline : time limit as Unix time, because `planning_time` differs between processes.
     """
 
@@ -209,7 +210,11 @@ def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | C
     is_child = os.getppid() == cancel_signal.process
 
     def watch(gap: float = 0.0) -> None:
-        """Raise Cancelled if the main process has ended or deleted the file."""
+        """Raise Cancelled if the main process has ended or deleted the file.
+
+        If the main process has ended, a loky worker exits instead.  On other machines nothing is
+        checked.
+        """
         if is_same_machine and (
             _has_ended(cancel_signal.process)
             or (is_child and os.getppid() != cancel_signal.process)

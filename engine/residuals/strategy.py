@@ -1,9 +1,10 @@
 """Strategies measured on residual spaces, and their joint sensitivity.
 
-A record in cell x changes the answers of strategy k by its column at x, whose norm is a product
-over the factors of the strategy.  The joint sensitivity of several strategies is therefore the
-maximum over x of a sum of products of non-negative tables, each on a few attributes; this is
-tighter than the sum of the strategies' own maxima.  It is computed in two steps.
+A record in cell x changes the answers of a strategy by column x of the strategy matrix.  If the
+matrix is a Kronecker product, the norm of the column is a product over its factors.  The joint
+sensitivity of several strategies is therefore the maximum over x of a sum of products of
+non-negative tables, each on a few attributes; this is tighter than the sum of the strategies' own
+maxima.  It is computed in two steps.
 
 1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
     attribute has entries at least as large in every table.  For prefix queries the first value
@@ -284,9 +285,9 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
 
     Parameters
     ----------
-    parts : the strategies, each a product over attributes: its attributes; for every factor the
-        axes and the strategy; a scale.  Its cost at a cell is ``scale`` times the cost of the
-        cell's column.
+    parts : one tuple (attributes, factors, scale) per Kronecker product of strategies.  A factor is
+        a pair (axes, strategy); its axes are positions in ``attributes``.  The product's cost at a
+        cell is ``scale`` times the cost of the cell's column.
     law : "gaussian" for the squared Euclidean norm as cost of a column, "laplace" for the L1 norm.
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
@@ -326,16 +327,16 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
     """Return the undominated values of every attribute, and the number of removal steps.
 
-    In one step, a value may be removed although its costs exceed those of the value that dominates
-    it by the factor 1 + `TIE_TOLERANCE`.
+    Every removal step may lower the maximum of the costs by up to the factor 1 + `TIE_TOLERANCE`,
+    because nearly equal costs count as equal.
     """
-    touching: dict[str, list[Placed]] = {}
+    tables_with: dict[str, list[Placed]] = {}
     for names, k in placed:
         for name in names:
-            touching.setdefault(name, []).append((names, k))
+            tables_with.setdefault(name, []).append((names, k))
     candidates = {
         name: np.arange(tables[k].shape[names.index(name)])
-        for name, ((names, k), *_) in touching.items()
+        for name, ((names, k), *_) in tables_with.items()
     }
     steps, queue = 0, list(candidates)
     while queue:
@@ -343,7 +344,7 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
         # tables that are equal up to attribute names have equal rows, so only one of them is
         # compared
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
-        for names, k in touching[name]:
+        for names, k in tables_with[name]:
             axis = names.index(name)
             key = (k, axis, tuple(candidates[n].tobytes() for n in names if n != name))
             if key not in rows:
@@ -352,7 +353,8 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
         best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(candidates[name]):
             candidates[name], steps = candidates[name][best], steps + 1
-            neighbours = {n for names, _ in touching[name] for n in names if n != name}
+            # other attributes of these tables may now have dominated values, too
+            neighbours = {n for names, _ in tables_with[name] for n in names if n != name}
             queue += [n for n in neighbours if n not in queue and len(candidates[n]) > 1]
     return candidates, steps
 

@@ -94,7 +94,7 @@ class Search:
 
     @cached_property
     def shape(self) -> str:
-        """Hash of all inputs but the entries of the Gram and the stopping rule."""
+        """Hash of all inputs except the entries of the Gram and the stopping rule."""
         kind = (
             FORMAT,
             self.method,
@@ -186,18 +186,18 @@ class Search:
                 and self._proves(problem, warm_start)
             ):
                 return problem.solution(warm_start, "optimal")
-            first = start(problem, near if warm_start is None else warm_start)
-            mass, status = problem.maximise(options, first, watch=watch)
+            initial = start(problem, near if warm_start is None else warm_start)
+            mass, status = problem.maximise(options, initial, watch=watch)
             best = problem.solution(mass, status)
             # bad initial weights may be the cause of a large gap, so the search is repeated without
             # them
             if (
-                first is not None
+                initial is not None
                 and status.startswith("stopped where")
                 and best.gap > MAX_GAP_RATIO * self.options.gap
             ):
-                second = problem.solution(*problem.maximise(options, watch=watch))
-                best = min(best, second, key=lambda s: s.gap)
+                repeated = problem.solution(*problem.maximise(options, watch=watch))
+                best = min(best, repeated, key=lambda s: s.gap)
             return best
 
     def _interval_weights(self, options: Options) -> Array | None:

@@ -19,10 +19,11 @@ Every step is therefore an exact search, and no step increases the error.
 two is used, and both take dual weights that are products over the axes:
 
 1.  The minimum of a sum is at least the sum of the minima of its terms.
-2.  For the sum of a product and a few rows that couple all axes, the rows H = G^(1/2) L D^(1/2) are
-    a diagonal matrix and those few rows, in the product of the axes' eigenvectors.  A nuclear norm
-    is at least that of two diagonal blocks: the few rows with the directions in which they are
-    largest, and the other directions without them (pinching inequality, Bhatia 1997, section IV.2).
+2.  Let the Gram be the sum of a product and of a few rows that couple all axes.  In the basis of
+    products of the axes' eigenvectors, H = G^(1/2) L D^(1/2) consists of a diagonal matrix and the
+    few rows.  Its nuclear norm is at least the sum of those of two blocks: the few rows with the
+    diagonal entries in the directions in which these rows are largest, and the other diagonal
+    entries (pinching inequality, Bhatia 1997, section IV.2).
 """
 
 from __future__ import annotations
@@ -138,9 +139,9 @@ class AlternatingSearch:
 
     @cached_property
     def inner_grams(self) -> list[list[Factor | None]]:
-        """Product of the factors inside one set of axes: entry [set][term], as one Gram.
+        """For every set of axes, one Gram per term: the product of the term's factors on this set.
 
-        None if the term has no factor whose axes are all in this set.
+        The entry is None if the term has no factor whose axes are all in the set.
         """
         out: list[list[Factor | None]] = []
         for axes in self.sets:
@@ -156,7 +157,11 @@ class AlternatingSearch:
         return [self.centers[a] for a in axes]
 
     def run(self) -> None:
-        """Optimise the strategy of one set of axes after the other, until the error stays equal."""
+        """Optimise the strategies of the sets of axes in turn, and compute the lower bound.
+
+        Sweeps over all sets end when one lowers the error by less than the share
+        `MIN_RELATIVE_GAIN`, or after `MAX_SWEEPS`.
+        """
         coefficients = np.array([c for c, _ in self.terms])
         # for every set and term, the Gram of `inner_grams` has two entries: in ``minima`` a lower
         # bound on the error of every strategy, in ``errors`` the error of the current strategy
@@ -237,8 +242,8 @@ class AlternatingSearch:
     def _gram_on_axis(self, axes: Axes, factor: Factor, axis: int) -> Array:
         """Reduce a factor on several ``axes`` to a Gram on one of them, shape (n - 1, n - 1).
 
-        The strategies of the other axes are fixed: the error of any strategy of ``axis`` for the
-        reduced Gram is its error for the factor.
+        A strategy of ``axis``, together with the current strategies of the other axes, has the same
+        error for the factor as it has alone for the reduced Gram.
         """
         rows = factor.table
         weighted = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
@@ -403,8 +408,9 @@ class SubworkloadSolver:
     ----------
     dense_limit : largest memory of a dense search, in bytes.  A subworkload that needs more is
         solved by an alternating search if its Gram allows one.
-    coupled_limit : the same for subworkloads in which factors couple all axes; these lose more
-        accuracy by an alternating search, so that only a time limit lowers it.
+    coupled_limit : largest memory of a dense search for a subworkload in which factors couple all
+        axes, in bytes.  Only a time limit lowers this limit, because an alternating search would
+        make such a subworkload less accurate.
     watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
     recorded : dual weights and status of the searches of a stored plan, in their original order;
         strategies are rebuilt from them without a search.  None to search.
@@ -453,10 +459,11 @@ class SubworkloadSolver:
         return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower the limits of dense searches until these are expected to take at most ``seconds``.
+        """Lower ``coupled_limit`` and ``dense_limit`` so that dense searches take at most ``seconds``.
 
-        If a center is tuned, ``dense_limit`` also keeps them below ``MAX_TUNED_SEARCH_S``: without
-        the symmetries of uniform centers, a search can take a hundred times as long.
+        Times are forecasts.  If a center is tuned, ``dense_limit`` is set for `MAX_TUNED_SEARCH_S`
+        if this time is shorter: without the symmetries of uniform centers, a search can take a
+        hundred times as long.
 
         Parameters
         ----------
@@ -471,9 +478,10 @@ class SubworkloadSolver:
 
     @staticmethod
     def _limit_in_time(subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> float:
-        """Return the largest memory of a dense search such that all take at most ``seconds``.
+        """Return a memory limit that keeps all dense searches together within ``seconds``.
 
-        Infinite if no limit is needed.  Parameters are those of `in_time`.
+        The limit, in bytes, is that of one search; it is infinite if all searches fit.  Parameters
+        are those of `in_time`.
         """
         # memory of a dense search and index of every subworkload that allows an alternating search
         dense_searches = [
@@ -591,8 +599,8 @@ class SubworkloadSolver:
             # its factors
             coefficient, factors = terms[0]
             solved = [
-                (axes, self._factor_solution(factor, [sub.centers[a] for a in axes]))
-                for axes, factor in factors
+                (factor_axes, self._factor_solution(factor, [sub.centers[a] for a in factor_axes]))
+                for factor_axes, factor in factors
             ]
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
@@ -687,7 +695,8 @@ class SubworkloadSolver:
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
         Other interval queries, and the marginal with a tuned center, are solved without a matrix by
-        the method "optimal" only, and not if a stored plan is rebuilt that was searched with one.
+        the method "optimal" only.  They are solved with a matrix if the weights in ``recorded`` come
+        from a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
@@ -908,6 +917,7 @@ class SubworkloadSolver:
                 if isinstance(gram, LevelGram):
                     weights = level_weights(gram, solution.dual)
                 else:
+                    # the closed form of a marginal has one weight for all cells
                     weights = np.broadcast_to(solution.dual, gram.cells)
                 solved = solution, lambda: weights / weights.sum()
             else:

@@ -116,7 +116,7 @@ class Allowance:
         return False
 
     def check(self) -> None:
-        """Record "time" and raise TimeoutError if the deadline is over."""
+        """Record "time" and raise TimeoutError if the deadline has passed."""
         if planning_time() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError
@@ -286,7 +286,7 @@ class Evaluation:
         return rows.reshape(len(rows), -1)
 
     def is_nonzero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is more than rounding errors of zero."""
+        """Return False if the residual Gram of a piece is zero up to rounding errors, otherwise True."""
         if number not in self.nonzero:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
             self.nonzero[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
@@ -648,12 +648,13 @@ class CenterProblem:
         for kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
             if len(kind.terms) > 1:
                 sizes = [self.sizes[r] for r in kind.roles]
-                d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-                peak = dense_bytes(d, d, cells) + 8 * d * ((len(kind.terms) + 4) * d + 3 * cells)
+                dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
+                peak = dense_bytes(dimension, dimension, cells)
+                peak += 8 * dimension * ((len(kind.terms) + 4) * dimension + 3 * cells)
                 has_structured_role = any(self._is_structured(r) for r in kind.roles)
                 kind.separate = (
                     has_structured_role
-                    or not self._reserve(0, peak, step_seconds(d, cells))
+                    or not self._reserve(0, peak, step_seconds(dimension, cells))
                     or too_slow(sizes)
                 )
         return kinds
@@ -799,7 +800,7 @@ class CenterProblem:
         return self._rows[part.key]
 
     def gram_trace(self, part: Part) -> float:
-        """Return the trace of the Gram of a part on cells, the scale of rounding errors."""
+        """Return the trace of a part's Gram on cells, to which its rounding errors are proportional."""
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
         if is_wide_areas(part):
@@ -817,7 +818,7 @@ class CenterProblem:
 
         Raises
         ------
-        TimeoutError : the time limit is over.
+        TimeoutError : the deadline has passed.
         """
         state = Evaluation(problem=self, centers=centers)
         total = 0.0
@@ -895,19 +896,20 @@ class CenterProblem:
                 if piece.roles[position] == role and len(piece.inside) == 1:
                     piece_gram = self._averaged_gram(piece.part, position)
                     gram += piece_gram / max(float(np.trace(piece_gram)), 1e-300)
-        total = Factor(sizes=(n,), matrix=gram + c * gram.mean() * np.ones((n, n)))
         if not gram.any():
             return np.full(n, 1.0 / n)
+        gram_with_total = gram + c * gram.mean() * np.ones((n, n))
         with threads_for(n):
-            problem = DualProblem(lift=FullDomain(n), factor=total)
-            pi = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy.covariance @ np.ones(
-                n
+            problem = DualProblem(
+                lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=gram_with_total)
             )
-        total_variance = float(pi.sum())
-        if abs(total_variance) <= ROUNDING * float(np.abs(pi).sum()):
+            strategy = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy
+            covariances = strategy.covariance @ np.ones(n)
+        total_variance = float(covariances.sum())
+        if abs(total_variance) <= ROUNDING * float(np.abs(covariances).sum()):
             # no query depends on the total, so every center is equally good
             return np.full(n, 1.0 / n)
-        return pi / total_variance
+        return covariances / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
         """Return the Gram of a part on one of its attributes, averaged over all other

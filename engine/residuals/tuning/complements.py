@@ -309,8 +309,9 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
         swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max()))
-    total, *axes, C = (residual_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
-    U, singular_values, Vt = thin_svd(C)
+    on_total = residual_rows(stacked, sizes, ())
+    on_attributes = residual_rows(stacked, sizes, (0,)), residual_rows(stacked, sizes, (1,))
+    U, singular_values, Vt = thin_svd(residual_rows(stacked, sizes, (0, 1)))
     is_nonzero = singular_values > max(
         MIN_SINGULAR_SHARE * singular_values.max(initial=0.0),
         math.sqrt(MIN_TRACE_SHARE * np.sum(stacked**2)),
@@ -319,8 +320,8 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
         sizes=(sizes[0], sizes[1]),
         query_rows=U[:, is_nonzero] * singular_values[is_nonzero],
         pair_basis=Vt[is_nonzero].T,
-        A=(axes[0], axes[1]),
-        a0=total[:, 0],
+        A=on_attributes,
+        a0=on_total[:, 0],
         swaps=swaps,
     )
 
@@ -525,7 +526,7 @@ class ComplementProblem:
 
         Raises
         ------
-        TimeoutError : the time limit is over.
+        TimeoutError : the deadline has passed.
         LinAlgError : a strategy is singular.
         """
         values = self.parameters(x)
@@ -699,10 +700,10 @@ class _Search:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise S with increasing powers p of the norm, from ``initial`` parameters.
+        """Minimise S with increasing powers p of the norm.
 
-        If they are None, the search starts at uniform centers with the smallest power; otherwise it
-        leaves out the two smallest powers.
+        The search starts at the parameters ``initial`` and leaves out the two smallest powers.  If
+        ``initial`` is None, it starts at uniform centers with the smallest power.
         """
         self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(
@@ -776,6 +777,8 @@ def split_of(
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
             V = problem.pairs[p].pair_basis
+            # V Y is relative to uniform centers; the part that the product of the tuned centers
+            # already passes to the attribute is subtracted
             first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             total = (

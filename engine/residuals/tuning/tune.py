@@ -111,11 +111,10 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return the objective S at some centers, and for every role the parameter c of its next
-        one.
+        """Return the objective S at some centers, and for every role the parameter c of a better one.
 
-        The next center of a role is `CenterProblem.optimal_center` for c; it minimises S while the
-        centers of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
+        The better center is `CenterProblem.optimal_center` for c; it minimises S while the centers
+        of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
 
         Notes
         -----

@@ -56,7 +56,7 @@ MAX_SINGLE_ATTRIBUTE_S = 0.3
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
-# If all spaces are in one union, the variances of a group that is a product of parts are computed
+# If `_has_closed_form_variances`, the variances of a group that is a product of parts are computed
 # from the rows of its parts if its table has at most this number of cells, otherwise query by query.
 MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
@@ -115,8 +115,8 @@ def unite(
             or not union
         ):
             raise ValueError(
-                f"The union on {', '.join(attributes)} is empty, is not in schema order, or has the"
-                " attributes of a residual space outside it. Use the unions that `choose_unions`"
+                f"The union on {', '.join(attributes)} is empty, is not in schema order, or leaves"
+                " out the residual space on all its attributes. Use the unions that `choose_unions`"
                 " returns for this workload."
             )
         if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
@@ -364,8 +364,9 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 def _entries(
     group: Group, least: int = 0, closed_form: bool = False, parts: Sequence[Part] | None = None
 ) -> float:
-    """Return the number of entries of a group's query rows, which measures the time of its
-    variances.
+    """Return the number of entries of a group's query rows.
+
+    The time to compute the variances of the queries is proportional to this number.
 
     Parameters
     ----------
@@ -526,10 +527,10 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
-    Variances are computed query by query, or from factors for product groups if
-    `_has_closed_form_variances`.  Parts of a group without attributes in the union's spaces only
-    multiply all variances by a number and take no time.  Groups with equal parts on the same spaces
-    are computed once.
+    Variances are computed query by query, or for product groups from their factors if
+    `_has_closed_form_variances` is True.  A part of a group with no attribute in the union's spaces
+    takes no time, because it multiplies all variances by one number.  Groups with equal parts on
+    the same spaces are computed once.
     """
     multiplications_per_query = dimension_of(workload, spaces) * rank_of(
         workload, attributes, spaces
