@@ -503,8 +503,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
     receipt = ledger.find(key)
     if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
         return load_measurement(ledger, key)
-    # The key belongs to a two-stage release.  Return the measurement of the second stage, which
-    # contains that of the first stage, or the first one if there is no second stage yet.
+    # The key belongs to a two-stage release.  Return the final measurement, which combines both
+    # stages, or if there is none yet, the measurement of the first stage.
     steps = stepwise.resume(ledger, key)
     return steps.look if steps.finished is None else steps.finished
 

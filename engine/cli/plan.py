@@ -319,7 +319,7 @@ def add_prediction_commands(commands: Commands) -> None:
         "--names",
         nargs="+",
         metavar="NAME",
-        help="names of the analyses; by default those of files",
+        help="names of the analyses; by default the names of the files",
     )
     command.add_argument("--chain", action="store_true", help=CHAIN_HELP)
     add_mechanism_options(command)

@@ -62,7 +62,10 @@ def add_step_commands(commands: Commands) -> None:
         ),
     )
     look.add_argument(
-        "--names", nargs="+", metavar="NAME", help="names of the plans; by default those of files"
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        help="names of the plans; by default the names of the files",
     )
     look.add_argument("--chain", action="store_true", help=CHAIN_HELP)
     look.add_argument("--dataset", required=True, metavar="NAME", help="dataset in the ledger")

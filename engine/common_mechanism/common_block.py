@@ -74,8 +74,8 @@ SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
 SPAN_TOLERANCE = 1e-8
-# Bits of the noise grid of both stages.  It is finer than that of a plan, so that the rounding of
-# two stages together costs less than that of one plan.
+# Bits of the noise grid of both stages.  This grid is finer than the grid of a plan, so that rounding
+# in two stages costs less than rounding the answers of one plan.
 GRID_BITS = 33
 
 
@@ -472,7 +472,8 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
             *_, ratios = _relative_precision(s, t)
             if not _is_in_row_space(s, t):
                 return math.inf
-            # the largest eigenvalue of a Kronecker product is the product of those of its factors
+            # the largest eigenvalue of a Kronecker product is the product of the largest eigenvalues
+            # of its factors
             ratio *= float(ratios.max(initial=0.0))
     return ratio
 

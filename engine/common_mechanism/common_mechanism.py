@@ -366,7 +366,7 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     """Return `residual` without the check that the part is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
     # in the coordinates S x of the mechanism, the privacy cost matrix of the part is G^T G, whose
-    # eigenvalues are from 0 to 1; that of the residual is I - G^T G
+    # eigenvalues are from 0 to 1; the privacy cost matrix of the residual is I - G^T G
     Q, T = (
         np.linalg.qr(G.T, mode="complete")
         if len(G) < mechanism.rank
@@ -659,7 +659,7 @@ class CommonMechanism:
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
-        """Residual M'_i of every mechanism, in standard form; run only that of the chosen one."""
+        """Residual of every mechanism, in standard form; run only the residual of the chosen one."""
         return tuple(unchecked_residual(M, self.common) for M in self.mechanisms)
 
     @property
@@ -763,7 +763,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     >>> sizes.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
-    # matrices that commute have common eigenvectors, which are also those of a weighted sum
+    # matrices that commute have common eigenvectors; a weighted sum of the matrices has them, too
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
     rotated = [P.T @ c @ P for c in C]
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:

@@ -473,8 +473,8 @@ def _split_options(
     """
     unit = _agreed_unit(options)
     split = joint_split(options, names)
-    # the cost of rounding grows with max_records; that of the look must be within the cost of every
-    # plan, so it is computed for the smallest max_records
+    # The cost of rounding grows with max_records.  The cost of the look must not exceed the cost of
+    # any plan, so it includes the rounding for the smallest max_records of the plans.
     max_records = min(p.max_records for p in options)
     # a space can have a common part only if every option measures it
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]

@@ -79,7 +79,7 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
     """Return for each cell whether its count is at least ``snr`` times its standard error.
 
-    ``counts`` and ``errors`` are in counts.  Both have the same shape, which is that of the result.
+    ``counts`` and ``errors`` are in counts.  They and the result have the same shape.
     """
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
@@ -295,7 +295,7 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Return the standard errors of the primary queries, in counts, shape (queries,).
 
-        They are those of the plan of ``option``, or those of the look if ``option`` is None.
+        These are the errors of the plan of ``option``, or of the look if ``option`` is None.
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))

@@ -282,7 +282,7 @@ def finish(
     """Measure what remains after the look for the chosen option, and return the final measurement.
 
     The estimates of the result combine both stages, weighted by precision; its `answers_on_grid`
-    are those of this stage.  If the option "look closer" of a chain was chosen, the result is the
+    are the answers of this stage only.  If the option "look closer" of a chain was chosen, the result is the
     look of the next choice: call `decide` and `finish` again with the `key` of the result.
 
     Parameters

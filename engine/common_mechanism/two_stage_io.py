@@ -4,7 +4,7 @@ The first stage, the look, measures the common part of all options; the second s
 residual of the chosen option.  If both stages are measured on the same records, a record is in the
 same cell in both of them, so that they cost the maximum over cells of their summed costs.  To check
 that the records are the same, both stages count the same tables: the ledger stores a keyed digest
-of the tables of the first stage, with which those of the second stage are compared.
+of the tables of the first stage, with which the tables of the second stage are compared.
 """
 
 from __future__ import annotations
@@ -88,9 +88,11 @@ def step_checks(common: CommonPlan) -> list[str]:
 
 
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
-    """Return why the counted records are not those of the look; "" if they are.
+    """Return why this stage must be charged as a separate release; "" if there is no reason.
 
-    ``digest`` is the digest of the look's tables from the ledger.
+    The reason is that the counted records are not the records of the look, or that the look itself
+    was measured on other records than the look before it in a chain.  ``digest`` is the digest of
+    the look's tables from the ledger.
     """
     if digest.startswith(OTHER_RECORDS_PREFIX):
         return "This look was measured on other records than the look before it in the chain."
@@ -372,7 +374,7 @@ def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
         rtol=ROUNDING_FACTOR - 1.0,
         atol=0.0,
     ):
-        raise ValueError("the prices are not those of the options")
+        raise ValueError("the costs in the file are not the costs of the options")
     return StepCosts(archive.text("spent.txt").decode(), tuple(stored_prices))
 
 

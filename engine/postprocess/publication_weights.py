@@ -146,7 +146,7 @@ def publication_weights(
 
 
 def _wide(names: Space, schema: Schema) -> Space:
-    """Return those of ``names`` that have more than one cell, in the order of the schema."""
+    """Return the attributes in ``names`` with more than one cell, in the order of the schema."""
     return tuple(name for name in schema.names if name in names and schema[name].size > 1)
 
 

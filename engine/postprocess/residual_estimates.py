@@ -544,6 +544,5 @@ def _estimate(
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Reshape a vector of shape (n,) to ``count`` axes: axis ``axis`` has length n, the others
-    1."""
+    """Return a vector of shape (n,) with ``count`` axes: ``axis`` has length n, all others 1."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

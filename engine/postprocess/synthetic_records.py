@@ -461,8 +461,8 @@ def meet_facts(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Change synthetic records so that they satisfy the public facts of a schema.
 
-    In the result no record is in an impossible cell.  Its counts equal the public totals, unless
-    their number of records differs from that of ``columns``.
+    In the result no record is in an impossible cell.  If the public totals are counts of as many
+    records as ``columns`` has, the counts of the result equal the public totals.
 
     Parameters
     ----------

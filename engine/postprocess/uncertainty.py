@@ -119,8 +119,8 @@ def residual_posteriors(
     """Return for every measured set of two or more attributes how far its true table may deviate.
 
     The result maps attribute sets to posterior distributions of the squared distance from the
-    reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are those of
-    the published tables.
+    reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are the
+    contrasts of the published tables.
     """
     references, excesses_of, bounds = dict[Axes, Array](), dict[Axes, float](), dict[Axes, float]()
     for axes, reference, excess, margins in _excess_dispersions(estimates, contrasts):

@@ -232,7 +232,7 @@ def write_published(
 ) -> Path:
     """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
-    Columns: attributes, family, and those of `Uncertainty.answers`.  The file of a rehearsal has
+    Columns: attributes, family, and the columns of `Uncertainty.answers`.  The file of a rehearsal has
     the additional first column status.  The file is written atomically; an earlier file is replaced
     only with ``overwrite``.
 
@@ -323,7 +323,8 @@ def write_level_sums(
 ) -> Path:
     """Write sums of published tables over the areas of code lists to a Parquet file.
 
-    Columns: group (its number), level (a title of `level_groups`), and those of `Uncertainty.sums`.
+    Columns: group (its number), level (a title of `level_groups`), and the columns of
+    `Uncertainty.sums`.
     The file is written atomically.  `read_level_sums` reads it.
     """
     plan = uncertainty.published.measurement.plan

@@ -471,11 +471,11 @@ def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None
         not _is_map(signature, {"": (str,)})
         or not {"algorithm", "public_key", "signature"} <= signature.keys()
     ):
-        return ["the signature is not that of this certificate"]
+        return ["the signature does not belong to this certificate"]
     if signature["algorithm"] != "Ed25519" or not good_signature(
         signature["public_key"], signature["signature"], text
     ):
-        return ["the signature is not that of this certificate"]
+        return ["the signature does not belong to this certificate"]
     if public_key and signature["public_key"] != public_key.strip().lower():
         return ["the package is signed by another ledger"]
     return []

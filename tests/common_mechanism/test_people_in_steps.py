@@ -1,4 +1,4 @@
-"""Contribution bounding in both steps of a two-look_result release."""
+"""Contribution bounding in both steps of a two-stage release."""
 
 from decimal import Decimal
 

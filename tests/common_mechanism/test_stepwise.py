@@ -1,4 +1,4 @@
-"""Two-look_result releases: look, decide, finish, their costs and stored results."""
+"""Two-stage releases: look, decide, finish, their costs and stored results."""
 
 import sys
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Texts about the cost and the outcome of a two-look_result release."""
+"""Texts about the cost and the outcome of a two-stage release."""
 
 from __future__ import annotations
 
