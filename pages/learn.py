@@ -30,7 +30,7 @@ request_state = history.current()
 is_course = st.session_state.get(COURSE, False)
 if not is_course:
     page_layout.header(
-        page_layout.page("Learn"), "Ten short lessons on the theory behind this app.", TUTORIAL
+        page_layout.page("Learn"), "Short lessons on the theory behind this app.", TUTORIAL
     )
 # The style sheet in `browser_history` enlarges the text of a page that has a container of this key.
 place = st.container(key="for_a_class" if is_course else None)
@@ -76,7 +76,8 @@ if not is_course:
         help="Shows learning goals, expected numbers, answers and discussion questions.",
     )
     if instructing:
-        quiz.overview(LESSONS)
+        quiz.overview([BY_NAME[one] for one in names])
     with st.expander("Glossary"):
-        st.markdown("\n".join(f"- **{term}**: {text}" for term, text in glossary.TERMS.items()))
+        terms = sorted(glossary.TERMS.items(), key=lambda item: item[0].casefold())
+        st.markdown("\n".join(f"- **{term}**: {text}" for term, text in terms))
     page_layout.footer(code=script or python_script.plan_code(request_state), target=None)

@@ -15,7 +15,7 @@ from pages.parts.preview import (
     target_panel,
 )
 from pages.parts.release import rehearsal_size, wizard
-from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.shell import figure_view, history, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
 from pages.parts.workload import budget_form
 
@@ -46,6 +46,12 @@ request_state = page_layout.header(
     "See how accurate each number will be. No records are read.",
     TUTORIAL,
 )
+if lesson := history.page_state().get("lesson_opened"):
+    st.info(
+        f"This is the plan of the lesson “{lesson}”; Undo restores your plan. Here the noise is"
+        " optimized for the counts, so errors can be smaller than in the lesson.",
+        icon="🎓",
+    )
 place = st.container()
 plan = plans.plan_of(request_state)
 with place:

@@ -102,8 +102,11 @@ def handout_html(
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *map(in_html, words)]
     for number, picture in enumerate(pictures):
+        # Streamlit registers a default template whose axes have no automatic margins.
+        figure = go.Figure(picture.figure).update_layout(template="plotly_white")
+        figure.update_xaxes(automargin=True).update_yaxes(automargin=True)
         # The first figure contains the code of the plotly library, which all figures use.
-        figure_html = picture.figure.to_html(
+        figure_html = figure.to_html(
             full_html=False,
             include_plotlyjs=number == 0,
             config={"staticPlot": True},

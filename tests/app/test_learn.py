@@ -197,6 +197,37 @@ def test_handout_shows_answers_only_to_instructors() -> None:
         assert all(formula.words in paper for formula in lesson.formulas)
         assert (lesson.questions[0].answer.feedback in paper) == answered
         assert ("Saved with 7 questions and 7-way tables" in paper) == answered
+        assert paper.count(lesson.discussion[0]) == 1
+
+
+def test_link_for_students_has_settings_but_no_plan() -> None:
+    session = open_demo_schema("census").press("next").set(ways=[1]).press("add_ways")
+    session.go("learn").set(lesson="rows", rows_rows=3)
+    link = session.app.code[0].value
+    assert link.endswith("?lesson=rows&rows=3")
+    assert "plan" in session.app.query_params
+
+
+def test_lesson_has_one_unit_of_cost_per_step() -> None:
+    session = open_lesson(find_lesson("rows"))
+    labels = lambda: [s.label for s in session.app.select_slider]  # noqa: E731
+    assert "Privacy cost (pcost) per row" in labels()
+    assert "for each row" in session.text()
+    session.set(rows_step=1)
+    assert {"Privacy cost (pcost) per person", "Cap: rows counted per person"} <= {*labels()}
+    assert "for each row" not in session.text()
+    assert "a person with 1 row**" in session.set(rows_step=0, rows_rows=1).text()
+
+
+def test_opened_plan_of_lesson_is_explained_on_preview() -> None:
+    session = wait(open_lesson().press("open_attack"))
+    assert "plan of the lesson “Attack”; Undo restores your plan" in session.text()
+    assert "plan of the lesson" not in session.go("start").go("preview").text()
+
+
+def test_cost_of_plan_is_offered_only_with_a_plan() -> None:
+    session = open_lesson().set(attack_step=2)
+    assert "your budget" not in str([s.options for s in session.app.select_slider])
 
 
 def test_next_lesson_button_opens_next_lesson() -> None:

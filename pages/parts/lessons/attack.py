@@ -34,7 +34,10 @@ STEPS = (
         " are published. From these counts alone, the attack finds every reply."
     ),
     "**Fewer exact counts**: choose how many. How many does the attack need?",
-    "**All sixteen counts with noise**, within one budget: the attack fails.",
+    (
+        "**All sixteen counts with noise**, within one budget: at pcost 1 the attack fails. Raise"
+        " the privacy cost until it succeeds."
+    ),
 )
 
 
@@ -65,11 +68,12 @@ def picture(step: int) -> LessonPicture:
     attack = reconstruct_replies(
         published_answers(count, budget, seed=noise_seed) if is_noisy else published_answers(count)
     )
-    figure = show_picture(lessons.attack_picture(attack), "attack")
     answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
+    # above the figure, so that a class sees the result without scrolling
     st.markdown(
         f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
     )
+    figure = show_picture(lessons.attack_picture(attack), "attack")
     if is_noisy:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(

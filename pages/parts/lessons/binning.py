@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._format import format_number
+from engine._format import format_number, pluralize
 from engine.lessons import bin_counts, clipping_example
 from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
@@ -45,8 +45,7 @@ def picture(step: int) -> LessonPicture:
         width = dial(right.select_slider, "Merged cells", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
     example = clipping_example(bin_counts(width), 1 / budget.mu)
-    figure = show_picture(lessons.clipping_picture(example, width), "clipped")
-    if step:
+    if step:  # above the figure, so that a class sees the numbers without scrolling
         one, two, three = st.columns(3)
         one.metric(
             "Mean bias of the sum",
@@ -63,6 +62,7 @@ def picture(step: int) -> LessonPicture:
             f"{example.rmse:.2f} counts",
             help=f"With clipping; without it {format_number(example.std)}",
         )
+    figure = show_picture(lessons.clipping_picture(example, width), "clipped")
     cells = len(example.counts)
     script = lines(
         f"""
@@ -89,7 +89,7 @@ def expected() -> dict[str, str]:
     return {
         "Mean of an empty cell with noise of 1 count": f"{empty.bias:.3f}",
         **{
-            f"Bias of the sum at pcost 1, {width} merged cells": f"{one.bias:.2f}"
+            f"Bias of the sum at pcost 1, {pluralize(width, 'cell')} merged": f"{one.bias:.2f}"
             for width, one in examples.items()
         },
         "RMSE of one cell at pcost 1, none merged": f"{examples[1].rmse:.2f}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._format import cost, format_number
+from engine._format import cost, format_number, pluralize
 from engine.lessons import best_cap, caps_table, neighbours, person_budget
 from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
@@ -16,7 +16,6 @@ from pages.parts.lessons.lesson import (
     Lesson,
     LessonPicture,
     lines,
-    newest_first,
     question,
     show_picture,
 )
@@ -38,32 +37,42 @@ def picture(step: int) -> LessonPicture:
     """Draw a count with and without a person who has several rows, then the error of each cap."""
     left, middle = st.columns(2)
     rows = dial(
-        left.select_slider, "Rows per person", CAPS, of=NAME, name="rows", default=max(CAPS)
+        left.select_slider,
+        "Rows per person" if step == 0 else "Cap: rows counted per person",
+        CAPS,
+        of=NAME,
+        name="rows",
+        default=max(CAPS),
     )
+    unit = "row" if step == 0 else "person"
     pcost = dial(
-        middle.select_slider, "Privacy cost (pcost)", COSTS, of=NAME, name="pcost", default=0.01
+        middle.select_slider,
+        f"Privacy cost (pcost) per {unit}",
+        COSTS,
+        of=NAME,
+        name="pcost",
+        default=0.01,
     )
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
-    person_part, caps_part = newest_first(2)
-    with person_part:
-        person_picture = lessons.neighbours_picture(neighbours(budget, rows=rows))
-        pictures = [show_picture(person_picture, "person")]
+    rows_text = pluralize(rows, "row")
+    # One budget per step: per row in step 0, and per person, whatever the cap, in step 1.
+    if step == 0:
         st.markdown(
-            f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows} rows**."
+            f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows_text}**."
             f" An attacker's success rate is at most **{lessons.guess_text(neighbours(person))}**"
             f" for the person and {lessons.guess_text(neighbours(budget))} for one row."
         )
-    if step > 0:
-        with caps_part:
-            pictures.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
-            cap = caps_table(budget).iloc[rows - 1]
-            st.markdown(
-                f"A cap of {rows} drops **{cap['rows lost']:,.0f} of {rows_in_all():,} rows** and"
-                " gives a standard error of"
-                f" **{format_number(float(cap['standard error']))} counts**. Best cap at this"
-                f" budget: **{best_cap(budget)}**."
-            )
+        person_picture = lessons.neighbours_picture(neighbours(budget, rows=rows))
+        pictures = [show_picture(person_picture, "person")]
+    else:
+        cap = caps_table(budget).iloc[rows - 1]
+        st.markdown(
+            f"A cap of {rows_text} drops **{cap['rows lost']:,.0f} of {rows_in_all():,} rows** and"
+            f" gives a standard error of **{format_number(float(cap['standard error']))} counts**."
+            f" Best cap at this budget: **{best_cap(budget)}**."
+        )
+        pictures = [show_picture(lessons.caps_picture(budget, rows), "caps")]
     schema = Schema([Attribute.of_size("month", 12)], person="patient", rows_per_person=rows)
     script = lines(
         f"""
@@ -88,7 +97,9 @@ def expected() -> dict[str, str]:
     """
     budget = Budget(pcost=0.01)
     persons = {
-        f"pcost of a person with {rows} rows, 0.01 per row": cost(person_budget(budget, rows).pcost)
+        f"pcost of a person with {pluralize(rows, 'row')}, 0.01 per row": cost(
+            person_budget(budget, rows).pcost
+        )
         for rows in (1, 3, 20)
     }
     return persons | {

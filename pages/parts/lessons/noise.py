@@ -29,8 +29,11 @@ COST = 0.02  # default pcost, at which the noise is visible
 DRAWS = 20
 STEPS = (
     "**Possible releases** at one budget, of which one would be published.",
-    "**One person more or less**: the distribution of a count without and with that person.",
-    "**The same budget in every unit**.",
+    (
+        "**One person more or less**: the distribution of a count without and with that person. The"
+        " more the two curves overlap, the less the answer reveals."
+    ),
+    "**The same budget in every unit**. Numbers are rounded up.",
 )
 
 
@@ -99,8 +102,8 @@ LESSON = Lesson(
     words=(
         "A release is **one random draw**. The dots in the picture are 20 possible releases of invented"
         " counts. The **budget** limits how well an attacker, even with all other records, can"
-        " guess from a release whether one person is in the data. The two curves show one count"
-        " **without and with that person**: the more they overlap, the less the answer reveals."
+        " guess from a release whether one person is in the data. It is measured in **pcost**: 1"
+        " divided by the variance of the noise of a count. More pcost means less noise."
     ),
     steps=STEPS,
     picture=picture,

@@ -79,7 +79,7 @@ def questions(lesson: Lesson) -> None:
             "Question",
             numbers,
             format_func=lambda number: f"Question {number + 1}",
-            captions=["✓" if answer is not None and answer.right else "" for answer in checked],
+            captions=["" if answer is None else "✓" if answer.right else "✗" for answer in checked],
             key=f"shown_{lesson.name}",
             horizontal=True,
             persist_state="session",
@@ -135,8 +135,8 @@ def sheet(lesson: Lesson) -> str:
 
 
 def overview(lessons: Sequence[Lesson]) -> None:
-    """Draw an expander with the notes for instructors of all lessons."""
-    with st.expander("All lessons", key="overview", on_change="rerun") as opened:
+    """Draw an expander with the notes for instructors of these lessons."""
+    with st.expander("All lessons of the path", key="overview", on_change="rerun") as opened:
         for number, lesson in enumerate(lessons if opened.open else (), 1):
             st.markdown(f"**{number}. {lesson.title}**")
             st.markdown(sheet(lesson))

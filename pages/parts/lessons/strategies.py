@@ -92,10 +92,11 @@ LESSON = Lesson(
     title="Strategies",
     words=(
         "The workload is **every range** of ages. The noisy numbers that are **measured** can be"
-        " different ones, from which the ranges are computed. Single cells are accurate for short"
-        " ranges, but a long range adds up the noise of many. A **tree** or **wavelet** covers a"
-        " long range with few numbers, but counts every record on every level, so that each number"
-        " needs more noise. **Waves** and the **optimum** balance both. All five strategies have"
+        " different ones, from which the ranges are computed. Single cells (Identity) are accurate"
+        " for short ranges, but a long range adds up the noise of many. A **tree** (Hierarchical)"
+        " or **wavelet** covers a long range with few numbers, but counts every record on every"
+        " level, so that each number needs more noise. **Waves** (Fourier) and the **optimum**"
+        " (Optimal) balance both. All five strategies have"
         " the same cost."
     ),
     steps=STEPS,

@@ -55,11 +55,7 @@ def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[i
 
 def keep(lesson: str, *, default_minutes: int) -> None:
     """Write the lesson, and those of its choices that are not defaults, into the URL."""
-    parameters = {LESSON: lesson} | {
-        name: text for name, (_, text) in _chosen(lesson).items() if text
-    }
-    if (minutes := st.session_state.get(MINUTES_KEY, default_minutes)) != default_minutes:
-        parameters[MINUTES] = str(minutes)
+    parameters = shared_parameters(lesson, default_minutes=default_minutes)
     if st.session_state.get(COURSE, False):
         parameters[COURSE] = "1"
     now = dict(st.query_params)
@@ -67,6 +63,16 @@ def keep(lesson: str, *, default_minutes: int) -> None:
         st.query_params.from_dict(
             {name: now[name] for name in permalink.OURS if name in now} | parameters
         )
+
+
+def shared_parameters(lesson: str, *, default_minutes: int) -> dict[str, str]:
+    """Return the URL parameters of the lesson and its choices, without course mode and plan."""
+    parameters = {LESSON: lesson} | {
+        name: text for name, (_, text) in _chosen(lesson).items() if text
+    }
+    if (minutes := st.session_state.get(MINUTES_KEY, default_minutes)) != default_minutes:
+        parameters[MINUTES] = str(minutes)
+    return parameters
 
 
 def dial(

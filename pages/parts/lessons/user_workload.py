@@ -56,18 +56,23 @@ def user_workload_cost(
     Parameters
     ----------
     draw : function that draws the widget, such as ``st.select_slider``.
-    costs : costs to choose from; the privacy cost of the user's budget is added to them.
+    costs : costs to choose from; the privacy cost of the user's budget is added to them if the user
+        has a project.
     of : name of the lesson.
     default : cost at which the figure shows what the lesson teaches.
     """
-    plan_cost = history.current().budget.pcost
+    request = history.current()
+    has_project = request.workload is not None
+    project_cost = request.budget.pcost if has_project else default
     choice: float = dial(
         draw,
         label,
-        tuple(sorted({*costs, plan_cost})),
+        tuple(sorted({*costs, project_cost})),
         of=of,
         name="pcost",
         default=default,
-        format_func=lambda pcost: f"{cost(pcost)}{' (your plan)' if pcost == plan_cost else ''}",
+        format_func=lambda pcost: (
+            f"{cost(pcost)} (your budget)" if has_project and pcost == project_cost else cost(pcost)
+        ),
     )
     return choice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -14,6 +15,8 @@ from pages.parts.lessons import quiz, url_state
 from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
 from pages.parts.shell import buttons, history, page_layout
 from pages.parts.shell.error_text import error_text, show_error
+
+OPENED = "lesson_opened"  # page state of Preview: short title of the lesson whose plan was opened
 
 
 def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
@@ -44,7 +47,8 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
         with st.container(border=True):
             st.subheader("For instructors")
             st.markdown(quiz.sheet(lesson))
-    _actions(lesson, lesson_picture, after, is_course=is_course)
+    link = _link(lesson, default_minutes)
+    _actions(lesson, lesson_picture, after, link="" if is_course else link)
     url_state.keep(lesson.name, default_minutes=default_minutes)
     return lesson_picture.text if lesson_picture is not None else ""
 
@@ -88,15 +92,16 @@ def steps(lesson: Lesson, *, is_narrow: bool = False) -> int:
 
 
 def _actions(
-    lesson: Lesson, lesson_picture: LessonPicture | None, after: Lesson | None, *, is_course: bool
+    lesson: Lesson, lesson_picture: LessonPicture | None, after: Lesson | None, *, link: str
 ) -> None:
     """Draw the buttons that open the plan in Preview, save the handout and open the next lesson.
 
-    A class sees only the button for the next lesson.
+    ``link`` is the address for students. It is empty in course mode, in which a class sees only the
+    button for the next lesson.
     """
     row = st.container(horizontal=True)
-    if not is_course:
-        _plan_and_handout(row, lesson, lesson_picture)
+    if link:
+        _plan_and_handout(row, lesson, lesson_picture, link)
     if after is not None:
         buttons.button(
             f"Next lesson: {after.tab} →",
@@ -108,9 +113,9 @@ def _actions(
 
 
 def _plan_and_handout(
-    row: DeltaGenerator, lesson: Lesson, lesson_picture: LessonPicture | None
+    row: DeltaGenerator, lesson: Lesson, lesson_picture: LessonPicture | None, link: str
 ) -> None:
-    """Draw the buttons that open the plan in Preview and save the handout."""
+    """Draw the buttons that open the plan in Preview, save the handout and show the link."""
     reason = None if lesson_picture is not None else "To continue, fix the error above."
     opened = row.button(
         "Open plan in Preview",
@@ -120,20 +125,36 @@ def _plan_and_handout(
     )
     if opened and lesson_picture is not None:
         _open(lesson_picture)
+        history.page_state()[OPENED] = lesson.tab
+        history.carry([OPENED])
         st.switch_page(page_layout.page("Preview").file)
+    is_instructor = st.session_state.get(quiz.INSTRUCTOR, False)
     row.download_button(
-        "Download handout",
-        data=partial(
-            handout, lesson, lesson_picture, answered=st.session_state.get(quiz.INSTRUCTOR, False)
-        ),
-        file_name=f"lesson_{lesson.name}.html",
+        "Instructor handout (with answers)" if is_instructor else "Student handout",
+        data=partial(handout, lesson, lesson_picture, answered=is_instructor),
+        file_name=f"lesson_{lesson.name}{'_instructor' if is_instructor else ''}.html",
         mime="text/html",
         on_click="ignore",
         key=f"handout_{lesson.name}",
-        help="Lesson with the current picture; includes the answers in the instructor view.",
+        help="Lesson with the pictures of the current step.",
     )
+    with row.popover("Link for students"):
+        st.code(link, language=None, wrap_lines=True)
+        st.caption(
+            "Opens this lesson at this step with your settings and noise, without your plan."
+            " Students first open the address that the app printed when it was started, with its"
+            " key. An address with 127.0.0.1 works on your computer only; see Behind a proxy in the"
+            " Guide."
+        )
     if reason:
         st.caption(reason)
+
+
+def _link(lesson: Lesson, default_minutes: int) -> str:
+    """Return the address of the lesson with its settings, without the plan of the session."""
+    address = (st.context.url or "").partition("?")[0]
+    parameters = url_state.shared_parameters(lesson.name, default_minutes=default_minutes)
+    return f"{address}?{urlencode(parameters)}"
 
 
 def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: bool) -> bytes:
@@ -150,8 +171,9 @@ def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: b
         for number, question in enumerate(lesson.questions, 1)
     ]
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
-    notes = [("For instructors", quiz.sheet(lesson))] if answered else []
-    sections = [("Steps", step_list), ("Formulas", formulas), *questions, discussion, *notes]
+    # the notes for instructors contain the discussion
+    last = ("For instructors", quiz.sheet(lesson)) if answered else discussion
+    sections = [("Steps", step_list), ("Formulas", formulas), *questions, last]
     pictures = lesson_picture.pictures if lesson_picture is not None else ()
     return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
 
