@@ -136,9 +136,10 @@ def confirm(plan: Plan) -> str:
         return ""
     spent = release_form.attempts(book, status.dataset, plan)
     again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
-    attempt = len(spent) + 1 if again or not spent else len(spent)
-    interrupted = bool(spent) and not again and is_unfinished(book, spent[-1])
-    if not spent or again or interrupted:
+    is_new = again or not spent
+    attempt = len(spent) + 1 if is_new else len(spent)
+    interrupted = not is_new and is_unfinished(book, spent[-1])
+    if is_new or interrupted:
         key = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, key)
         job = job_queue.find(release_form.job_key(book, key))

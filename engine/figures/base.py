@@ -124,7 +124,7 @@ def _short_table_name(name: str, most: int) -> str:
     chars_left = most - len(TIMES) * (len(attributes) - 1)
     limits = {}
     # The characters are divided equally among the attributes.  The shortest attributes come first,
-    # because longer attributes can use the characters that they leave over.
+    # because longer attributes can use the characters that short attributes do not need.
     for number, attribute in enumerate(sorted(attributes, key=len)):
         limits[attribute] = limit = chars_left // (len(attributes) - number)
         chars_left -= min(limit, len(attribute))
@@ -168,9 +168,9 @@ def tick_text(value: float) -> str:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis from ``low`` to ``high``.
 
-    The ticks are 1, 2 and 5 times the powers of ten.  If these are more than nine ticks, only the
-    powers of ten are returned.  If these are fewer than three ticks, equidistant numbers are
-    returned, or only ``low`` if both ends are equal.
+    The ticks are 1, 2 and 5 times the powers of ten.  If there are more than nine such ticks, only
+    the powers of ten are returned.  If there are fewer than three, equidistant numbers are returned
+    instead, or only ``low`` if both ends are equal.
 
     >>> log_ticks(0.4, 12.0), log_ticks(1.0, 1e6)
     ([0.5, 1.0, 2.0, 5.0, 10.0], [1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0])
@@ -183,11 +183,11 @@ def log_ticks(low: float, high: float) -> list[float]:
     candidates = [float(f"{digit}e{exponent}") for exponent in exponents for digit in (1, 2, 5)]
     ticks = [tick for tick in candidates if low <= tick <= high]
     if len(ticks) < MIN_LOG_TICKS:
-        # The step is the largest round number of which the axis contains at least three lengths.
+        # The step is the largest round number that fits at least three times between the ends.
         power = 10.0 ** math.floor(math.log10(high - low))
         steps = [power * factor for factor in (2.0, 1.0, 0.5, 0.2)]
         step = next(step for step in steps if (high - low) / step >= 3.0)
-        # With the tolerance, an end that is a multiple of the step is a tick despite rounding.
+        # With the tolerance, an end that equals a multiple of the step up to rounding is a tick.
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         return [float(f"{step * k:.12g}") for k in range(first, last + 1)]
     if len(ticks) <= MAX_LOG_TICKS:

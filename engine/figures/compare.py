@@ -73,8 +73,7 @@ COLUMN_TITLES = {
 def ranking(comparison: Comparison) -> pd.DataFrame:
     """Return the table of the mechanisms with a result, best first, for display.
 
-    Columns are those of ``comparison.frame`` without the status, with the names that
-    `COLUMN_TITLES` contains.
+    It has the columns of ``comparison.frame`` except the status, renamed by `COLUMN_TITLES`.
     """
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
@@ -292,7 +291,8 @@ def ranking_picture(comparison: Comparison) -> Picture:
 def _verdict(relative: _Gaps, best: str) -> str:
     """Return a clause about the most accurate mechanism, whose label is ``best``.
 
-    If other mechanisms are equally accurate, the clause says how many mechanisms are.
+    If other mechanisms are equally accurate, the clause states only how many mechanisms are the
+    most accurate ones.
     """
     limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
     tied = [label for label in relative.errors if relative.gaps[label] <= limit]
@@ -520,7 +520,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
         text = axis_labels([tied_titles(labels)], 200)[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
-            # Single precision halves the size of the figure, and its errors are not visible.
+            # Single precision halves the size of the figure; its rounding errors are not visible.
             x=finite.astype(np.float32),
             y=distribution.shares[: len(finite)].astype(np.float32),
             mode="lines",

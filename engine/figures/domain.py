@@ -248,7 +248,7 @@ def _coefficient_map(
 def _coefficients(group: Group, query: int) -> Array:
     """Return the coefficients of a query of a group on two attributes, shape (n_1, n_2)."""
     rows = []
-    # The index of a query of the group counts the queries of the last part fastest.
+    # From one query of the group to the next, the query of the last part changes first.
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
         rows.append(part.family.rows(part.sizes, row, row + 1).reshape(part.sizes))
@@ -363,7 +363,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of one Kronecker factor of the strategy matrix of a block.
 
-    Of the rows of the factor, and of its columns, at most `SIDE` evenly spaced ones are drawn.
+    At most `SIDE` evenly spaced rows and at most `SIDE` evenly spaced columns are drawn.
     """
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape

@@ -288,8 +288,8 @@ class Grid:
     axes : titles of the axes.
     labels : for every axis, its labels.
     shown : whether a cell contains a query, shape (labels of axis 1, labels of axis 2).
-    index : for every part (query family) of the group, an array with one number per nonempty cell:
-        the index of the query of this part that the query in the cell combines with others.
+    index : one array per part of the group (a query family; a query of the group combines one query
+        of every part).  It contains, for every nonempty cell, the index of the query of this part.
     what : description of the queries, such as "queries on age".
     hover : plotly hover template of a cell.
     ordered : whether the order of the labels has a meaning, if the grid has one axis.

@@ -314,8 +314,8 @@ class Contest:
     family : query family.
     cells : number of cells n of the attribute.
     results : one per strategy; the last one is the optimal strategy.
-    weights : weights of the cells, shape (n,), with sum 1.  All weights prove a lower bound on the
-        error of every strategy; these prove the largest one.
+    weights : weights of the cells, shape (n,), with sum 1.  Any weights prove a lower bound on the
+        error of every strategy; these weights prove the largest lower bound.
     """
 
     family: Family
@@ -766,7 +766,7 @@ def draw_releases(
     (3, 2)
     """
     # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
-    # Here its unit is grid steps^2.
+    # The variable `variance` is in grid steps^2.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
     noise = discrete_gaussian(
         variance=variance, size=draws * len(counts), entropy=_seeded_bytes(seed)
@@ -776,7 +776,7 @@ def draw_releases(
 
 
 def _seeded_bytes(seed: int | None) -> Callable[[int], bytes] | None:
-    """Return a function that returns the next n pseudorandom bytes, or None without a seed."""
+    """Return a function that maps n to the next n pseudorandom bytes; None without a seed."""
     return None if seed is None else np.random.default_rng(seed).bytes
 
 
@@ -1020,7 +1020,7 @@ def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
     """Estimate the replies of all persons from published answers, by least squares.
 
     If there are fewer answers than persons, several estimates fit the answers equally well.  The
-    result is the estimate nearest to 1/2 for all persons.
+    result is the estimate nearest to the vector with the value 1/2 for every person.
 
     Parameters
     ----------

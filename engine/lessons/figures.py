@@ -763,8 +763,8 @@ def attack_picture(attack: Attack) -> Picture:
 def caps_picture(budget: Budget, chosen: int) -> Picture:
     """Return a line chart of the error of the total for every cap on rows per person.
 
-    Further lines show the rows lost and the standard error of the noise, of which the error
-    consists.  A vertical line marks the cap ``chosen``.
+    Further lines show the two sources of the error: the rows lost and the standard error of the
+    noise.  A vertical line marks the cap ``chosen``.
     """
     table = caps_table(budget)
     figure = go.Figure()

@@ -85,8 +85,9 @@ def take_look(
         return None
     source, keys = records(common), ledger_state.attempts(book, common, status.dataset)
     repeat = bool(keys) and st.checkbox(tasks.REPEAT_LABEL, key=f"coarse_again_{len(keys)}")
-    attempt = len(keys) + 1 if repeat or not keys else len(keys)
-    if not keys or repeat:
+    is_new = repeat or not keys
+    attempt = len(keys) + 1 if is_new else len(keys)
+    if is_new:
         job = ledger_state.look_job(
             book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt)
         )

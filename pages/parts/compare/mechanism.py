@@ -25,7 +25,10 @@ from pages.parts.shell.history import RequestState
 
 
 def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
-    """Apply a mechanism with its options, and a budget if given; the option max_records is kept."""
+    """Replace the mechanism of the request and its options, and the budget if one is given.
+
+    The option max_records keeps its present value.
+    """
     before = history.current()
     max_records = {k: v for k, v in before.options.items() if k == "max_records"}
     request_state = replace(before, mechanism=name, options={}, budget=budget or before.budget)

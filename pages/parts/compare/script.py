@@ -43,7 +43,8 @@ def _comparison(
 def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
     """Return pairs (name, options) of the compared mechanisms.
 
-    Empty if nothing or every mechanism was compared; `comparison` then needs no such argument.
+    Empty if nothing was compared, or if all mechanisms were: these are the default of the function
+    `engine.analysis.comparison`, which the code calls.
     """
     if comparison is None:
         return []

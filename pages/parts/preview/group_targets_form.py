@@ -93,14 +93,15 @@ def _rows(plan: Plan) -> Rows:
 def _table(
     plan: Plan, request_state: RequestState, rows: Rows, *, locks: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """Draw the field for the target of each row, and its lock if ``locks``.
+    """Draw a field for the target of each row, and with ``locks`` a checkbox that locks the target.
 
-    The default of a field is the last target, or the largest standard error of the plan.
+    The default of a field is the target in the request. Without targets in the request, it is the
+    largest standard error that a group of the row has in ``plan``.
 
     Returns
     -------
-    targets : largest standard error of every group, in counts.
-    locked : whether the target of a group is locked, for every group; None without ``locks``.
+    targets : for every group, the largest allowed standard error, in counts.
+    locked : for every group, whether its target is locked; None without ``locks``.
     """
     groups = len(plan.workload.groups)
     defaults = request_state.options.get("targets") or analysis.largest_errors(plan)

@@ -100,6 +100,7 @@ def set_default(key: str, schema: Schema, max_records: int) -> int:
     demo_rows = 0 if file is None else demo_records.row_count(file)
     records = demo_rows if scale is None else round(scale.records)
     default, form = max(1, min(records or DEFAULT_RECORDS, limit)), st.session_state
+    # A field that still has an earlier default gets the new default.
     if key not in form or form[key] == form.get(f"{key}_default"):
         form[key] = default
     form[f"{key}_default"] = default

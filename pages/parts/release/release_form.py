@@ -101,6 +101,7 @@ def same_records(
     job_state = job_queue.find(job)
     if finished_job is not None and finished_job.result:
         show_error(f"{finished_job.result} {advice}")
+    # A comparison that could not be started, or that failed, does not keep the user from the result.
     return job_state is None or not (job_state.running or job_state.result)
 
 

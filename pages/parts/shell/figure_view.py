@@ -121,7 +121,8 @@ def chart(
     ----------
     key : key of the element, and name of the exported SVG file.
     config : further Plotly configuration.
-    height : height in pixels, or that of the figure.
+    height : height in pixels; "content" for the height of the figure, "stretch" for that of the
+        container.
     """
     image = {
         "format": "svg",

@@ -134,6 +134,8 @@ def keep() -> None:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
         entry["pages"].pop(name, None)
+        # The state of this session becomes the last entry of this browser, and this browser the
+        # last browser. Beyond the limits, the first entries are dropped: those used least recently.
         entry["pages"] = dict([*entry["pages"].items(), (name, values)][-MAX_PAGES:])
         entry["used"] = time.time()
         _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))

@@ -32,8 +32,9 @@ class Queries:
     first, end : the open page has the listed queries from index ``first`` to ``end`` (exclusive).
     level : the level; None if all queries of the group are listed.
     areas : the areas of the level whose queries are listed.
-    sums : title of a level that the group does not have, whose answers are sums of published cells;
-        otherwise empty.
+    sums : empty if the group has the listed queries. Otherwise the listed queries are those of a
+        level that the group does not have; their answers are sums of published cells, and ``sums``
+        is the title of the level.
     """
 
     total: int

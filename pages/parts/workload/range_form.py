@@ -19,8 +19,8 @@ from pages.parts.workload import group_form
 
 MAX_LABELS = 2_000  # cells that a slider can have
 CHART = "range_cells"
-# Session state key: the endpoints of the last drawn box and the number of boxes drawn so far. The
-# number is part of the key of the sliders, so that they move to a new box.
+# Session state key of a pair: for each attribute, the endpoints that the last drawn box set, and the
+# number of boxes drawn so far. The number is part of the keys of the sliders, so that they move to a new box.
 DRAWN = "range_drawn"
 
 
@@ -28,11 +28,11 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
     """Set the endpoints of the ranges to those of the box that the user drew on the chart."""
     boxes = st.session_state[f"chart_{CHART}"].selection.box
     if boxes:
-        drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
+        drawn_ends, n_drawn = st.session_state.get(DRAWN, ({}, 0))
         cells = figures.cells_in_box(schema, names, boxes[-1])
         st.session_state[DRAWN] = (
             drawn_ends | {_key(schema[name]): ends for name, ends in cells.items()},
-            moves + 1,
+            n_drawn + 1,
         )
 
 
@@ -104,9 +104,9 @@ def _key(attribute: Attribute) -> str:
 
 def _ends(attribute: Attribute) -> tuple[int, int]:
     """Draw the fields for the range of one attribute; return its first and its last cell."""
-    drawn_ends, moves = st.session_state.get(DRAWN, ({}, 0))
+    drawn_ends, n_drawn = st.session_state.get(DRAWN, ({}, 0))
     first, last = drawn_ends.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
-    key = f"{_key(attribute)}_{moves}"
+    key = f"{_key(attribute)}_{n_drawn}"
     if attribute.size == 1:
         st.caption(
             f"{escape_markdown(attribute.name)} has one cell,"
