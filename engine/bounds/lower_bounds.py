@@ -624,7 +624,7 @@ def single_intervals(linked_queries: LinkedQueries, role: Role) -> IntervalGram 
     """Return the result of `gram` as weights of interval queries, or None.
 
     The result is None if the role has fewer than `MIN_LINEAR_CELLS` cells, occurs in a part on
-    several attributes, or has other queries than intervals on one attribute.
+    several attributes, or has queries other than intervals.
     """
     keys = linked_queries.singles.get(role, [])
     is_joint = any(role in places for places in linked_queries.joints.values())

@@ -189,7 +189,7 @@ class Link:
         )
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Count the attribute subsets that are contained in a term, by the sizes of their attributes.
+        """Count the attribute sets that are contained in a term, by the sizes of their attributes.
 
         A key of the result lists the sizes of a subset's attributes in ascending order.  ``sizes``
         maps free attributes to sizes: numbers of cells, or numbers of functions.
@@ -241,8 +241,8 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
     rows have more than `MAX_PART_ENTRIES` entries.  This can only lower the bound.
     """
     rows: dict[Key, Array] = {}
-    # numbers of cells of marginals on wide attributes: these get no entry in ``rows``, which would be
-    # a large identity matrix
+    # numbers of cells of marginals on wide attributes: they get no entry in ``rows``, because it
+    # would be a large identity matrix
     identity_sizes: dict[Key, int] = {}
     parts_by_key: dict[Key, Part] = {}
     intervals: dict[Key, IntervalGram] = {}
@@ -658,8 +658,9 @@ class State:
         return out
 
 
-# Products of queries in which every attribute of a set T has a part of its own.  The outer key holds
-# the keys of these parts, the inner key the remaining parts of the product; the value is its weight.
+# Products of queries in which every attribute of a set T has a part of its own.  The outer key
+# holds the keys of these parts, the inner key the remaining parts of the product; the value is its
+# weight.
 TermsByKeys = dict[tuple[Key, ...], dict[Pieces, float]]
 # function that takes the derivative of the result with respect to one norm, and adds to the `State`
 # the derivatives with respect to R, C, t and Z that follow from it
@@ -703,8 +704,8 @@ class Excitations:
         self.frame_keys = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         terms_by_set: dict[Space, TermsByKeys] = {}
         for pieces, weight in link.terms.items():
-            # The scalar t stands for the queries that the functions do not represent.  Only a part
-            # on one attribute with fewer functions than cells has it.
+            # The scalar t stands for what the functions do not represent of a part's queries.  Only
+            # a part on one attribute with fewer functions than cells has this scalar.
             reducible = [
                 (names, key)
                 for names, key in pieces
@@ -773,8 +774,8 @@ class Excitations:
         order, out = 0, []
         for pieces, weight in terms.items():
             names = [name for part, _ in pieces for name in part]
-            # The row of M_T for every choice of a function of each attribute.  In an excitation, the
-            # attributes inside it have any function except the constant, which has index 0.
+            # The row of M_T for every choice of a function of each attribute.  In an excitation,
+            # the attributes inside it have any function except the constant, which has index 0.
             index = np.zeros([self.k[name] for name in names], dtype=np.int64)
             for mask in itertools.product((False, True), repeat=len(names)):
                 inside = tuple(sorted(itertools.compress(names, mask)))

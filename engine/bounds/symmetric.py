@@ -123,8 +123,8 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
                 attributes != tuple(sorted(attributes))
                 and not linked_queries.swaps[sorted_pieces[0][1]]
             )
-            # three entries (key, transposed, -1), to tell one part on both attributes from a product
-            # of two parts with the two entries (key, key)
+            # One part on both attributes has three entries (key, transposed, -1), a product of two
+            # parts has two entries (key, key).
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)

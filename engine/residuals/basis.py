@@ -534,12 +534,13 @@ class Lift:
 
         Parameters
         ----------
-        by_lift : derivative with respect to the entries of L.  Its first axes have length n_i - 1, one per
-            attribute; its last axes have length n_i, one per attribute.
+        by_lift : derivative with respect to the entries of L.  Its first axes have length n_i - 1,
+            one per attribute; its last axes have length n_i, one per attribute.
         axis : position of the attribute.
         """
         count = len(self.sizes)
-        # derivative of a Kronecker product with respect to one factor: inner products with all other factors
+        # derivative of a Kronecker product with respect to one factor: inner products with all
+        # other factors
         others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
         by_axis = contract(group_axes(by_lift, [(a, count + a) for a in range(count)]), others)
         return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))

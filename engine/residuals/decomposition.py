@@ -174,8 +174,8 @@ def _classify_spaces(
     )
     order = np.argsort(keys, kind="stable")
     keys, places, products = keys[order], places[order], products[order]
-    # Distinct spaces, in the order of their first entries.  The second argsort inverts the permutation
-    # ``by_entry``.
+    # Distinct spaces, in the order of their first entries.  The second argsort inverts the
+    # permutation ``by_entry``.
     first_entries, space = unique_rows(places)
     by_entry = np.argsort(first_entries, kind="stable")
     first_entries, space = first_entries[by_entry], np.argsort(by_entry, kind="stable")[space]
@@ -186,8 +186,8 @@ def _classify_spaces(
     _, term_class = unique_rows(np.column_stack([products[pair_entries], value]))
     counts = np.bincount(space[pair_entries], minlength=len(first_entries))
     starts = np.cumsum(counts) - counts
-    # Two spaces are equivalent if their attributes are equivalent and their lists of terms (product,
-    # coefficient) are equal.  Round r divides the classes by term r of every space.
+    # Two spaces are equivalent if their attributes are equivalent and their lists of terms
+    # (product, coefficient) are equal.  Round r divides the classes by term r of every space.
     _, kind = unique_rows(attribute_classes[places[first_entries]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
@@ -1081,7 +1081,7 @@ def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
 def axis_partition(
     terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int
 ) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 that keeps the axes of each factor together.
+    """Return the finest partition of the axes 0..count-1 that does not divide any factor's axes.
 
     ``terms`` are pairs (coefficient, factors); a factor is a pair (axes, Gram), of which only the
     axes are read.
@@ -1096,7 +1096,7 @@ def axis_partition(
 
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return one Gram on ``axes``: the sum of all terms, restricted to their factors on these axes."""
+    """Return one Gram on ``axes``: the sum of all terms, with only their factors on these axes."""
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]

@@ -271,8 +271,8 @@ def newton_weights(
     # at the cells whose optimal weights are positive.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
-        # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess of
-        # d above 1 are included, because their optimal weight may be positive.
+        # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess
+        # of d above 1 are included, because their optimal weight may be positive.
         on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
         if not _is_worthwhile(problem, len(on), len(mass)):
             return None
@@ -491,15 +491,16 @@ class DualProblem:
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
         """Return the dual value and its derivatives with respect to the Gram and the centers.
 
-        The weights ``mass``, shape (orbits,), are held constant.  At optimal weights these are also
-        the derivatives of the optimal value (envelope theorem).
+        The weights ``mass``, shape (orbits,), are held constant.  At optimal weights, the results
+        are also the derivatives of the optimal value (envelope theorem).
 
         Returns
         -------
         value : T^2 / sum(mass).
-        by_gram : its derivative with respect to the Gram, shape (residual coordinates, residual
-            coordinates).
-        by_centers : for every attribute, its derivative with respect to N_i^T pi_i, shape (n_i - 1,).
+        by_gram : derivative of ``value`` with respect to the Gram, shape (residual coordinates,
+            residual coordinates).
+        by_centers : for every attribute, the derivative of ``value`` with respect to N_i^T pi_i,
+            shape (n_i - 1,).
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
@@ -556,7 +557,8 @@ class DualProblem:
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            # error of the strategy from these weights divided by their lower bound: it proves a gap
+            # error of the strategy that these weights determine, divided by the lower bound that
+            # they prove
             if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
@@ -695,7 +697,7 @@ class FixedBasisProblem(DualProblem):
         return out
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy that dual weights determine, among those of this class."""
+        """Return the strategy whose precision has the eigenvalues that dual weights determine."""
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):

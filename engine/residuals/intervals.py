@@ -575,8 +575,8 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
     diagonal = conductance[:, :m] + leak
     diagonal[:, : n - 1] += conductance[:, 1:]
     between = conductance[:, 1:m]
-    # A pivot minus the conductance of the next resistor is the conductance to ground of the ladder up
-    # to that node.
+    # A pivot minus the conductance of the next resistor is the conductance to ground of the ladder
+    # up to that node.
     forward = _pivots(diagonal, between)
     forward[:, : n - 1] -= conductance[:, 1:]
     backward = _pivots(diagonal[:, ::-1], between[:, ::-1])
@@ -619,7 +619,8 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """
     import scipy.linalg.lapack
 
-    # the conductance ``leak`` is 0 if only the marginal is queried and the whole attribute is measured
+    # the conductance ``leak`` is 0 if only the marginal is queried and the whole attribute is
+    # measured
     leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first

@@ -121,7 +121,7 @@ class AreaTree:
 
     @cached_property
     def parent(self) -> tuple[Index, ...]:
-        """For every level: for each area, the index of its parent, an area of the next coarser level.
+        """For every level: for each area, the index of its parent in the level before.
 
         The entry of the root, which has no parent, is 0.
         """
@@ -258,7 +258,7 @@ class LevelGram:
         return cls(tree=tree, weights=tuple(weights))
 
     def marginal(self, weight: float) -> LevelGram:
-        """Return the Gram on the same tree in which every cell, and no other area, has ``weight``."""
+        """Return the Gram of all cells with this ``weight``; all other areas have weight 0."""
         weights = [np.zeros(count) for count in self.tree.counts[:-1]]
         return LevelGram(tree=self.tree, weights=(*weights, np.full(self.tree.counts[-1], weight)))
 
@@ -420,9 +420,10 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivatives of the weighted sum of all variances with respect to the precisions.
+        """Return the derivatives of the weighted sum of all variances.
 
-        ``weights`` and the result have one array per level.
+        They are with respect to the precisions.  ``weights`` and the result have one array per
+        level.
         """
         tree, shares, variances = self.tree, self.shares, self.variances
         # derivative with respect to the variance of every area, from the cells up
@@ -590,8 +591,8 @@ class LevelProblem:
     def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:
         """Return log(error * smooth maximum of the privacy costs), its gradient and dual weights.
 
-        ``logs`` are the logarithms of the precisions of all areas but the root, shape (areas,).
-        The smooth maximum is the power mean of order ``sharpness`` over the areas of the last level.
+        ``logs`` are the logarithms of the precisions of all areas except the root, shape (areas,).
+        The smooth maximum is the power mean of order ``sharpness`` over areas of the last level.
 
         Returns
         -------
@@ -688,8 +689,8 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # The variables are scaled so that they have similar second derivatives.  That of log p grows
-        # with the number of equal areas, and about with the root of their size.
+        # The variables are scaled so that they have similar second derivatives.  That of log p
+        # grows with the number of equal areas, and about with the root of their size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25
@@ -735,8 +736,8 @@ class LevelProblem:
     def pack(self, precisions: Array, mass: Array) -> Array:
         """Return precisions and weights as one vector with sum 1.
 
-        ``precisions`` are those of all areas but the root; ``mass`` holds the weights mu of the
-        areas of the last level.  Small precisions above the last level are set to 0.
+        ``precisions`` are those of all areas except the root; ``mass`` holds the weights mu of
+        the areas of the last level.  Small precisions above the last level are set to 0.
         """
         # areas of the last level are always measured, because a query may depend on one of them
         # alone
@@ -749,7 +750,7 @@ class LevelProblem:
     def scaled(self, precisions: Array) -> Levels:
         """Scale precisions so that the largest privacy cost is 1; return one array per level.
 
-        ``precisions`` are those of all areas but the root, in one vector.
+        ``precisions`` are those of all areas except the root, in one vector.
         """
         levels = self.tree.split(np.concatenate([np.zeros(1), precisions]))
         largest = float(cell_costs(self.tree, levels, self.center).max())

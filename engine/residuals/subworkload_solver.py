@@ -297,8 +297,8 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        # ``singular_values`` belong to the matrix H of the term that is a product (one array axis per
-        # set of axes); ``transforms`` are the bases of singular vectors, one per set
+        # ``singular_values`` belong to the matrix H of the term that is a product (one array axis
+        # per set of axes); ``transforms`` are the bases of singular vectors, one per set
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):
@@ -459,11 +459,11 @@ class SubworkloadSolver:
         return costs
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``coupled_limit`` and ``dense_limit`` so that dense searches take at most ``seconds``.
+        """Lower the memory limits so that dense searches are expected to take at most ``seconds``.
 
-        Times are forecasts.  If a center is tuned, ``dense_limit`` is set for `MAX_TUNED_SEARCH_S`
-        if this time is shorter: without the symmetries of uniform centers, a search can take a
-        hundred times as long.
+        The limits are ``coupled_limit`` and ``dense_limit``.  If a center is tuned, the time for
+        ``dense_limit`` is at most `MAX_TUNED_SEARCH_S`: without the symmetries of uniform centers,
+        a search can take a hundred times as long.
 
         Parameters
         ----------
@@ -695,8 +695,8 @@ class SubworkloadSolver:
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
         Other interval queries, and the marginal with a tuned center, are solved without a matrix by
-        the method "optimal" only.  They are solved with a matrix if the weights in ``recorded`` come
-        from a search with a matrix.
+        the method "optimal" only, and only if the weights in ``recorded`` do not come from a search
+        with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram

@@ -136,8 +136,8 @@ def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
 class Evaluation:
     """Intermediate values and derivatives of one evaluation of the objective S at some centers.
 
-    All attributes but the first two are filled during the evaluation.  Keys of the mappings are
-    indices of pieces in ``problem.pieces``, except for ``by_role``.
+    All attributes except the first two are filled during the evaluation.  Keys of the mappings
+    are indices of pieces in ``problem.pieces``, except for ``by_role``.
 
     Attributes
     ----------
@@ -145,8 +145,7 @@ class Evaluation:
     centers : mapping from roles to centers, shape (n,); roles without an entry have uniform
         centers.
     scalars, by_scalar : scalar of a piece, and the derivative of S with respect to it.
-    factors, by_factor : residual Gram of a piece, and the derivative of S with respect
-        to it.
+    factors, by_factor : residual Gram of a piece, and the derivative of S with respect to it.
     nonzero : result of `is_nonzero` for a piece.
     by_role : mapping from a role to the derivative of S with respect to N^T pi, shape (n - 1,).
     solved : result of `optimum` for a piece.
@@ -235,8 +234,7 @@ class Evaluation:
             return 0.0
         if len(used) == 1 or kind.separate:
             # derivative of L with respect to a coefficient: the smallest error of the Kronecker
-            # product, which
-            # is the product of those of its factors
+            # product, which is the product of the smallest errors of its factors
             by_coefficient = {
                 f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
             }
@@ -259,7 +257,8 @@ class Evaluation:
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             by_L = 0.5 * kind.count / math.sqrt(value)
-            # derivative of L with respect to a coefficient, at fixed dual weights (envelope theorem)
+            # derivative of L with respect to a coefficient, at fixed dual weights (envelope
+            # theorem)
             by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in used}
             self._add_by_centers(kind.roles, by_center, by_L)
             for f in used:
@@ -286,7 +285,7 @@ class Evaluation:
         return rows.reshape(len(rows), -1)
 
     def is_nonzero(self, number: int) -> bool:
-        """Return False if the residual Gram of a piece is zero up to rounding errors, otherwise True."""
+        """Return whether the residual Gram of a piece is larger than rounding errors."""
         if number not in self.nonzero:
             query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
             self.nonzero[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
@@ -332,7 +331,7 @@ class Evaluation:
             self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
 
     def _add(self, role: Role, gradient: Array) -> None:
-        """Add to ``self.by_role`` a derivative of S with respect to N^T pi of a role, shape (n - 1,)."""
+        """Add to ``self.by_role`` a derivative with respect to N^T pi of a role, shape (n - 1,)."""
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
@@ -360,7 +359,7 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``self.by_role`` the derivatives of S with respect to centers through a residual Gram.
+        """Add to ``self.by_role`` the derivatives of S through a piece's residual Gram.
 
         S depends on the centers of the piece's attributes outside the space through this Gram.
         ``by_gram`` is the derivative of S with respect to the Gram.
@@ -449,8 +448,8 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     Two attributes are equivalent if they have the same size and occur equally often, with the same
     weights, at the same positions of the same parts of query groups.
     """
-    # Two kinds of keys get an index: keys of parts, and places where an attribute occurs.  A place is
-    # (index of the part, position of the attribute in it, indices of all parts of the group).
+    # Two kinds of keys get an index: keys of parts, and places where an attribute occurs.  A place
+    # is (index of the part, position of the attribute in it, indices of all parts of the group).
     numbers: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
     occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
@@ -800,7 +799,7 @@ class CenterProblem:
         return self._rows[part.key]
 
     def gram_trace(self, part: Part) -> float:
-        """Return the trace of a part's Gram on cells, to which its rounding errors are proportional."""
+        """Return the trace of a part's Gram on cells; rounding errors are proportional to it."""
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
         if is_wide_areas(part):
@@ -813,7 +812,6 @@ class CenterProblem:
         """Return the objective S and its derivatives with respect to centers.
 
         The second result maps roles to derivatives with respect to N^T pi, shape (n - 1,).
-
         ``centers`` maps roles to centers, shape (n,); roles without an entry have uniform centers.
 
         Raises

@@ -56,8 +56,8 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# Initial strategies must be invertible, so the roots of the Gram's eigenvalues are raised to at least
-# this share of the largest root.
+# Initial strategies must be invertible, so the roots of the Gram's eigenvalues are raised to at
+# least this share of the largest root.
 MIN_ROOT_SHARE = 1e-4
 
 
@@ -141,8 +141,8 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    All groups must have at most two attributes, and one weight for all queries.  Of the groups of
-    positive weight on two attributes, at least one must not be a product, and every one must have
+    Every group must have at most two attributes and one weight for all its queries.  Of the groups
+    of positive weight on two attributes, at least one must not be a product, and every one must have
     at least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
     `MAX_QUERY_ENTRIES` entries in its query rows.
     """

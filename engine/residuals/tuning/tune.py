@@ -97,8 +97,8 @@ class CenterBalance:
             for k, _, coefficient in terms
             for numbers, weight in coefficient.items()
         ]
-        # Rows of index arrays are filled up with this index.  Arrays of factors have a 1 there, so the
-        # fill does not change products.
+        # Rows of index arrays are filled up with this index.  Arrays of factors have a 1 there, so
+        # the fill does not change products.
         padding = len(problem.pieces)
         self._inside = _padded(
             [[number for _, number in factors] for _, factors, _ in terms], padding
@@ -111,10 +111,10 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return the objective S at some centers, and for every role the parameter c of a better one.
+        """Return the objective S at some centers, and for every role a parameter c.
 
-        The better center is `CenterProblem.optimal_center` for c; it minimises S while the centers
-        of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
+        `CenterProblem.optimal_center` returns a better center for c; it minimises S while the
+        centers of all other roles are fixed.  ``centers`` maps roles to vectors of shape (n,).
 
         Notes
         -----
@@ -235,7 +235,7 @@ def tuned_centers(
 ) -> dict[str, Array]:
     """Return tuned centers: a mapping from attributes to vectors of shape (n_i,) with sum 1.
 
-    Attributes whose centers stay uniform are absent.  The mapping is empty for workloads with
+    Attributes whose centers stay uniform are absent.  The mapping is empty if a group has
     one weight per query.  At the time limit the best centers so far are returned.
 
     Guarantee, up to the gap of the strategy searches and for the groups that fit into the

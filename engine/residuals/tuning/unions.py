@@ -40,8 +40,8 @@ from engine.workload import Group, Part, Workload, joint_part
 
 # largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
-# Largest number of multiplications per step for a union of all spaces.  Its limit is higher, because
-# such a union is optimal among all matrix mechanisms.  It allows 2,046 cells for a Gram of full rank.
+# Largest number of multiplications per step for a union of all spaces.  It is higher, because
+# such a union is optimal among all matrix mechanisms.  2,046 cells fit for a Gram of full rank.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # largest number of cells of a union of all spaces if it needs more than MAX_STEP_MULTIPLICATIONS,
 # because searches with few rows on many cells converge slowly
@@ -49,15 +49,16 @@ MAX_LOW_RANK_CELLS = 4_096
 # time in seconds that a union of all spaces may take even if tuning separate spaces takes less
 # time; it is enough for 690 cells
 MAX_FULL_DOMAIN_S = 1.4
-# a workload on a single attribute gets no union if computing the variances of its queries would take
-# longer than this, in seconds
+# a workload on a single attribute gets no union if computing the variances of its queries would
+# take longer than this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
 # largest number of cells of a union's table: all its cells are counted, and each has a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
 # If `_has_closed_form_variances`, the variances of a group that is a product of parts are computed
-# from the rows of its parts if its table has at most this number of cells, otherwise query by query.
+# from the rows of its parts if its table has at most this number of cells, otherwise query by
+# query.
 MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
 # Grams of low rank
