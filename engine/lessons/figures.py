@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,7 @@ from engine.figures.base import (
     set_margins,
 )
 from engine.lessons.examples import (
+    CAPS,
     PERSONS,
     SECRETS,
     Attack,
@@ -58,7 +60,7 @@ h1 { font-size: 20pt; } h2 { font-size: 14pt; margin-top: 1.6em; }
 table { border-collapse: collapse; margin: 0.8em 0; } th, td { border: 1px solid #999; padding: 0.15em 0.6em; }
 code { font-size: 12pt; } figure { margin: 1em 0; break-inside: avoid; } section { break-inside: avoid; }
 .line { border-bottom: 1px solid #999; height: 2em; }
-@media print { body { margin: 0; } }
+@media print { body { margin: 0; } h1:not(:first-child) { break-before: page; } }
 """
 
 
@@ -82,6 +84,24 @@ def in_html(text: str) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HandoutChapter:
+    """One lesson of a handout.
+
+    Attributes
+    ----------
+    title : heading.
+    words : paragraphs before the figures, in the markup of `in_html`.
+    pictures : figures; the captions contain title, alternative text and note.
+    sections : pairs of heading and text, in the markup of `in_html`.
+    """
+
+    title: str
+    words: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    sections: Sequence[tuple[str, str]] = ()
+
+
 def handout_html(
     title: str,
     words: Sequence[str],
@@ -100,29 +120,56 @@ def handout_html(
     >>> page.startswith("<!doctype html>"), "<li>Why?</li>" in page
     (True, True)
     """
-    parts = [f"<h1>{html.escape(title)}</h1>", *map(in_html, words)]
-    for number, picture in enumerate(pictures):
-        # Streamlit registers a default template whose axes have no automatic margins.
-        figure = go.Figure(picture.figure).update_layout(template="plotly_white")
-        figure.update_xaxes(automargin=True).update_yaxes(automargin=True)
-        # The first figure contains the code of the plotly library, which all figures use.
-        figure_html = figure.to_html(
-            full_html=False,
-            include_plotlyjs=number == 0,
-            config={"staticPlot": True},
-            default_width="46rem",
-        )
-        caption = in_html(f"**{picture.title}.** {picture.alt} {picture.note}")
-        parts.append(f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>")
-    parts += [
-        f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>" for head, body in sections
-    ]
+    chapter = HandoutChapter(title=title, words=words, pictures=pictures, sections=sections)
+    return chapters_html(title, [chapter])
+
+
+def chapters_html(title: str, chapters: Sequence[HandoutChapter]) -> str:
+    """Return an HTML page with the text and figures of several lessons, for printing.
+
+    Every lesson begins on a new printed page.  ``title`` is the title of the file.
+
+    >>> page = chapters_html("Two", [HandoutChapter(title="Attack"), HandoutChapter(title="Noise")])
+    >>> page.count("<h1>")
+    2
+    """
+    parts = []
+    needs_library = True  # the first figure contains the code of plotly, which all figures use
+    for chapter in chapters:
+        parts += [f"<h1>{html.escape(chapter.title)}</h1>", *map(in_html, chapter.words)]
+        for picture in chapter.pictures:
+            figure_html = with_room_for_axes(picture.figure).to_html(
+                full_html=False,
+                include_plotlyjs=needs_library,
+                config={"staticPlot": True},
+                default_width="46rem",
+            )
+            needs_library = False
+            caption = in_html(f"**{picture.title}.** {picture.alt} {picture.note}")
+            parts.append(f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>")
+        parts += [
+            f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>"
+            for head, body in chapter.sections
+        ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta'
         f' charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style></head><body>\n'
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def with_room_for_axes(figure: go.Figure) -> go.Figure:
+    """Return a copy of a figure with margins that contain the labels and titles of all its axes.
+
+    The background is white.  In the app, the theme of Streamlit does both; its default template,
+    which it registers, has no automatic margins.
+    """
+    copy = go.Figure(figure)
+    copy.update_layout(template="plotly_white")
+    copy.update_xaxes(automargin=True)
+    copy.update_yaxes(automargin=True)
+    return copy
 
 
 PANELS_PER_ROW = 3
@@ -546,7 +593,7 @@ def strategy_picture(result: StrategyResult) -> Picture:
     table.insert(0, "row", labels[0])
     max_rows_per_cell = int(np.max(np.count_nonzero(np.abs(result.rows) > 1e-9, axis=0)))
     return Picture(
-        title=f"{result.name}: the measured numbers",
+        title=f"{result.name}: measured",
         figure=figure,
         table=table,
         alt=(
@@ -584,7 +631,7 @@ def range_errors_picture(contest: Contest, number: int) -> Picture:
     figure.update_layout(height=PAIR_HEIGHT_PX)
     worst = int(np.argmax(result.errors))
     return Picture(
-        title=f"{result.name}: standard error of every range",
+        title=f"{result.name}: error",
         figure=figure,
         table=pd.DataFrame(
             {"first cell": first, "last cell": last, "standard error": result.errors}
@@ -609,13 +656,16 @@ MECHANISM_OF_STRATEGY = {
 }
 
 
-def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
+def contest_picture(
+    contest: Contest, bounds: Mapping[str, float], chosen: str = "", *, decimals: int = 4
+) -> Picture:
     """Return a dot plot of the RMSE of all strategies, with lower bounds as vertical lines.
 
     Parameters
     ----------
     bounds : maps names to at most two lower bounds on the RMSE, in counts.
     chosen : name of the strategy whose marker is larger.
+    decimals : number of decimals of the errors and bounds in the texts of the figure.
     """
     names, sizes = [t.name for t in contest.results], [t.rmse for t in contest.results]
     is_chosen = [name == chosen for name in names]
@@ -625,7 +675,7 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
             x=sizes,
             y=names,
             mode="markers+text",
-            text=[f"  {size:.4f}" for size in sizes],
+            text=[f"  {size:.{decimals}f}" for size in sizes],
             textposition="middle right",
             marker={
                 "opacity": 1,
@@ -633,7 +683,7 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
                 "symbol": [style.symbol for style in styles],
                 "color": [style.color for style in styles],
             },
-            hovertemplate="%{y}: %{x:.4f} counts<extra></extra>",
+            hovertemplate=f"%{{y}}: %{{x:.{decimals}f}} counts<extra></extra>",
             showlegend=False,
         )
     )
@@ -644,9 +694,9 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
             x=[bound, bound],
             y=[names[0], names[-1]],
             mode="lines",
-            name=f"{name}: {bound:.4f}",
+            name=f"{name}: {bound:.{decimals}f}",
             line={"color": color, "dash": dash, "width": 3},
-            hovertemplate=f"{html.escape(name)}: {bound:.4f} counts<extra></extra>",
+            hovertemplate=f"{html.escape(name)}: {bound:.{decimals}f} counts<extra></extra>",
             showlegend=True,
         )
     low, high = min(*sizes, *bounds.values()), max(sizes)
@@ -665,8 +715,8 @@ def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str =
         figure=set_margins(figure),
         table=table,
         alt=(
-            f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
-            f"{max(bounds.values()):.4f}."
+            f"{best.name} has the smallest RMSE, {best.rmse:.{decimals}f} counts; no strategy can be below "
+            f"{max(bounds.values()):.{decimals}f}."
         ),
         note="All strategies have privacy cost 1. The axis does not begin at 0.",
     )
@@ -782,7 +832,11 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
             hovertemplate=f"cap %{{x}}<br>{name}: %{{y:,.4~r}} counts<extra></extra>",
         )
     figure.add_vline(x=chosen, line={"color": GREY, "dash": "dash"})
-    figure.update_xaxes(title="cap: largest number of rows counted per person", dtick=1)
+    figure.update_xaxes(
+        title="cap: largest number of rows counted per person",
+        dtick=1,
+        range=[CAPS[0] - 0.5, CAPS[-1] + 0.5],
+    )
     figure.update_yaxes(title="counts", rangemode="tozero")
     figure.update_layout(height=360, legend=LEGEND)
     best = best_cap(budget)
@@ -815,7 +869,7 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         y=example.counts,
         name="true count (invented)",
         marker_color=GREEN,
-        hovertemplate="cells %{x}: %{y}<extra></extra>",
+        hovertemplate="income class %{x}: %{y}<extra></extra>",
     )
     figure.add_scatter(
         x=bins,
@@ -823,10 +877,16 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         mode="markers",
         name="mean published count",
         marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
-        error_y={"array": example.errors, "color": ORANGE, "thickness": 1},
-        hovertemplate="cells %{x}: %{y:.2f} on average<extra></extra>",
+        # published counts are never negative
+        error_y={
+            "array": example.errors,
+            "arrayminus": np.minimum(example.errors, example.means),
+            "color": ORANGE,
+            "thickness": 1,
+        },
+        hovertemplate="income class %{x}: %{y:.2f} on average<extra></extra>",
     )
-    figure.update_xaxes(category_axis("cells") | {"nticks": 16})
+    figure.update_xaxes(category_axis("income class (0 is the lowest)") | {"nticks": 16})
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=380, legend=LEGEND)
     table = pd.DataFrame(

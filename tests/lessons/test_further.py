@@ -18,6 +18,8 @@ from engine.lessons import (
     centers_example_picture,
     centers_picture,
     clipping_picture,
+    contest_picture,
+    decomposition_picture,
     gap_text,
     group_questions,
 )
@@ -34,6 +36,8 @@ from engine.lessons.examples import (
     caps_table,
     centered_pairs,
     clipping_example,
+    contest,
+    decompose_query,
     neighbours,
     pairs_workload,
     person_budget,
@@ -41,8 +45,14 @@ from engine.lessons.examples import (
     reconstruct_replies,
     rows_in_all,
     spread_of_answers,
+    yes_or_no,
 )
-from engine.lessons.figures import handout_html
+from engine.lessons.figures import (
+    HandoutChapter,
+    chapters_html,
+    handout_html,
+    with_room_for_axes,
+)
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
@@ -203,3 +213,45 @@ def test_handout_is_self_contained() -> None:
     assert "<link" not in page.split("<script", 1)[0]
     assert page.count('class="plotly-graph-div"') == 2
     assert page.count("Plotly.newPlot(") >= 2
+
+
+def test_handout_figures_have_room_for_their_axes() -> None:
+    pictures = [
+        attack_picture(reconstruct_replies(published_answers(16))),
+        caps_picture(Budget(pcost=0.01), 3),
+        decomposition_picture(decompose_query(yes_or_no(2), [[1, 0], [0, 0]]), 4),
+        contest_picture(contest("range", 8), {"bound": 1.0}),
+    ]
+    for picture in pictures:
+        figure = with_room_for_axes(picture.figure)
+        axes = [figure.layout[name] for name in figure.layout if name[1:5] == "axis"]
+        assert len(axes) >= 2
+        assert all(axis.automargin for axis in axes)
+        assert picture.figure.layout.yaxis.title == figure.layout.yaxis.title
+
+
+def test_handout_of_several_lessons_contains_plotly_once() -> None:
+    picture = attack_picture(reconstruct_replies(published_answers(16)))
+    chapter = HandoutChapter(title="One", words=["text"], pictures=[picture])
+    one, two = (chapters_html("Path", [chapter] * count) for count in (1, 2))
+    assert two.count('class="plotly-graph-div"') == 2
+    assert len(two) < 1.1 * len(one)
+
+
+def test_error_bars_of_clipped_counts_end_at_zero() -> None:
+    trace = clipping_picture(clipping_example(bin_counts(1), 4.0), 1).figure.data[1]
+    assert min(y - below for y, below in zip(trace.y, trace.error_y.arrayminus, strict=True)) >= 0
+    assert trace.error_y.array[0] > trace.error_y.arrayminus[0]  # an empty cell
+
+
+def test_axis_of_caps_ends_at_smallest_and_largest_cap() -> None:
+    low, high = caps_picture(Budget(pcost=0.01), 3).figure.layout.xaxis.range
+    assert CAPS[0] - 1 < low < CAPS[0]
+    assert CAPS[-1] < high < CAPS[-1] + 1
+
+
+def test_contest_picture_rounds_to_chosen_decimals() -> None:
+    result = contest("range", 8)
+    picture = contest_picture(result, {"lower bound": result.bound()}, decimals=2)
+    assert picture.figure.data[0].text[0] == f"  {result.results[0].rmse:.2f}"
+    assert f"{result.bound():.2f}." in picture.alt
