@@ -443,8 +443,8 @@ def print_row_summary(rows: Intake) -> None:
 
 
 RELEASE_KEYS = "dataset key released rehearsal"
-# In the ledger, the plan hash of one step of a two-stage release is "step:hash"; all other plan hashes
-# do not contain this separator.
+# In the ledger, the plan hash of one step of a two-stage release is "step:hash"; all other plan
+# hashes do not contain this separator.
 _STEP_SEPARATOR = ":"
 
 

@@ -175,8 +175,8 @@ def _answer_completion_request() -> None:
 def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
     """Error handler for `codecs.register_error` that replaces characters by ASCII texts.
 
-    Returns the replacement of the characters that the terminal cannot encode, and the position after
-    these characters.
+    Returns the replacement of the characters that the terminal cannot encode, and the position
+    after these characters.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -440,9 +440,9 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
     """Return the common plan of the analyses, whose plans are read from files or computed."""
     if args.plans is not None:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
-            word = planning_options[0].replace("_", "-")
+            option = planning_options[0].replace("_", "-")
             raise PlanError(
-                f"--{word} is an option for planning, but --plans names existing plans. Give one of"
+                f"--{option} is an option for planning, but --plans names existing plans. Give one of"
                 " the two."
             )
         names = args.names or [path.stem for path in args.plans]

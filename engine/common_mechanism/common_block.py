@@ -74,8 +74,8 @@ SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
 SPAN_TOLERANCE = 1e-8
-# Bits of the noise grid of both stages.  This grid is finer than the grid of a plan, so that rounding
-# in two stages costs less than rounding the answers of one plan.
+# Bits of the noise grid of both stages.  This grid is finer than the grid of a plan, so that
+# rounding in two stages costs less than rounding the answers of one plan.
 GRID_BITS = 33
 
 
@@ -472,8 +472,8 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
             *_, ratios = _relative_precision(s, t)
             if not _is_in_row_space(s, t):
                 return math.inf
-            # the largest eigenvalue of a Kronecker product is the product of the largest eigenvalues
-            # of its factors
+            # the largest eigenvalue of a Kronecker product is the product of the largest
+            # eigenvalues of its factors
             ratio *= float(ratios.max(initial=0.0))
     return ratio
 
@@ -482,8 +482,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     """Return the common part of two blocks that are Kronecker products, factor by factor.
 
     The result is None if a block has row weights, or if the factors of the blocks are not on the
-    same attributes.  It is also None unless one of the blocks is the inner one: in every factor, its
-    row space is contained in that of the other block.
+    same attributes.  It is also None unless one of the blocks is the inner one: in every factor,
+    its row space is contained in that of the other block.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None

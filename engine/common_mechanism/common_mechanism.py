@@ -413,8 +413,9 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         for rows in whitened
         if len(rows)
     ]
-    # The privacy cost matrices of the parts sum to that of the mechanism if their sum is the identity
-    # in the coordinates S x of the standard form, and if no part has rows outside the row space of B.
+    # The privacy cost matrices of the parts sum to that of the mechanism if their sum is the
+    # identity in the coordinates S x of the standard form, and if no part has rows outside the row
+    # space of B.
     if (
         np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7
         or max(distances, default=0.0) > 1e-7
@@ -459,8 +460,8 @@ def round_up(cost: float) -> float:
 def _matrix(name: str, values: npt.ArrayLike) -> Array:
     """Return ``values`` as a matrix of floats.
 
-    Raises PlanError, with ``name`` in its text, unless ``values`` is a matrix of finite numbers with
-    at least one column.
+    Raises PlanError, with ``name`` in its text, unless ``values`` is a matrix of finite numbers
+    with at least one column.
     """
     try:
         matrix = np.array(values, dtype=np.float64)
@@ -539,8 +540,8 @@ def exact_split(
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # a step is one unit in the 12th digit of the look's cost, but not less than one unit in the 17th
-    # digit of the largest total, because a float has about 17 decimal digits
+    # a step is one unit in the 12th digit of the look's cost, but not less than one unit in the
+    # 17th digit of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
     # if the look costs as much as an option without a residual, choosing this option costs nothing
@@ -659,7 +660,7 @@ class CommonMechanism:
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
-        """Residual of every mechanism, in standard form; run only the residual of the chosen one."""
+        """Residual of each mechanism, in standard form; only that of the chosen one may be run."""
         return tuple(unchecked_residual(M, self.common) for M in self.mechanisms)
 
     @property

@@ -597,8 +597,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next choice."
             " Give the plan another name."
         )
-    # `_split_options` limits the cost of the two stages of one choice to the cost of a plan.  A chain
-    # has more stages, whose rounding can cost slightly more; then all noise is increased.
+    # `_split_options` limits the cost of the two stages of one choice to the cost of a plan.  A
+    # chain has more stages, whose rounding can cost slightly more; then all noise is increased.
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         chain = _chain(options, names, stretch)
@@ -705,9 +705,9 @@ def _residual_blocks(
 ) -> dict[Space, Block]:
     """Return the blocks that remain to be measured for an option, by residual space.
 
-    For a space that the look measures, this is the block in ``block_residuals``; the space is absent
-    from the result if that block is None (nothing remains).  For any other space, this is the block
-    of the plan with its noise multiplied by ``stretch``.
+    For a space that the look measures, this is the block in ``block_residuals``; the space is
+    absent from the result if that block is None (nothing remains).  For any other space, this is
+    the block of the plan with its noise multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():

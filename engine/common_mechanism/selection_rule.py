@@ -108,8 +108,8 @@ def nested_decision(
 
     Returns
     -------
-    Decision whose `choice` is a position in ``errors``.  The choice is None (stop) if too few of the
-    upper bounds exceed the noise of the first analysis.
+    Decision whose `choice` is a position in ``errors``.  The choice is None (stop) if too few of
+    the upper bounds exceed the noise of the first analysis.
 
     Notes
     -----
@@ -435,8 +435,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 def level_attributes(workload: Workload) -> tuple[str, ...]:
     """Return the attributes for which `workloads_by_level` returns analyses with a common part.
 
-    These are the attributes with a code list and fewer than 1,000 cells.  If the workload has groups,
-    the attribute must also be in one of them.
+    These are the attributes with a code list and fewer than 1,000 cells.  If the workload has
+    groups, the attribute must also be in one of them.
     """
     return tuple(
         attribute.name

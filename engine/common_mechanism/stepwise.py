@@ -282,8 +282,9 @@ def finish(
     """Measure what remains after the look for the chosen option, and return the final measurement.
 
     The estimates of the result combine both stages, weighted by precision; its `answers_on_grid`
-    are the answers of this stage only.  If the option "look closer" of a chain was chosen, the result is the
-    look of the next choice: call `decide` and `finish` again with the `key` of the result.
+    are the answers of this stage only.  If the option "look closer" of a chain was chosen, the
+    result is the look of the next choice: call `decide` and `finish` again with the `key` of the
+    result.
 
     Parameters
     ----------
@@ -353,8 +354,8 @@ def finish(
             " return the same answers. Leave out attempt, or start a new look with another attempt,"
             " which spends again."
         )
-    # If nothing is measured here, all answers are from the look, so compare ``data`` with the records
-    # of the look.
+    # If nothing is measured here, all answers are from the look, so compare ``data`` with the
+    # records of the look.
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
     if not residual.blocks and cost == 0:
@@ -428,8 +429,8 @@ def finish(
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # the prefix in the ledger marks other records; the next stage of a chain must then be charged
-        # as a separate release, too
+        # the prefix in the ledger marks other records; the next stage of a chain must then be
+        # charged as a separate release, too
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         # a changed record may be in the most expensive cell of both stages, so that their costs add
         return max(cost, residual.pcost), records
@@ -547,8 +548,8 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
     """
     book, options = Ledger.at(ledger), RecordOptions(on_refused="drop", **keywords)
     steps = resume(book, key)
-    # In a chain, the second stage of one choice can be the look of the next choice.  Each round checks
-    # one look, and the last round also checks the second stage.
+    # In a chain, the second stage of one choice can be the look of the next choice.  Each round
+    # checks one look, and the last round also checks the second stage.
     step_key, current = key, steps
     while True:
         common, finished = current.common, current.finished

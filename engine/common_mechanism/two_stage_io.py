@@ -33,8 +33,8 @@ from engine.release.measure import Answers
 from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
-# The ledger stores a digest of the records of each stage.  This prefix marks a second stage that was
-# measured on other records than its look.
+# The ledger stores a digest of the records of each stage.  This prefix marks a second stage that
+# was measured on other records than its look.
 OTHER_RECORDS_PREFIX = "other:"
 
 
@@ -343,8 +343,8 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # In a chain, a look after the first one measures only the residual after the look before it,
-        # so its file has no answers of the blocks of `common.look`.  The estimates in the file
+        # In a chain, a look after the first one measures only the residual after the look before
+        # it, so its file has no answers of the blocks of `common.look`.  The estimates in the file
         # combine all stages.
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)

@@ -40,7 +40,8 @@ class Checkpoints:
     Attributes
     ----------
     folder : folder of the files; None disables reading and writing.
-    part : prefix of the file names.  Every step of a fit that writes checkpoints has its own prefix.
+    part : prefix of the file names.  Every step of a fit that writes checkpoints has its own
+        prefix.
     """
 
     folder: Path | None = None

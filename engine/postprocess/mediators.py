@@ -50,9 +50,9 @@ class PairPredictions:
     def candidates(self, i: int, j: int) -> list[Array]:
         """Return all predictions of the table on attributes i and j, each of shape (n_i, n_j).
 
-        There is one prediction per third attribute k for which tables on (i, k) and (k, j) are known.
-        There is one more if the path from i to j in the tree of mutual information has two or more
-        attributes between them: the prediction along this path.
+        There is one prediction per third attribute k for which tables on (i, k) and (k, j) are
+        known.  There is one more if the path from i to j in the tree of mutual information has two
+        or more attributes between them: the prediction along this path.
         """
         paths = [
             [i, k, j]

@@ -265,8 +265,8 @@ def project_nonnegative(
             break
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-        # To save time, tables that nearly satisfy their constraints are skipped until the next update
-        # of all tables.  Most tables satisfy them after a few rounds.
+        # To save time, tables that nearly satisfy their constraints are skipped until the next
+        # update of all tables.  Most tables satisfy them after a few rounds.
         active = list(duals.values()) if updates_all else active
         for dual in active:
             skipped = violated and violations[dual.axes] <= SKIP_TOLERANCE * tolerance * total
@@ -367,8 +367,8 @@ def zero_impossible_cells(
             [assemble_table(contrasts, dual.axes).reshape(-1)[dual.cells] for dual in constrained]
         )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
-        # The system is singular.  Once its residual is as small as rounding errors, more steps would
-        # increase the residual; `atol` ends the search before.
+        # The system is singular.  Once its residual is as small as rounding errors, more steps
+        # would increase the residual; `atol` ends the search before.
         operator = linear.LinearOperator((len(counts),) * 2, change_of_impossible_cells)
         solution, _ = linear.cg(
             operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS

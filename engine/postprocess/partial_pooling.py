@@ -37,8 +37,8 @@ MIN_ATTRIBUTES = 3  # smallest number of attributes with such residuals for pool
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5  # largest change of a logarithm in one Gauss-Newton step
-# The residuals determine the logarithms of N and of the lengths c_i only if the information matrix of
-# these logarithms has no eigenvalue (inverse variance) below this limit.
+# The residuals determine the logarithms of N and of the lengths c_i only if the information matrix
+# of these logarithms has no eigenvalue (inverse variance) below this limit.
 MIN_INFORMATION = 0.25
 
 # (residual as a table of cells in counts, variance of its noise in counts^2)
@@ -240,8 +240,8 @@ def better_pairs(
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # the terms of the model in the module docstring: one per pair inside the triple, and the term
-        # ``product`` that remains if all attributes are independent
+        # the terms of the model in the module docstring: one per pair inside the triple, and the
+        # term ``product`` that remains if all attributes are independent
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -282,15 +282,15 @@ def _triple_weights(
 ) -> Array | None:
     """Return least-squares weights of the cells of a triple's residual, in 1 / counts^2.
 
-    ``excess`` is the squared distance of the residual from its model, minus the expectation for pure
-    noise, in counts^2.  If it is positive, the weights have the shape (n_i, n_j, n_k).  Otherwise
-    the result is None, which stands for equal weights.
+    ``excess`` is the squared distance of the residual from its model, minus the expectation for
+    pure noise, in counts^2.  If it is positive, the weights have the shape (n_i, n_j, n_k).
+    Otherwise the result is None, which stands for equal weights.
     """
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
-    # The variances tau m of all cells about the model sum to the excess.  The reference is m divided
-    # by its sum, so tau m = excess * reference.
+    # The variances tau m of all cells about the model sum to the excess.  The reference is m
+    # divided by its sum, so tau m = excess * reference.
     reference = np.multiply.outer(np.multiply.outer(i, j), k)
     return np.asarray(1.0 / (estimate.variance + excess * reference))
 

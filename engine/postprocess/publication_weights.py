@@ -61,10 +61,10 @@ LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell co
 # in its noisy value).  The gain was chosen on five real tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
-# If residuals on two or more attributes would get at least SECURE_SHARE of the budget, their
-# derivatives are not reduced.  From there to DOUBTFUL_SHARE and below, they are reduced more and
-# more, by half or more if the signal is at most SECURE_SIGNAL_SD.  The values were chosen on nine
-# real tables.
+# The derivatives of residuals on two or more attributes are multiplied by a factor below 1 if these
+# residuals would get less than SECURE_SHARE of the budget.  The factor decreases until their share
+# is DOUBTFUL_SHARE; there it is 1 / (1 + (SECURE_SIGNAL_SD / signal)^2), where the signal is in
+# standard deviations.  The values were chosen on nine real tables.
 DOUBTFUL_SHARE, SECURE_SHARE, SECURE_SIGNAL_SD = 0.28, 0.38, 8.0
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
 # lower bound on the deviation of a reference table; published references may have less deviation

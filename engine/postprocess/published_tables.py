@@ -456,9 +456,10 @@ def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> flo
     """Return the L1 distance from the tables at which the search for synthetic records may end.
 
     The distance is divided by the number of records.  It is `NOISE_SHARE` times the expected error
-    of the tables, but at most `MAX_RECORDS_DISTANCE`, so that the additional error is small compared
-    with that of the noise.  For a residual on two or more attributes, the expected error is that of
-    linear shrinkage under the assumption that the variance of every true cell equals its count.
+    of the tables, but at most `MAX_RECORDS_DISTANCE`, so that the additional error is small
+    compared with that of the noise.  For a residual on two or more attributes, the expected error
+    is that of linear shrinkage under the assumption that the variance of every true cell equals its
+    count.
     """
     errors = []
     for axes, table in tables.items():

@@ -186,8 +186,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     """Return the precision matrix of the noise with which a block measures one residual space.
 
     The result is None if all directions have the same variance, if the block does not measure the
-    complete space, or if the matrix is not a Kronecker product with one factor per attribute.  It is
-    also None for a space of several attributes that is measured jointly with other spaces.
+    complete space, or if the matrix is not a Kronecker product with one factor per attribute.  It
+    is also None for a space of several attributes that is measured jointly with other spaces.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
@@ -228,7 +228,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
 
 
 def _coordinates_in_union(block: Block, space: Space) -> slice:
-    """Return which coordinates of a block that measures several residual spaces belong to ``space``."""
+    """Return the positions of the coordinates of ``space`` in a block of several residual spaces."""
     ((_, strategy),) = block.factors
     dimensions = [
         math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
@@ -404,15 +404,15 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
     """
     if plan.full_tables:
         tuned = plan.options.get("centers") == "tuned"
-        which = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
-        instead = (
+        subject = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
+        advice = (
             "with centers='uniform', or with keep"
             if tuned
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )
         raise NotApplicable(
-            f"The {which} measures a separate table for every group, but consistent tables can only"
-            f" be computed from residual spaces. Plan {instead}."
+            f"The {subject} measures a separate table for every group, but consistent tables can only"
+            f" be computed from residual spaces. Plan {advice}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     position = {name: i for i, name in enumerate(names)}

@@ -102,14 +102,14 @@ TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
 SERIES_ERROR_SHARE = 0.01
 UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
 # The signal of a table is the squared distance of its noisy residual from the residual of the
-# reference, minus the expectation for pure noise, in standard deviations.  `shrink_table` returns the
-# reference itself if the signal is below this limit and no expected deviation is given.  Keys are
-# numbers of attributes.
+# reference, minus the expectation for pure noise, in standard deviations.  `shrink_table` returns
+# the reference itself if the signal is below this limit and no expected deviation is given.  Keys
+# are numbers of attributes.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# If at least the share MIN_SIGNAL_SHARE of all pairs have a signal of SIGNIFICANT_SD or more, Stein's
-# risk estimate chooses the factor of tau for every pair.  Otherwise it does so only for pairs with a
-# signal of MIN_CHOICE_SD or more.
+# If at least the share MIN_SIGNAL_SHARE of all pairs have a signal of SIGNIFICANT_SD or more,
+# Stein's risk estimate chooses the factor of tau for every pair.  Otherwise it does so only for
+# pairs with a signal of MIN_CHOICE_SD or more.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
 # values to which the prior gives probability: squared deviation of a true table from its reference,
 # divided by the upper bound that `expected_deviations` computes
@@ -121,8 +121,8 @@ PRIOR_MEDIANS, PRIOR_LOG_SD, ZERO_PROBABILITIES = (0.002, 0.01), 1.8, (0.8, 0.97
 PRIOR_TABLES = 60.0
 SMALLEST_SQUARE = 1e-300  # replaces smaller squares and likelihoods, whose logarithm is infinite
 PRIOR_STEPS = 20  # EM steps that estimate the prior
-# an expected squared deviation of at most this multiple of the noise variance of one cell is treated
-# as 0
+# an expected squared deviation of at most this multiple of the noise variance of one cell is
+# treated as 0
 NEGLIGIBLE_EXCESS = 1e-3
 
 # mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible
@@ -134,6 +134,10 @@ def max_entropy_table(
 ) -> Array:
     """Return the table on ``axes`` of largest entropy among those with the given margins.
 
+    It is exact for a pair without impossible cells.  Otherwise iterative proportional fitting
+    approximates it, until the errors of the margins are at most `MARGIN_TOLERANCE` or for
+    `ENTROPY_SWEEPS` passes.
+
     Parameters
     ----------
     margins : mapping from attribute sets to tables in counts.  It has every subset of ``axes`` with
@@ -143,8 +147,8 @@ def max_entropy_table(
     >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
     """
-    # Start with the table in which the last two attributes are independent given all others.  Two of
-    # its margins are exact, and for a pair without impossible cells it is the result.
+    # Start with the table in which the last two attributes are independent given all others.  Two
+    # of its margins are exact, and for a pair without impossible cells it is the result.
     first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
@@ -174,8 +178,8 @@ def fit_margins(
     ----------
     table : start, shape (n_1, ..., n_k).
     margins : mapping from the subsets of ``axes`` with one attribute fewer to tables.
-    near : function that returns whether a margin of the table is near enough to the given margin; its
-        argument is their difference.  Scaling stops when it returns True for all margins.
+    near : function that returns whether a margin of the table is near enough to the given margin;
+        its argument is their difference.  Scaling stops when it returns True for all margins.
     sweeps : maximum number of passes over all margins.
     """
     for _ in range(sweeps):

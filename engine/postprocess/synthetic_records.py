@@ -37,8 +37,8 @@ from engine.residuals import Axes
 from engine.workload import Schema
 
 BATCH_RECORDS = 20_000  # number of records whose gains are computed together
-# In one update of a column, the number of records of a batch that may change is at most this share of
-# the batch, or MIN_CANDIDATES if that is more.
+# In one update of a column, the number of records of a batch that may change is at most this share
+# of the batch, or MIN_CANDIDATES if that is more.
 MAX_CANDIDATE_SHARE, MIN_CANDIDATES = 0.15, 200
 STEPS_PER_BATCH = 4
 MAX_ROUNDS = 15  # passes over all attributes
@@ -292,7 +292,7 @@ class _Changes:
         return candidates
 
     def apply(self, candidates: Index) -> bool:
-        """Change values of the records at positions ``candidates`` such that the objective decreases.
+        """Change records at the positions ``candidates`` such that the objective decreases.
 
         Returns whether any value has changed.
         """
@@ -306,8 +306,8 @@ class _Changes:
             weights_left += table.weights.ravel().take(rows * self.n_codes + values)
         best = costs.argmin(axis=1)
         positions = np.arange(len(candidates))
-        # A record that leaves a cell with gap g and weight w decreases the objective by w (2 g - 1).
-        # This is the cost of one more record in the cell, w (2 g + 1), minus 2 w.
+        # A record that leaves a cell with gap g and weight w decreases the objective by w (2 g -
+        # 1).  This is the cost of one more record in the cell, w (2 g + 1), minus 2 w.
         gains = costs[positions, values] - costs[positions, best] - 2.0 * weights_left
         improving = np.flatnonzero((gains > MIN_GAIN) & (best != values))
         improving = improving.take(np.argsort(-gains.take(improving), kind="stable"))

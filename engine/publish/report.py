@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "csv")
 REHEARSAL_MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 ANSWERS_PER_BATCH = 1 << 17  # number of answers that are written together
-# number of answers of a group that are computed together; larger than ANSWERS_PER_BATCH, because each
-# computation builds the complete table of the group
+# number of answers of a group that are computed together; larger than ANSWERS_PER_BATCH, because
+# each computation builds the complete table of the group
 ANSWERS_PER_TABLE = 1 << 22
 ANSWER_SCHEMA = pa.schema(
     [
@@ -232,9 +232,9 @@ def write_published(
 ) -> Path:
     """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
-    Columns: attributes, family, and the columns of `Uncertainty.answers`.  The file of a rehearsal has
-    the additional first column status.  The file is written atomically; an earlier file is replaced
-    only with ``overwrite``.
+    Columns: attributes, family, and the columns of `Uncertainty.answers`.  The file of a rehearsal
+    has the additional first column status.  The file is written atomically; an earlier file is
+    replaced only with ``overwrite``.
 
     Raises
     ------
@@ -324,8 +324,7 @@ def write_level_sums(
     """Write sums of published tables over the areas of code lists to a Parquet file.
 
     Columns: group (its number), level (a title of `level_groups`), and the columns of
-    `Uncertainty.sums`.
-    The file is written atomically.  `read_level_sums` reads it.
+    `Uncertainty.sums`.  The file is written atomically.  `read_level_sums` reads it.
     """
     plan = uncertainty.published.measurement.plan
     with (

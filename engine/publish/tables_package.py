@@ -424,9 +424,9 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
     }
     exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # The answers are affine functions of the integers.  The weights of one integer are therefore
-        # the change of all answers if the integer changes from 0 to ``step``, divided by the step in
-        # counts.  A step as large as the answers makes rounding errors small.
+        # The answers are affine functions of the integers.  The weights of one integer are
+        # therefore the change of all answers if the integer changes from 0 to ``step``, divided by
+        # the step in counts.  A step as large as the answers makes rounding errors small.
         step = 2 ** max(
             0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid))
         )

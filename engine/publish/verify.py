@@ -110,8 +110,8 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # measurements.npz is not compared by its bytes, which can differ for equal arrays; its arrays
-        # were already checked above
+        # measurements.npz is not compared by its bytes, which can differ for equal arrays; its
+        # arrays were already checked above
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:
@@ -404,7 +404,8 @@ def _published_problems(
         for name in names
         if how[name] != getattr(measurement, name)
     ]
-    # `table_problems` limits the size of every file and calls `digest`, so that `path` is valid below
+    # `table_problems` limits the size of every file and calls `digest`, so that `path` is valid
+    # below
     problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
     if problems:
         return problems

@@ -138,8 +138,8 @@ def test_look_equals_dense_common_mechanism(common):
     for option in common.options:
         total_cost = cost_of(shared, option.blocks)
         assert np.linalg.eigvalsh(total_cost - look)[0] > -1e-9 * np.abs(total_cost).max()
-    # for three covariances that do not commute, the mechanism of least trace is not unique: it depends
-    # on the coordinates
+    # for three covariances that do not commute, the mechanism of least trace is not unique: it
+    # depends on the coordinates
     assert_close(
         look,
         cost_of_dense(dense),
@@ -176,7 +176,7 @@ def test_spends_sum_to_plan_cost_and_cover_release(common):
 
 
 def estimates(common, i, look_answers, answers):
-    """Return the residual coordinates of option i by residual space, from answers of both stages."""
+    """Return residual coordinates of option i, by residual space, from answers of both stages."""
     looked = {
         space: estimate(b, look_answers[space] / b.grid) for space, b in common.look.blocks.items()
     }
@@ -194,8 +194,8 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
             part: {s: np.zeros(shape) for s, shape in shapes(part_blocks).items()}
             for part, part_blocks in blocks.items()
         }
-        # Estimates are linear in the strategy answers.  The variance of a query is therefore the sum,
-        # over all strategy answers, of its squared change if one answer grows by its noise.
+        # Estimates are linear in the strategy answers.  The variance of a query is therefore the
+        # sum, over all strategy answers, of its squared change if one answer grows by its noise.
         total = [np.zeros(g.count) for g in option.workload.groups]
         pieces = [query_pieces(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():

@@ -29,7 +29,7 @@ POINTS = ("counted", "spent", "drawn", "saved")
 
 
 def die_at(point):
-    """Make this process kill itself at ``point`` of a step: "counted", "spent", "drawn" or "saved"."""
+    """Make this process kill itself at one ``point``: "counted", "spent", "drawn" or "saved"."""
     die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     spend = engine.ledger.ledger.Ledger.spend
     draw = measuring.draw

@@ -54,7 +54,7 @@ def test_exact_split_sums_as_decimals(pcosts):
 
 @pytest.fixture
 def multiply_joint_cost(monkeypatch):
-    """Return a function that makes the joint cost of ``parts`` or more stages larger by a factor."""
+    """Return a function that multiplies the joint cost of ``parts`` or more stages."""
 
     def patch(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost

@@ -28,7 +28,7 @@ def marginals_of(schema, counts):
 
 
 def people(schema, records, seed):
-    """Return a function that maps attribute names to the exact table of random clustered records."""
+    """Return a function that maps attribute names to exact tables of random clustered records."""
     rng = np.random.default_rng(seed)
     shares = np.ones(())
     for n in schema.sizes(schema.names):
@@ -47,9 +47,9 @@ def possible_people(schema, records, seed):
 def measured_on(
     workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options
 ):
-    """Return a simulated measurement of random records, and the function of their exact tables.
+    """Return a simulated measurement of random records, and a function.
 
-    The function maps attribute names to a table, as that of `people` does.
+    The function maps attribute names to the exact table of the records.
     """
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)

@@ -39,9 +39,9 @@ CASES = {
 
 
 def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
-    """Return a simulated measurement with exact totals, and the function of the exact tables.
+    """Return a simulated measurement with exact totals, and a function.
 
-    The function maps attribute names to a table.  ``which`` is a key of `CASES`, ``rules`` are
+    The function maps attribute names to the exact table.  ``which`` is a key of `CASES`, ``rules`` are
     impossible cells, and ``ways`` are the numbers of attributes of the marginals.
     """
     plain = SCHEMA.with_facts(impossible=rules)
@@ -73,7 +73,7 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
             check(published, measurement.plan.workload)
         for group in measurement.plan.workload.groups:
             fitted = published.table(group.attributes)
-            # `table` sets impossible cells and exact totals, but the contrasts are correct without it
+            # `table` sets impossible cells and exact totals, which the contrasts already have
             assembled = assemble_table(published.contrasts, published.positions(group.attributes))
             assert np.abs(assembled - fitted).max() <= 1e-7
             assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()
