@@ -201,6 +201,13 @@ def test_further_lesson_pictures_match_their_numbers() -> None:
     assert centers_picture(one, "age").table["tuned"].sum() == pytest.approx(1.0)
 
 
+def test_handout_leaves_room_for_labels_of_axes() -> None:
+    picture = centers_picture(centered_pairs("range", 4), "age")
+    picture.figure.update_layout(template="none")  # a template without automatic margins
+    page = handout_html("Noise", [], [picture], [])
+    assert page.rpartition("Plotly.newPlot(")[2].count('"automargin":true') >= 2
+
+
 def test_handout_is_self_contained() -> None:
     picture = centers_picture(centered_pairs("range", 4), "age")
     page = handout_html(
