@@ -266,7 +266,7 @@ def independent_bound(parts: Decomposition) -> float:
 
 
 def _attribute_roles(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
-    """Return the role of every attribute, and the number of cells of every role.
+    """Return the role (equivalence class) of every attribute, and the number of cells per role.
 
     Attributes have the same role if they have equal sizes and centers, and occur on the same axes
     of the same subworkloads.
@@ -299,7 +299,8 @@ def _step(
 
     Parameters
     ----------
-    blocks : mapping from (subworkload, roles of its attributes) to the factor of its nuclear norm.
+    blocks : mapping from (subworkload, roles of its attributes) to the factor of its nuclear norm;
+        a role is the index of a class of equivalent attributes.
     norms : result of `_norms` for every subworkload.
     weights : weights of cells, one array of shape (n,) per role.  The weighted costs have the same
         form.
@@ -401,7 +402,8 @@ MIN_LINEAR_CELLS = 250
 # Square roots of weights are raised to at least this share of the largest root, because functions
 # are divided by them.
 MIN_ROOT_RATIO = 1e-5
-# mapping from roles of attributes to the square roots of the weights of their cells, shape (n,)
+# mapping from roles (classes of equivalent attributes) to square roots of the weights of their
+# cells, shape (n,)
 Roots = Mapping[Role, Array]
 
 
@@ -425,8 +427,8 @@ class Model:
     def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
         """Return an object that bounds the nuclear norm of a link, with k functions per attribute.
 
-        Where possible, it uses smaller matrices for a link that is invariant under permutations of
-        its attributes.
+        A link is a problem on the free attributes of the workload.  If it is invariant under
+        permutations of its attributes, the object uses smaller matrices where possible.
         """
         functions = {
             name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
@@ -455,7 +457,8 @@ class Model:
 
         Parameters
         ----------
-        s : mapping from roles to the square roots of the weights of cells, shape (n,).
+        s : mapping from roles (classes of equivalent attributes) to the square roots of the weights
+            of cells, shape (n,).
         basis_functions : mapping from roles to functions of the cells, shape (n, k).
         derivative : if False, the second result is an empty mapping; otherwise it has the form of
             ``s``.
@@ -479,10 +482,10 @@ class Model:
 
 
 class FunctionCounts:
-    """Chooses how many functions represent the queries on an attribute, for matrices of limited
-    order.
+    """Chooses how many functions represent the queries on an attribute, so that matrices are small.
 
-    ``linked_queries`` is the workload, reduced to its free attributes.
+    ``linked_queries`` is the workload, reduced to attributes whose optimal weights are not known to
+    be uniform.
     """
 
     def __init__(self, linked_queries: LinkedQueries) -> None:
@@ -505,7 +508,7 @@ class FunctionCounts:
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return for every link the largest number of functions per attribute, at least 1.
+        """Return the largest number of functions per attribute, at least 1, for every link.
 
         With this number no matrix has more than about ``order`` rows.  For links that are invariant
         under permutations and have no products on pairs, it is the number of cells.
@@ -533,10 +536,11 @@ class FunctionCounts:
 
 
 def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
-    """Return for every role a basis of the functions on the cells of an attribute, shape (n, n).
+    """Return a basis of the functions on the cells of an attribute for every role, shape (n, n).
 
-    ``s`` holds the square roots of the weights of the cells.  The columns are sorted by their
-    importance for the nuclear norm, most important first; the first column is constant.
+    A role is a class of equivalent attributes.  ``s`` holds the square roots of the weights of the
+    cells.  The columns are sorted by their importance for the nuclear norm, most important first;
+    the first column is constant.
     """
     out = {}
     for role, root in s.items():
@@ -586,7 +590,8 @@ def starting_roots(
 ) -> Iterator[dict[Role, Array]]:
     """Yield the starting points of the search for weights of cells.
 
-    A starting point maps every role to the square roots of the weights of its cells, shape (n,).
+    A starting point maps every role (class of equivalent attributes) to the square roots of the
+    weights of its cells, shape (n,).
     The first starting point has uniform weights.  Each value c of `TOTAL_WEIGHTS` gives one more:
     for every attribute, the optimal weights for its queries and its total with weight c.  If the
     deadline ends the search for these weights, the best weights up to then are used.
@@ -696,7 +701,8 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
 
     Parameters
     ----------
-    linked_queries : the workload, reduced to its free attributes.
+    linked_queries : the workload, reduced to attributes whose optimal weights are not known to be
+        uniform.
     deadline : time at which the search ends, on the clock of `planning_time`.
     steps : largest number of steps of the first stage (later stages: `HIGHER_LEVEL_STEPS`).  With 0
         only the starting points are evaluated, and the result does not depend on the clock.

@@ -204,11 +204,11 @@ class Link:
 
 @dataclass(kw_only=True, eq=False)
 class LinkedQueries:
-    """A workload reduced to its free attributes; attributes with uniform optimal weights are gone.
+    """A workload reduced to its free attributes, whose optimal weights are not known to be uniform.
 
     Attributes
     ----------
-    links : the distinct links.
+    links : the distinct links, separate problems on the free attributes.
     sums : pairs (factor, coefficients).  The nuclear norm of the workload is the sum over all pairs
         of factor * sqrt(sum over links i of (coefficients[i] * norm of link i)^2).
     roles : mapping from free attributes to roles; attributes of one role have equal weights.
@@ -343,7 +343,7 @@ def _roles(
     swaps: Mapping[Key, bool],
     workload: Workload,
 ) -> dict[str, Role]:
-    """Return the role of every free attribute; equivalent attributes have the same role.
+    """Return the role (index of the equivalence class) of every free attribute.
 
     Attributes are equivalent if they have equal sizes and occur in equal queries: in parts with the
     same key, at equivalent positions, in products with the same keys and the same weight.
@@ -601,9 +601,10 @@ class State:
 
     Parameters
     ----------
-    linked_queries : the workload, reduced to its free attributes.
-    s : square roots of the weights, shape (n,) by role.
-    functions : functions of the cells in order of importance, shape (n, n) by role.
+    linked_queries : the workload, reduced to attributes whose optimal weights are not known to be
+        uniform.
+    s : for every role (class of equivalent attributes), square roots of the weights, shape (n,).
+    functions : for every role, functions of the cells in order of importance, shape (n, n).
     derivative : whether derivatives are computed.
     """
 
@@ -624,7 +625,7 @@ class State:
         self.joints: dict[Any, Joint] = {}
 
     def frame(self, role: Role, k: int) -> Frame:
-        """Return the frame of the attributes of one role with k functions."""
+        """Return the frame with k functions that all attributes of one role share."""
         if (role, k) not in self.frames:
             families = {
                 key: self.linked_queries.rows[key]
@@ -636,6 +637,7 @@ class State:
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
         """Return the part with this key, represented in functions of its attributes.
 
+        A part holds queries of one family, here on several attributes.
         ``places`` has for each attribute its role and its number of functions.
         """
         if (key, places) not in self.joints:
@@ -648,8 +650,7 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return for every role the derivative of the nuclear norm with respect to s, shape
-        (n,)."""
+        """Return for every role the derivative of the nuclear norm with respect to its ``s``, (n,)."""
         for joint in self.joints.values():
             joint.backpropagate()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}
@@ -669,12 +670,14 @@ Backpropagate = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dense:
-    """Structure of the matrix M_T of one set T of attributes that are outside K.
+    """Structure of the matrix M_T for one set T of attributes.
+
+    The queries on an attribute of T are replaced by a scalar t, the nuclear norm of what the basis
+    functions K do not represent.
 
     Attributes
     ----------
-    outside : the attributes of T with the keys of their query families; their queries are reduced
-        to the scalar t.
+    outside : the attributes of T with the keys of their query families.
     order : order of the matrix.
     terms : tuples (weight, parts, index), one per summand of M_T.  The summand is ``weight`` times
         the Kronecker product of the Grams of ``parts``; ``index`` holds its rows (and columns) in
@@ -687,9 +690,10 @@ class Dense:
 
 
 class Excitations:
-    """Lower bound on the nuclear norm of one link, from one dense matrix M_T per set T.
+    """Lower bound on the nuclear norm of one link (problem on the free attributes of a workload).
 
-    T is the set of the attributes whose queries are represented by the scalar t.
+    It is computed from one dense matrix M_T per set T of attributes whose queries are represented
+    by a scalar t instead of basis functions.
 
     Parameters
     ----------
@@ -791,8 +795,7 @@ class Excitations:
         return Dense(outside=outside, order=order, terms=out)
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
-        function."""
+        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
         sums = []
         for count, matrices in self.sums:
             norms = [(dense, *self._norm(dense, state)) for dense in matrices]

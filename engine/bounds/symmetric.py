@@ -106,8 +106,8 @@ class Terms:
 def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
     """Return the query weights of a link that is invariant under permutations of its attributes.
 
-    The result is None if the link is not invariant, has fewer than 3 attributes, or has queries on
-    more than 2 attributes.
+    A link is a problem on the free attributes of a workload.  The result is None if it is not
+    invariant, has fewer than 3 attributes, or has queries on more than 2 attributes.
     """
     names = link.names
     if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
@@ -274,7 +274,7 @@ class SymmetricPairs:
 
     Parameters
     ----------
-    d, role : number of attributes, and their common role.
+    d, role : number of attributes, and the index of the equivalence class to which all belong.
     terms : weights of the queries on each attribute and each pair.
     k : number of functions that represent the queries on an attribute, including the constant.
     """
@@ -283,8 +283,7 @@ class SymmetricPairs:
         self.d, self.role, self.terms, self.k = d, role, terms, k
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
-        function."""
+        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
         frame = state.frame(self.role, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
@@ -307,7 +306,8 @@ class SymmetricPairs:
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
         """Return the sum of the nuclear norms over all choices of m attributes outside K.
 
-        The norm of a choice is the root of the sum of the squared summands.
+        Attributes outside K are represented by the scalar t instead of the functions K.  The norm
+        of a choice is the root of the sum of the squared summands.
 
         Returns
         -------
@@ -336,9 +336,9 @@ class SymmetricPairs:
         return math.comb(self.d, m) * norm_of_choice, summands
 
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
-        """Return the nuclear norm of the queries on d attributes, represented in the basis K.
+        """Return the nuclear norm of the queries on d attributes, represented by the functions K.
 
-        The second result is its `Backpropagate` function.
+        The second result is the function that adds its derivatives to the `State`.
         """
         blocks = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
         slabs = list(dict.fromkeys(slab for sector in blocks for slab, _ in sector.placed))
@@ -494,9 +494,9 @@ def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
     this size, by query family.  Parts on several attributes are left out, which can only lower the
     bound.
 
-    The result is None if attributes have different roles, if a product has different families, if
-    two attribute sets of equal size have different weights, if a set of some size has a product and
-    another set of that size has none, or if there is nothing but the total.
+    The result is None if the attributes are not equivalent, if a product has different families, if
+    the products or their weights differ between two attribute sets of equal size, or if there are
+    no products except the total.
     """
     names = link.names
     if len({linked_queries.roles[name] for name in names}) != 1:
@@ -618,8 +618,7 @@ class SymmetricProducts:
         self.d, self.role, self.orders = d, role, orders
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm of the link, and its `Backpropagate`
-        function."""
+        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
         families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
         for outside in range(max(self.orders) + 1):  # number of attributes outside K
@@ -647,9 +646,9 @@ class SymmetricProducts:
     def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
         """Return what remains of the products without some of their attributes.
 
-        ``outside`` is the number of removed attributes, which are outside K.  The result has the
-        form of `product_orders`, for the remaining attributes.  It includes products of the family
-        ``key`` only, or of all families if ``key`` is None.
+        ``outside`` is the number of removed attributes.  The result has the form of
+        `product_orders`, for the remaining attributes.  It includes products of the family ``key``
+        only, or of all families if ``key`` is None.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.orders.items():
@@ -659,7 +658,7 @@ class SymmetricProducts:
         return out
 
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of products on d attributes in the basis K, and its derivatives.
+        """Return the nuclear norm of products on d attributes, and its derivatives.
 
         ``orders`` holds the weights of the products in the form of `product_orders`.  The second
         result maps every family to the derivative with respect to its Gram C, shape (2, 2).
@@ -914,7 +913,7 @@ class CompositionBound:
     Parameters
     ----------
     linked_queries : a reduced workload that is invariant under permutations of its free attributes.
-    role, d : common role and number of the free attributes.
+    role, d : equivalence class, and number, of the free attributes.
     terms : weights on every attribute and every pair.
     """
 

@@ -137,7 +137,7 @@ class Evaluation:
     """Intermediate values and derivatives of one evaluation of the objective S at some centers.
 
     All attributes except the first two are filled during the evaluation.  Keys of the mappings
-    are indices of pieces in ``problem.pieces``, except for ``by_role``.
+    are indices of pieces (parts of query groups, see `Piece`), except for ``by_role``.
 
     Attributes
     ----------
@@ -147,7 +147,8 @@ class Evaluation:
     scalars, by_scalar : scalar of a piece, and the derivative of S with respect to it.
     factors, by_factor : residual Gram of a piece, and the derivative of S with respect to it.
     nonzero : result of `is_nonzero` for a piece.
-    by_role : mapping from a role to the derivative of S with respect to N^T pi, shape (n - 1,).
+    by_role : mapping from a role (class of equivalent attributes) to the derivative of S with
+        respect to N^T pi, shape (n - 1,).
     solved : result of `optimum` for a piece.
     """
 
@@ -162,12 +163,12 @@ class Evaluation:
     solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
 
     def center(self, role: Role) -> Array:
-        """Return the center of a role, shape (n,)."""
+        """Return the center that all attributes of a role share, shape (n,)."""
         n = self.problem.sizes[role]
         return self.centers.get(role, np.full(n, 1.0 / n))
 
     def scalar(self, number: int) -> float:
-        """Return the sum of squared answers of a piece's queries to the centers, in counts^2."""
+        """Return the sum of the squared answers of a piece's queries to the centers, counts^2."""
         if number not in self.scalars:
             piece = self.problem.pieces[number]
             if (wide_gram := self.problem.structured_gram(piece)) is not None:
@@ -191,7 +192,7 @@ class Evaluation:
         return contract(self.problem.rows(piece.part), vectors, 1)
 
     def factor(self, number: int) -> Factor:
-        """Return the residual Gram of a piece on those of its attributes that are in the space."""
+        """Return the residual Gram of a piece, on its attributes inside the residual space."""
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
@@ -335,7 +336,7 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivative of the objective S by N^T pi for each role, shape (n - 1,).
+        """Return the derivatives of the objective S with respect to N^T pi of each role, (n - 1,).
 
         Call it after `space` for all classes: it adds the derivatives through scalars and through
         residual Grams, which are collected until then.
@@ -539,7 +540,7 @@ class CenterProblem:
     def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
         """Return one tuple (first group, all groups, their weights) per class of groups.
 
-        Groups of one class have the same queries on attributes of equal roles.  Groups of weight 0
+        Groups of one class have the same queries on equivalent attributes.  Groups of weight 0
         are left out.  Classes are in the order of their first groups.
         """
         weights = np.array([group.weight for group in self.workload.groups])
@@ -719,8 +720,8 @@ class CenterProblem:
     def _is_uniform_optimal(self, role: Role) -> bool:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
-        It is optimal if all Grams of the role are invariant under a cyclic shift of the cells.  It
-        is the only one supported for wide attributes with queries on areas of levels.
+        It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
+        the cells.  It is the only one supported for wide attributes with areas of levels.
         """
         parts = [piece.part for piece in self.pieces if role in piece.roles]
         if any(is_wide_areas(part) for part in parts):

@@ -142,8 +142,8 @@ def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
     Every group must have at most two attributes and one weight for all its queries.  Of the groups
-    of positive weight on two attributes, at least one must not be a product, and every one must have
-    at least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
+    of positive weight on two attributes, at least one must not be a product, and each must have at
+    least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
     `MAX_QUERY_ENTRIES` entries in its query rows.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]

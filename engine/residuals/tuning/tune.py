@@ -79,12 +79,13 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """Objective S of a separable workload, and the best center of one role for fixed other centers.
+    """Objective S of a separable workload, and the best center of an attribute for fixed others.
 
     Parameters
     ----------
     problem : objective of the workload; the Gram of every space has one term.
-    tuned_pieces : result of `separable_pieces`: the indices of the two pieces of every tuned role.
+    tuned_pieces : result of `separable_pieces`: for every tuned role (class of equivalent
+        attributes), the indices of its two pieces.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class CenterBalance:
         return float(self._counts @ roots), offsets
 
     def _value(self, state: Evaluation, number: int) -> float:
-        """Return the smallest error for the residual Gram of a piece, 0 if the Gram is zero."""
+        """Return the smallest error for the residual Gram of a piece; 0 if that Gram is zero."""
         if number in self._fixed_values:
             return self._fixed_values[number]
         value = state.optimum(number)[0] if state.is_nonzero(number) else 0.0
@@ -164,12 +165,13 @@ class CenterBalance:
 
 
 def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return for every tuned role the indices (inside, outside) of its two pieces.
+    """Return the indices (inside, outside) of the two pieces of every tuned role.
 
-    The attribute of the role is inside the residual space in the first piece, and outside in the
-    second.  The mapping is empty if the workload is not separable: if a tuned role has several
-    query families or is in a part on several attributes, or if the Gram of some space has several
-    terms.
+    A role is a class of equivalent attributes, a piece is a part of a query group with a
+    choice of the attributes inside the residual space.  The attribute is inside in the first piece, and
+    outside in the second.  The mapping is empty if the workload is not separable: if a tuned role
+    has several query families or is in a part on several attributes, or if the Gram of some space
+    has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
@@ -205,10 +207,10 @@ def _products_of_others(values: Array) -> Array:
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
-    """Return for every piece the sum of the ``shares`` at the entries with its index.
+    """Return the sum of the ``shares`` that belong to each piece.
 
-    ``numbers`` holds indices of pieces and has the shape of ``shares``.  Unused entries have the
-    index ``padding``, which is the number of pieces.  The result has shape (padding + 1,).
+    ``numbers`` has the shape of ``shares`` and holds for each share the index of its piece.  Unused
+    entries have the index ``padding``, the number of pieces.  The result has shape (padding + 1,).
     """
     return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
 
