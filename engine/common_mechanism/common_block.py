@@ -492,18 +492,19 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     )
     inner, outer = (one, other) if is_one_inner else (other, one)
     factors, precisions = [], []
-    for (axes, s), (_, t) in zip(inner.factors, outer.factors, strict=True):
-        if not _is_in_row_space(s, t):
+    for (axes, inside), (_, outside) in zip(inner.factors, outer.factors, strict=True):
+        if not _is_in_row_space(inside, outside):
             return None
-        if _is_in_row_space(t, s):
-            # in the coordinates P^T t.rows of the common row space, the precision of t is the
-            # identity and that of s is diagonal
-            P, _, right_inverse, inner_precision = _relative_precision(s, t)
-            rows, outer_precision, complete = P.T @ t.rows, np.ones(len(P.T)), t.complete
+        if _is_in_row_space(outside, inside):
+            # The row spaces are equal.  In the coordinates P^T outside.rows, the precision of
+            # ``outside`` is the identity and the precision of ``inside`` is diagonal.
+            P, _, right_inverse, inner_precision = _relative_precision(inside, outside)
+            rows, complete = P.T @ outside.rows, outside.complete
+            outer_precision = np.ones(len(P.T))
         else:
-            rows, right_inverse, outer_precision = _restricted_precision(s, t)
-            inner_precision, complete = np.ones(len(outer_precision)), s.complete
-        strategy = Strategy(sizes=s.sizes, rows=rows, pinv=right_inverse, complete=complete)
+            rows, right_inverse, outer_precision = _restricted_precision(inside, outside)
+            inner_precision, complete = np.ones(len(outer_precision)), inside.complete
+        strategy = Strategy(sizes=inside.sizes, rows=rows, pinv=right_inverse, complete=complete)
         factors.append((axes, strategy))
         precisions.append((inner_precision, outer_precision))
     # both precisions are diagonal in these coordinates, so the largest precision that is at most
