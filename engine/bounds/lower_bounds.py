@@ -45,6 +45,7 @@ cells under the optimal plan for mu.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections import Counter
@@ -715,9 +716,19 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
     if not linked_queries.sizes:
         return model.value({}, {}, derivative=False)[0]
     best: tuple[float, Roots] = (-1.0, {})
+    starts = starting_roots(linked_queries, now + 0.5 * (deadline - now))
+    # Without a search the values of the starting points rise up to the best weight of the total,
+    # and fall after it.  On a thousand cells every starting point takes a second, so the falling
+    # ones are left out, and from there on also the first, which is uniform.
+    cells = max(linked_queries.sizes.values())
+    is_wide = not steps and cells > MAX_EXACT_CELLS
+    if not steps and cells > MAX_SEVERAL_STARTS_CELLS:
+        starts = itertools.islice(starts, 1, 2)
     # the search gets at least half of the time
-    for s in starting_roots(linked_queries, now + 0.5 * (deadline - now)):
+    for s in starts:
         value = model.value(s, functions(linked_queries, s), derivative=False)[0]
+        if is_wide and value < best[0]:
+            break
         best = max(best, (value, s), key=_value)
         if planning_time() > now + 0.5 * (deadline - now):
             break
@@ -760,6 +771,8 @@ def _value(candidate: tuple[float, Roots]) -> float:
 
 # largest number of cells of a domain for which the weights of all cells are optimized
 MAX_EXACT_CELLS = 512
+# without a search, only one starting point is evaluated if an attribute has more cells
+MAX_SEVERAL_STARTS_CELLS = 1_000
 # interval queries on one attribute are bounded without matrices if it has at least this number of
 # cells
 MIN_INTERVAL_CELLS = 100
@@ -982,12 +995,18 @@ def _widest_attribute(workload: Workload) -> tuple[int, str]:
 def quick_bound(workload: Workload, law: str = "gaussian") -> float:
     """Return a lower bound on the weighted squared error at privacy cost 1, without a search.
 
-    It holds for every matrix mechanism and is in counts^2.  If an attribute has more than
-    `MAX_BOUND_CELLS` cells, the weaker `largest_entry_bound` is returned.
+    It holds for every matrix mechanism and is in counts^2.  On more than `MAX_EXACT_CELLS` cells,
+    interval queries on a single attribute have the bound of `interval_bound`, which takes linear
+    time.  If an attribute of other queries has more than `MAX_BOUND_CELLS` cells, the weaker
+    `largest_entry_bound` is returned.
     """
-    if _widest_attribute(workload)[0] > MAX_BOUND_CELLS:
+    cells = _widest_attribute(workload)[0]
+    if cells > MAX_EXACT_CELLS and (gram := single_interval_gram(workload)) is not None:
+        return interval_bound(gram, law)
+    if cells > MAX_BOUND_CELLS:
         return largest_entry_bound(workload, law)
-    return global_bound(workload, law, steps=0)
+    bound = global_bound(workload, law, steps=0)
+    return max(bound, largest_entry_bound(workload, law)) if cells > MAX_EXACT_CELLS else bound
 
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)

@@ -389,6 +389,31 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["choose the marginal in place of these queries"]
 
 
+# A plan is refused because of its time limit only if it takes longer than this without a search.
+MIN_REFUSED_SECONDS = 1.0
+
+
+def check_start(what: str, seconds: float, limits: Limits) -> None:
+    """Raise LimitExceeded if a strategy without a search takes longer than the time limit.
+
+    Parameters
+    ----------
+    what : subject of the error message, such as "The global optimum of 3,000 cells".
+    seconds : expected time until there is a strategy, if the search ends at once.
+    """
+    if seconds > max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS):
+        raise start_error(what, seconds, limits)
+
+
+def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
+    """Return the error of `check_start`."""
+    return LimitExceeded(
+        f"{what} takes about {math.ceil(seconds):,} s even without a search, more than the"
+        f" time_limit of {limits.time_limit:g} s. Raise time_limit to at least"
+        f" {math.ceil(seconds):,}, or merge cells into coarser ones."
+    )
+
+
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     """Raise NotApplicable if a strategy search must alternate between factors of a product.
 

@@ -21,11 +21,12 @@ from engine._threads import threads_for
 from engine._validation import check_choice
 from engine.bounds.lower_bounds import full_domain_problem
 from engine.errors import NotApplicable, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw, is_number
+from engine.mechanisms.base import Forecast, Limits, NoiseLaw, check_start, is_number
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
     check_dense,
+    dense_start_seconds,
     one_component,
     used_attributes,
 )
@@ -199,6 +200,9 @@ class Optimum(ExplicitMechanism):
         attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "The global optimum")
         sizes = workload.schema.sizes(attributes)
+        if not bases:
+            seconds = dense_start_seconds(cells, sum(group.count for group in workload.groups))
+            check_start(f"The global optimum on {cells:,} cells", seconds, limits)
         with threads_for(cells):
             started, deadline = planning_time(), limits.deadline()
             problem = full_domain_problem(workload)

@@ -50,7 +50,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
-from engine.mechanisms.base import Forecast, Limits, is_integer
+from engine.mechanisms.base import MIN_REFUSED_SECONDS, Forecast, Limits, is_integer
 from engine.mechanisms.kronecker import (
     EXPECTED_SWEEPS,
     GramBuilder,
@@ -67,6 +67,7 @@ from engine.mechanisms.kronecker import (
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
+    dense_start_seconds,
     used_attributes,
 )
 from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
@@ -854,6 +855,14 @@ def best_of(
     for operator in operators:
         if tell is not None:
             tell(operator)
+        # The first search on every unit ignores the deadline.  On a thousand cells it takes seconds.
+        seconds = _start_seconds(builder) if operator in ("OPT_kron", "OPT_plus") else 0.0
+        if seconds > max(MIN_REFUSED_SECONDS, deadline - planning_time()):
+            refused[operator] = (
+                f"A strategy takes about {math.ceil(seconds):,} s even without a search, more than"
+                " the time limit leaves. Raise time_limit, or merge cells into coarser ones."
+            )
+            continue
         # a search of OPT_plus takes at least one sweep for every cluster
         if operator == "OPT_plus" and strategies and planning_time() > deadline:
             refused[operator] = "The time limit ended the search before this operator."
@@ -869,6 +878,21 @@ def best_of(
     best = min(strategies.values(), key=lambda s: s.squared_error)
     return OperatorChoice(
         best=best, errors={o: s.squared_error for o, s in strategies.items()}, refused=refused
+    )
+
+
+def _start_seconds(builder: GramBuilder) -> float:
+    """Return the expected time of one product strategy for all groups without a search, in seconds.
+
+    It is 0 if product strategies do not apply.
+    """
+    try:
+        problem = builder.build(weighted_groups(builder.workload))
+    except NotApplicable:
+        return 0.0
+    return math.fsum(
+        dense_start_seconds(unit[0].cells, sum(part.count for g in unit for _, part in g.parts))
+        for unit in problem.grams
     )
 
 

@@ -60,7 +60,7 @@ from engine._threads import threads_for
 from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
 from engine.errors import LimitExceeded, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw, is_integer
+from engine.mechanisms.base import Forecast, Limits, NoiseLaw, check_start, is_integer
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
@@ -394,11 +394,14 @@ class LevelPart:
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
-    def level(self) -> Level:
+    def level(self, deadline: float = math.inf) -> Level:
         """Return the next level: one box of all cells, repeatedly split while that lowers the
-        error."""
+        error.
+
+        After the deadline, on the clock of `planning_time`, the boxes are not split further.
+        """
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
-        while True:
+        while planning_time() <= deadline:
             gains, children = level.splits(self.R, self.M)
             has_gain = gains > 0.0
             if not has_gain.any():
@@ -409,6 +412,7 @@ class LevelPart:
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
+        return level
 
     def add(self, level: Level) -> None:
         """Update ``R`` and ``M`` for the strategy with an additional level."""
@@ -467,7 +471,7 @@ def search(
             parts[0].M = parts[0].R @ gram @ parts[0].R
             trace = float(np.sum(gram * parts[0].R))
         for part in parts:
-            level = part.level()
+            level = part.level(options.deadline)
             part.add(level)
             trace -= level.gain
             offset = part.first if len(part.sizes) == 1 else 0
@@ -959,6 +963,8 @@ EXPECTED_EVALUATIONS = 520
 MARGINALS_EVALUATION_SHARE = 1 / 15
 # For forecasts: seconds per round and attribute, and seconds per round and pair of cells.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
+# Time of a strategy without a search, in seconds per third power of the number of cells.
+START_SECONDS_PER_CUBE = 6e-10
 # Numeric attributes with fewer cells are measured by the identity, as categorical ones are.
 MIN_NUMERIC_CELLS = 4
 
@@ -1080,7 +1086,11 @@ class LevelSelection(ExplicitMechanism):
                     1.0 - 1.0 / (1.0 + levels / 10.0), f"Level {levels}, {gap:.0%} above the bound"
                 )
 
-            options = LevelOptions(deadline=limits.deadline(), watch=watch)
+            start_seconds = START_SECONDS_PER_CUBE * cells**3
+            check_start(f"Level selection on {cells:,} cells", start_seconds, limits)
+            # the rows and their pseudoinverse are computed after the search
+            reserve = min(start_seconds, 0.5 * (limits.time_limit or math.inf))
+            options = LevelOptions(deadline=limits.deadline() - reserve, watch=watch)
             rows = level_selection(domain_gram(workload), sizes or (1,), options).square_rows
         factors = ((tuple(range(len(sizes))), explicit_strategy(rows, sizes)),) if sizes else ()
         design = one_component(workload, attributes, factors)

@@ -27,12 +27,14 @@ from engine._clock import planning_time
 from engine.bounds.lower_bounds import independent_bound
 from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import (
+    MIN_REFUSED_SECONDS,
     Forecast,
     Limits,
     Mechanism,
     check_no_alternation,
     check_request,
     check_size,
+    start_error,
 )
 from engine.mechanisms.minimax import (
     MinimaxResult,
@@ -290,6 +292,7 @@ class ResidualMechanism(Mechanism):
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
+        _check_start(solver, parts.subworkloads, costs, limits)
         # searches for other objectives change the query weights at every step, and solve every
         # space for the new weights
         if not self.goal(workload).linear:
@@ -543,6 +546,9 @@ class ResidualMechanism(Mechanism):
         if search_share < math.inf:
             seconds = search_share * (deadline - planning_time())
             solver.in_time(parts.subworkloads, costs, seconds)
+        is_uniform = not (split.centers or split.complements or split.unions)
+        if recorded is None and is_uniform:
+            _check_start(solver, parts.subworkloads, costs, limits)
         # expected seconds before every solve; the added constant avoids a division by 0 if all
         # forecasts are 0
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
@@ -778,6 +784,26 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
         "All coefficients of the queries with positive weight are 0, so they count no records. Add"
         " a query with a coefficient other than 0."
     )
+
+
+def _check_start(
+    solver: SpaceSolver, subs: Sequence[Subworkload], costs: Sequence[Cost], limits: Limits
+) -> None:
+    """Raise LimitExceeded if strategies without a search take longer than the time limit.
+
+    Searches that may alternate between factors of a product start within any limit.  ``costs`` are
+    the forecasts of the subworkloads ``subs``.
+    """
+    limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
+    if math.fsum(cost.least_seconds for cost in costs) <= limit:
+        return
+    solver.in_time(subs, costs, limit)
+    costs = solver.forecast(subs)
+    seconds = math.fsum(cost.least_seconds for cost in costs)
+    if seconds > limit:
+        longest = max(range(len(subs)), key=lambda k: costs[k].least_seconds)
+        cells = " x ".join(map(str, subs[longest].sizes))
+        raise start_error(f"A strategy for the queries on {cells} cells", seconds, limits)
 
 
 def _joint_share(

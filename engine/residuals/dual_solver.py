@@ -351,6 +351,8 @@ START_NORM = 10.0
 # Newton steps begin when a relative RMSE gap of NEWTON_GAP is proved and the number of evaluations
 # of the dual is at least MIN_NEWTON_EVALUATIONS
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
+# a matrix of at least this order is not evaluated after the deadline, because it takes about .1 s
+MIN_SLOW_BLOCK = 500
 # with at least this number of residual coordinates, symmetries save more time than their detection
 # takes
 SYMMETRY_FROM = 40
@@ -548,14 +550,17 @@ class DualProblem:
 
         ratio, best = math.inf, np.zeros(0)
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
+        longest_evaluation = 0.0
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient in s; store the best mu."""
-            nonlocal ratio, best, evaluations, newton_gap
+            nonlocal ratio, best, evaluations, newton_gap, longest_evaluation
             evaluations += 1
+            started = planning_time()
             # the variables are roots of the weights, so that the search needs no constraint mu >= 0
             mass = s * s
             T, d = self.evaluate(mass)
+            longest_evaluation = max(longest_evaluation, planning_time() - started)
             total = float(mass.sum())
             # error of the strategy that these weights determine, divided by the lower bound that
             # they prove
@@ -573,7 +578,9 @@ class DualProblem:
                         watch(gap)
             if gap <= options.gap:
                 raise StopIteration
-            if planning_time() > options.deadline:
+            # on thousands of cells a single evaluation takes seconds, so none begins that would end
+            # after the deadline
+            if planning_time() + longest_evaluation > options.deadline:
                 raise TimeoutError
             # the function is the same for all multiples of s, so it needs no constraint on sum(mu)
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
@@ -583,6 +590,9 @@ class DualProblem:
         first = START_NORM * np.sqrt(
             self.multiplicity / self.multiplicity.sum() if start is None else start
         )
+        # one evaluation of a large problem may take longer than the strategy of the initial weights
+        if self.largest_block >= MIN_SLOW_BLOCK and planning_time() > options.deadline:
+            return first * first / float(first @ first), "stopped at the time limit"
         try:
             scipy.optimize.minimize(
                 negative_log_dual,

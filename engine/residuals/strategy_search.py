@@ -57,6 +57,9 @@ LINEAR_GAP_SHARE = 0.9
 # measured time to compute a strategy from its dual weights, relative to the time to set up its dual
 # problem
 STRATEGY_TIME_RATIO = 2.5
+# measured time of a plan whose search ends at once, relative to the time to set up the search that
+# is expected for a Gram of low or full rank; the plan also has to find out which queries it answers
+LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.1, 1.4
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
     "eigenbasis": FixedBasisProblem,
@@ -310,12 +313,15 @@ class Cost:
     peak : largest memory during the search, in bytes.
     saved : memory of the resulting strategy, in bytes.
     alternates : whether it is an alternating search, whose bound may stay below the error.
+    least_seconds : time in seconds until there is a strategy, if a time limit ends the search at
+        once; 0 if it is short.
     """
 
     seconds: float
     peak: float
     saved: float
     alternates: bool = False
+    least_seconds: float = 0.0
 
 
 def low_rank_cost(
@@ -348,9 +354,14 @@ def low_rank_cost(
     product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
     step_cost = blocks * (product_flops / PRODUCT_FLOPS + 12.0 * block_rank**3 / EIGEN_FLOPS) + 3e-5
-    seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
+    setup_seconds = (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
+    return Cost(
+        seconds=steps * step_cost + setup_seconds,
+        peak=dense_bytes(rank, dimension, cells),
+        saved=strategy_bytes,
+        least_seconds=LOW_RANK_START_RATIO * setup_seconds,
+    )
 
 
 def _example_symmetries(factor: Factor) -> tuple[int, int]:
@@ -400,7 +411,10 @@ def full_rank_cost(
     seconds = steps * step_cost + setup_seconds + 1e-3
     strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(
-        seconds=seconds, peak=dense_bytes(dimension, dimension, cells), saved=strategy_bytes
+        seconds=seconds,
+        peak=dense_bytes(dimension, dimension, cells),
+        saved=strategy_bytes,
+        least_seconds=FULL_RANK_START_RATIO * setup_seconds,
     )
 
 

@@ -582,6 +582,7 @@ class SubworkloadSolver:
             peak=max((c.peak for c in costs), default=0.0),
             saved=math.fsum(c.saved for c in costs),
             alternates=bool(sets),
+            least_seconds=math.fsum(c.least_seconds for c in costs),
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:

@@ -1,0 +1,121 @@
+"""Time limits that are shorter than a strategy without a search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engine._clock import planning_time
+from engine.bounds import lower_bounds
+from engine.bounds.lower_bounds import Model, exact_bound, quick_bound
+from engine.errors import LimitExceeded
+from engine.mechanisms import forecast, plan
+from engine.mechanisms.hdmm import best_of
+from engine.mechanisms.hierarchical import LevelPart
+from engine.privacy import Budget
+from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
+from engine.workload import Workload
+from engine.workload.families import Random
+from tests import shapes
+
+ONE = Budget(pcost=1.0)
+RANDOM = Random(seed=1, count=1_500)
+
+
+def wide_sums() -> Workload:
+    return Workload(shapes.numeric(365, 101)).add(("a", "b"), "affine")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "workload"),
+    [
+        ("querysmasher", wide_sums()),
+        ("optimum", Workload(shapes.numeric(60, 50)).add(("a", "b"), "prefix")),
+        ("lsa", Workload(shapes.numeric(3_143)).add("a", "prefix")),
+    ],
+)
+def test_plan_too_short_time_limit_is_refused_at_once(
+    mechanism: str, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in (DualProblem, LevelPart):
+        monkeypatch.setattr(method, "__init__", lambda *_, **__: pytest.fail("a search began"))
+    with pytest.raises(LimitExceeded, match=r"time_limit of 3 s. Raise time_limit to at least"):
+        plan(workload, ONE, mechanism, time_limit=3.0, cache=False)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("objective", ["sum", "max"])
+def test_forecast_refuses_the_same_time_limits(centers: str, objective: str) -> None:
+    options = {"centers": centers, "objective": objective}
+    with pytest.raises(LimitExceeded, match="time_limit"):
+        forecast(wide_sums(), time_limit=3.0, **options)
+    assert forecast(wide_sums(), time_limit=20.0, **options).seconds > 3.0
+
+
+def test_forecast_alternating_search_fits_any_time_limit() -> None:
+    names = ("a", "b", "c")
+    workload = Workload(shapes.numeric(30, 20, 10)).add(names, "prefix").add(names, "range")
+    assert forecast(workload, time_limit=1.5).seconds > 1.5
+
+
+def test_hdmm_short_time_limit_measures_marginals() -> None:
+    workload = Workload(shapes.numeric(2_000)).add("a", RANDOM)
+    choice = best_of(workload, deadline=planning_time() + 2.0)
+    assert choice.best.operator.startswith("OPT_marginals")
+    assert "time limit" in choice.refused["OPT_kron"]
+
+
+def test_maximise_large_problem_is_not_evaluated_after_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gram = np.diag(np.arange(1.0, 9.0))
+    problem = DualProblem(lift=FullDomain(8), factor=Factor(sizes=(8,), matrix=gram))
+    late = Options(deadline=-math.inf)
+    expected, status = problem.maximise(late)
+    monkeypatch.setattr(dual_solver, "MIN_SLOW_BLOCK", 8)
+    monkeypatch.setattr(DualProblem, "evaluate", lambda *_: pytest.fail("an evaluation began"))
+    mass, ending = problem.maximise(late)
+    assert (ending, status) == ("stopped at the time limit",) * 2
+    np.testing.assert_allclose(mass, expected, rtol=1e-15)
+
+
+def test_maximise_begins_no_evaluation_that_ends_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, evaluate = [0.0], DualProblem.evaluate
+    monkeypatch.setattr(dual_solver, "planning_time", lambda: now[0])
+
+    def slow(problem: DualProblem, mass: np.ndarray) -> tuple[float, np.ndarray]:
+        now[0] += 4.0
+        return evaluate(problem, mass)
+
+    monkeypatch.setattr(DualProblem, "evaluate", slow)
+    gram = np.diag(np.arange(1.0, 9.0)) + 1.0
+    problem = DualProblem(lift=FullDomain(8), factor=Factor(sizes=(8,), matrix=gram))
+    problem.maximise(Options(deadline=10.0))
+    assert now[0] == 8.0
+
+
+def test_quick_bound_wide_attribute_evaluates_few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(shapes.numeric(60, 3)).add("a", Random(seed=2, count=40)).add(("a", "b"))
+    best = quick_bound(workload)
+    value, calls = Model.value, [0]
+
+    def counted(*args: object, **options: object) -> object:
+        calls[0] += 1
+        return value(*args, **options)
+
+    monkeypatch.setattr(Model, "value", counted)
+    monkeypatch.setattr(lower_bounds, "MAX_EXACT_CELLS", 50)
+    assert quick_bound(workload) == pytest.approx(best, rel=1e-12)
+    assert calls[0] == 3
+    monkeypatch.setattr(lower_bounds, "MAX_SEVERAL_STARTS_CELLS", 50)
+    assert quick_bound(workload) == pytest.approx(best, rel=1e-12)
+    assert calls[0] == 4
+
+
+def test_quick_bound_wide_intervals_is_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(shapes.numeric(120)).add("a", "prefix")
+    optimum = exact_bound(workload)
+    monkeypatch.setattr(lower_bounds, "MAX_EXACT_CELLS", 100)
+    assert quick_bound(workload) == pytest.approx(optimum, rel=3e-4)
