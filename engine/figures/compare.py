@@ -532,7 +532,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
                 " less<extra></extra>"
             ),
         )
-        # Each line has its markers at different heights, so that markers of two lines do not overlap.
+        # Each line has its markers at different heights, so that markers do not overlap.
         heights = [
             (k + (position + 0.5) / len(ties)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)
         ]

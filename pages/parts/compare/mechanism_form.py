@@ -46,7 +46,7 @@ MEANINGS: dict[tuple[str, object], str] = {
 
 
 def use_option(name: str, key: str, entry: str | None = None) -> None:
-    """Store the new value of an option in the request, or remove the option if this is its default.
+    """Store the new value of an option in the request; a default value removes the option instead.
 
     Options that depend on the option, see `DEPENDENT`, are removed.
 

@@ -27,7 +27,8 @@ from pages.parts.shell.history import RequestState
 if TYPE_CHECKING:
     from engine._format import Frame
 
-# session keys: labels of the chosen mechanisms, time limit in seconds, key of the last job
+# Session keys of the labels of the chosen mechanisms, the time limit in seconds, and the key of the
+# last job.
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 DEFAULT_LIMIT_S = 60
 FIRST_PLANS = 2  # number of best plans that are loaded early, for the views of two plans
@@ -127,8 +128,8 @@ def _with_plans(
             for label in compared.best
             if label in (*compared.best[:FIRST_PLANS], compared.current_label)
         }
-        # The options differ if the request has the option max_records, which comparisons omit. The
-        # plan of the comparison is then not the plan of the request.
+        # A request with the option max_records has another plan than the comparison, which omits
+        # this option.
         if (
             compared.current_label in plans_by_label
             and choices[compared.current_label][1] == request_state.options_without_defaults
@@ -146,9 +147,9 @@ def running() -> bool:
 def run(request_state: RequestState) -> Compared | None:
     """Draw the choice of mechanisms, the forecast and the progress; return the results.
 
-    A comparison starts automatically if the selected mechanisms are those of `_first`. If there are
-    no results for the selection yet, earlier results are returned, see `_partial_results` and
-    `_previous`, or None.
+    A comparison starts automatically if the selected mechanisms are those of `_first`. Until it is
+    done, the results of the mechanisms that have finished are returned, or the results of the
+    previous selection. None if there are no results at all.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info(

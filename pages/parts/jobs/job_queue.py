@@ -48,7 +48,7 @@ class _Job:
 
     @property
     def share(self) -> int:
-        """Number of workers that the job occupies: all if it starts processes itself, otherwise 1."""
+        """Number of workers that the job occupies: all if it starts processes itself, else 1."""
         return WORKERS if self.gentle else 1
 
     def update(self, kind: str, *content: Any) -> None:

@@ -28,8 +28,8 @@ class _RowReport:
     rows: Mapping[str, Any] | None = None
 
 
-# random token of a browser tab -> its report. Reports exist only in the memory of this process, and
-# only as long as the page state of a session refers to them.
+# Maps the random token of a browser tab to its report. Reports exist only in the memory of this
+# process, and only as long as the page state of a session refers to them.
 _REPORTS: WeakValueDictionary[str, _RowReport] = WeakValueDictionary()
 
 

@@ -25,7 +25,7 @@ LESSONS = (
     centers.LESSON,
     common_mechanism.LESSON,
 )
-# minutes of a path -> names of its lessons; the longest path has all lessons. Each path leaves 8 to
+# Maps the minutes of a path to its lessons; the longest path has all lessons. Each path leaves 8 to
 # 15 minutes for discussion.
 PATHS = {
     105: tuple(lesson.name for lesson in LESSONS),

@@ -69,7 +69,7 @@ def picture(step: int) -> LessonPicture:
         published_answers(count, budget, seed=noise_seed) if is_noisy else published_answers(count)
     )
     answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
-    # above the figure, so that a class sees the result without scrolling
+    # The result is above the figure, so that a class sees it without scrolling.
     st.markdown(
         f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
     )

@@ -56,7 +56,7 @@ def picture(step: int) -> LessonPicture:
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
     rows_text = pluralize(rows, "row")
-    # One budget per step: per row in step 0, and per person, whatever the cap, in step 1.
+    # In step 0, the chosen cost is that of one row. In step 1, it is that of a person, for any cap.
     if step == 0:
         st.markdown(
             f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows_text}**."

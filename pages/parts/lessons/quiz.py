@@ -13,7 +13,7 @@ from pages.parts.lessons.lesson import Choice, Lesson
 from pages.parts.shell import buttons
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
-# session state key of the question whose button was clicked although no answer was chosen
+# Session key of the question whose button was clicked although no answer was chosen.
 UNCHOSEN = "learn_unchosen"
 
 

@@ -171,7 +171,7 @@ def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: b
         for number, question in enumerate(lesson.questions, 1)
     ]
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
-    # the notes for instructors contain the discussion
+    # The notes for instructors contain the discussion, so it is not a section of its own.
     last = ("For instructors", quiz.sheet(lesson)) if answered else discussion
     sections = [("Steps", step_list), ("Formulas", formulas), *questions, last]
     pictures = lesson_picture.pictures if lesson_picture is not None else ()

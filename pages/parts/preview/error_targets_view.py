@@ -23,7 +23,7 @@ from pages.parts.shell.error_text import (
 )
 from pages.parts.workload import query_form, record_count_form
 
-# share of queries -> its text
+# Maps a share of queries to its text on screen.
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
 NEEDED = "needed"  # start of the keys of errors of the button "Use this budget"
 ERROR, INTERVAL = "standard error", "95% interval"

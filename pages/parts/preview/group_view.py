@@ -20,8 +20,8 @@ from pages.parts.workload import group_choice, record_count_form
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
 
-# Session keys: index of the group that is selected in the list, index of the group that was selected
-# last, and a counter in the key of the table, whose increase resets the selection in the table.
+# Session keys: index of the group that is selected in the list, index of the last selected group,
+# and a counter in the key of the table, whose increase resets the selection in the table.
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300

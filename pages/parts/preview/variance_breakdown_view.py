@@ -25,8 +25,8 @@ from pages.parts.shell.error_text import (
 
 MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
 MAX_MERGE_BUTTONS = 3
-# session key of the trial: a tuple of the request before it as JSON, the index of the group, and
-# the changed request
+# Session key of the trial, which is a tuple: the request before the trial as JSON, the index of the
+# group, and the changed request.
 TRIAL = "what_if"
 
 

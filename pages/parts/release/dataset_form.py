@@ -307,7 +307,7 @@ def left_text(status: DatasetStatus) -> str:
 def charge(book: Ledger, receipt: Receipt) -> str:
     """Return what a release was charged, as text in the chosen unit."""
     definition = book.status(receipt.dataset).definition
-    # a receipt has the pcost epsilon^2 for a charge of pure epsilon
+    # For a charge of pure epsilon, the pcost of the receipt is epsilon^2.
     value = receipt.pcost**0.5 if definition.counts == "epsilon" else receipt.pcost
     return budgets.amount(value, definition)
 

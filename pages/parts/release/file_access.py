@@ -70,7 +70,7 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def _absolute(text: str) -> Path:
-    """Return the absolute path of a file; links in its folders are resolved, the file itself not.
+    """Return the absolute path of a file; links in its folders are resolved, but it can be a link.
 
     Raises DataError if the system does not accept the path.
     """

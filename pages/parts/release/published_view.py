@@ -62,7 +62,8 @@ FILES = {
 }
 LEVELS_FILE = {"levels": ".parquet"}  # sums along code lists, if there are any
 ABOUT = "No negative counts, and all tables agree. Slightly biased; costs no budget."
-# If a single cell of a sum is suppressed, its count is the published sum minus the other cells.
+# If a single cell of a published sum is suppressed, readers can compute its count: it is the sum
+# minus the other cells.
 NO_PROTECTION = (
     "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
     " reveal a suppressed count."
@@ -313,7 +314,7 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw the downloads of the files that the worker wrote."""
     mark, too_large = download_view.mark(measurement), result["too large"]
-    # kind of file -> label, file name, and why the file does not exist (empty if it exists)
+    # Maps a kind of file to a label, a file name, and why the file is missing (empty if it exists).
     files = {
         "package": (
             "Package with tables (zip)",

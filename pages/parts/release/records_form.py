@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 UPLOAD, FILE, TABLE = "Upload", "File on the server", "Database"
-# keys of the page state: the last workbook with the names of its sheets, and the uploaded file
+# Keys of the page state for the last workbook with the names of its sheets, and the uploaded file.
 SHEETS, UPLOADED = "records_sheets", "records_upload"
-# what a row of the file is: one record, several records that a column counts, or one record with
-# columns to ignore
+# Values that say what a row of the file is: one record, several records whose number is in a
+# column, or one record with columns to ignore.
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -42,7 +42,7 @@ ENCODINGS = {
     "shift_jis": "Shift JIS",
     "gb18030": "GB 18030",
 }
-# Maps the values above to answers to the question whether a column contains the number of records.
+# Maps RECORDS, COUNTED and IGNORED to answers to the question: does a column count the records?
 ROWS_ARE = {
     RECORDS: "No: one row per record",
     COUNTED: "Yes",
@@ -354,7 +354,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
         return ()
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
-    # Errors of invalid files are ignored here. The check and the release of the records report them.
+    # Errors of invalid files are ignored here; the check and the release report them.
     with suppress(DataError, LimitExceeded, OSError):
         file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))

@@ -30,7 +30,7 @@ from pages.parts.shell.error_text import (
 )
 
 WEAK_GUESS_PERCENT = 99.0  # attacker's success rate above which the form warns
-# session key: value of `chosen_records` for the last release or look of this session
+# Session key of the value of `chosen_records` for the last release or look of this session.
 RELEASED = "released_source"
 
 
@@ -101,7 +101,7 @@ def same_records(
     job_state = job_queue.find(job)
     if finished_job is not None and finished_job.result:
         show_error(f"{finished_job.result} {advice}")
-    # A comparison that could not be started, or that failed, does not keep the user from the result.
+    # If the comparison could not be started, or failed, the user may still open the result.
     return job_state is None or not (job_state.running or job_state.result)
 
 

@@ -21,8 +21,8 @@ from pages.parts.shell.error_text import (
 )
 
 PLACE = "code_list"  # key of the errors of the buttons
-# key of the session state: how many code lists were added; it is part of the keys of the fields,
-# so that the fields are empty after an addition
+# Session key of the number of code lists that were added. The number is part of the keys of the
+# fields, so that the fields are empty after an addition.
 SERIAL = "code_list_serial"
 MESSAGE = "code_list_message"  # key of the page state: text about the code list added last
 MAX_UPLOAD_MB = 50

@@ -34,11 +34,11 @@ from pages.parts.schema import grid
 from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import deferred_errors, escape_markdown
 
-# keys of the page state: content of a dictionary, column names of records
+# Keys of the page state for the content of a dictionary, and for the column names of records.
 DICTIONARY, RECORDS = "dictionary", "columns_of_records"
 AGREED = "draft_agreed"  # key of the checkbox that confirms all lines of a draft
 JSON_ENDINGS = ("json", "jsonl", "ndjson")
-# extensions of text files that may contain a schema, a dictionary or records
+# Extensions of text files, which may contain a schema, a dictionary or records.
 TEXT_TABLES = ("csv", "tsv", "txt", "dat")
 SHEETS = "draft_sheets"  # key of the page state: key of the uploader, sheets of its workbook
 SHEET_NAME = "draft_sheet_name"  # key of the choice of a sheet
@@ -240,7 +240,10 @@ def remove(key: str, place: str) -> None:
 
 
 def public_table() -> None:
-    """Draw a confirmation that a table is public, and then the uploader, which reads its values."""
+    """Draw a checkbox that confirms that a table is public; if checked, also the uploader for it.
+
+    Unlike for records, the values of the table are read.
+    """
     public = st.checkbox(
         "This table is published; it contains no private data",
         key="draft_is_public",

@@ -158,7 +158,7 @@ def incomplete_names() -> list[str]:
 
 
 def redraw() -> None:
-    """Discard the edits, so that the next `draw` builds the grid from schema and incomplete rows."""
+    """Discard the edits: the next `draw` builds the grid from the schema and incomplete rows."""
     st.session_state[BASE] = None
     st.session_state.pop(REJECTED, None)
 

@@ -24,8 +24,8 @@ BROWSER = "workbench-browser"  # cookie that identifies the browser, for `sessio
 COOKIE_LIFETIME_S = 365 * 24 * 3600
 NO_KEY = "This address lacks the access key. Open the address printed when the app was started."
 HEADERS = {
-    # A page may load resources from its own server only, so that text on a page cannot make the browser
-    # contact another host.
+    # A page may load resources from its own server only, so that text on a page cannot make the
+    # browser contact another host.
     "content-security-policy": (
         "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; "
         "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"

@@ -8,8 +8,9 @@ The script has four purposes:
   another page, Streamlit first removes such choices from the address; the script ignores this
   change, because the address of the new page follows at once.
 - Scrolling. A newly opened page or lesson is scrolled to its top.
-- Sidebar. On a phone the sidebar covers the page; it is closed when a page is chosen in it. That
-  Streamlit stores this is undone, so that a wide window opens with the sidebar.
+- Sidebar. On a phone the sidebar covers the page; it is closed when a page is chosen in it. The
+  script also removes the note that Streamlit stores in the browser about a closed sidebar, so that
+  a wide window still opens with the sidebar.
 - SVG files. A click on the button with key svg_KEY clicks the download button in the toolbar of the
   chart with key chart_KEY.
 

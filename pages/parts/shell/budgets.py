@@ -17,7 +17,7 @@ from pages.parts.shell.error_text import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "attacker's success rate"
-# budget unit -> function that returns the Budget for numbers in this unit
+# Maps a budget unit to the function that returns the Budget for numbers in this unit.
 MAKERS: dict[str, Callable[..., Budget]] = {
     APPROX: Budget.approx,
     RISK: lambda percent, **unit: Budget.gdp(mu_of_guess(percent), **unit),
@@ -172,7 +172,7 @@ def summary(request: history.RequestState) -> str:
 def choose_unit() -> str:
     """Draw the choice of the budget unit, which applies to all pages; return the unit."""
     is_pure = history.current().budget.pure_epsilon is not None
-    # The unit does not fit after undo or an opened file, which replace the budget but not the unit.
+    # Undo or an opened file may have replaced the budget, but not the unit, by another kind.
     if is_pure != (chosen_unit() == PURE):
         st.session_state[UNIT] = PURE if is_pure else APPROX
     return st.selectbox(

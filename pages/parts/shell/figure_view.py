@@ -37,7 +37,7 @@ FINE = (
     f"{OPTIMUM} / paper",
 )
 
-# columns of tables whose labels on screen differ from their names in files
+# Maps the names of columns to their labels on screen, where these differ from the names in files.
 LABELS = {
     "std": "standard error",
     "low": "interval from",
@@ -48,7 +48,7 @@ LABELS = {
     "measured": "share measured",
 }
 
-# label of the button, file extension, MIME type, tooltip
+# For each format of downloads: label of the button, file extension, MIME type, tooltip.
 FILES = (
     ("Download CSV", "csv", "text/csv", None),
     ("LaTeX", "tex", "text/x-tex", "LaTeX table (package booktabs)"),

@@ -25,9 +25,9 @@ MAX_UNDO_STEPS = 200
 KEY = "history"
 TARGETS = "targets"  # option of the mechanism: one error target per table
 DROPPED = "targets_dropped"  # session state key: True if a workload change removed the targets
-# session state key of a random token, by which a reloaded page finds its report on dropped rows
+# Session key of a random token, with which a reloaded page finds its report on dropped rows.
 REPORT_TOKEN = "report_token"
-# page state key: True while the page shows an invalid edit, which is not part of the request
+# Key of the page state: True while the page shows an invalid edit, which is not in the request.
 INVALID_EDIT = "invalid_edit"
 CARRIED = "carried"  # session state key of page-state values that the next page receives
 DEFAULT_BUDGET = Budget.approx(1.0, 1e-6)

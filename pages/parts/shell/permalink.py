@@ -23,7 +23,7 @@ NAME = "plan"
 MAX_LENGTH = 12_000  # some browsers and proxies cut longer addresses
 MAX_TEXT = 5_000_000
 MAX_QUESTION = 1_000_000  # characters of a request; longer ones are not compressed but stored
-# digest of a request -> its workload, for all sessions of this process
+# Maps the digest of a request to its workload. All sessions of this process share the workloads.
 _WORKLOADS: WeakValueDictionary[str, Workload] = WeakValueDictionary()
 NAMED = "~"  # prefix of the name of a request in `long_url_store`
 OURS = (NAME, session_restore.NAME)  # query parameters that the app sets on every page

@@ -57,7 +57,8 @@ SESSION_NUMBERS = (
     "coarse_rows",
     "coarse_seed",
 )
-# First characters of keys of the session state whose values are lists of integers, and texts.
+# Keys of the session state that begin with one of `LIST_STARTS` have lists of integers as values,
+# keys that begin with one of `TEXT_STARTS` have texts.
 LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
 MAX_LIST_ENTRY = 20
 # Keys of the session state whose values are lists of rows of the schema grid without values, and
@@ -134,8 +135,8 @@ def keep() -> None:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
         entry["pages"].pop(name, None)
-        # The state of this session becomes the last entry of this browser, and this browser the
-        # last browser. Beyond the limits, the first entries are dropped: those used least recently.
+        # The entries are in the order of their last use: the state of this session is the last one
+        # of its browser, and the browser the last of all. The limits drop the first entries.
         entry["pages"] = dict([*entry["pages"].items(), (name, values)][-MAX_PAGES:])
         entry["used"] = time.time()
         _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))

@@ -16,7 +16,7 @@ from pages.parts.workload.privacy_unit_form import person
 
 SLIDER = "budget_slider"  # key of the slider, whose value is set each time before it is drawn
 RISK_LABEL = "attacker's success rate (%)"
-# unit -> values on the slider
+# Maps a budget unit to the values on the slider.
 STEPS: dict[str, tuple[float, ...]] = {
     APPROX: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     PURE: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
@@ -115,7 +115,7 @@ def _unit(current: Budget) -> str:
     """Return the chosen budget unit, or another one if the budget cannot be stated in it.
 
     A pure epsilon budget can be stated only in pure epsilon, any other budget in all other units.
-    The chosen unit does not fit after undo or an opened file, which replace only the budget.
+    The unit may not fit the budget after undo or an opened file, which replace only the budget.
     """
     is_pure, unit = current.pure_epsilon is not None, budgets.chosen_unit()
     if is_pure == (unit == PURE):

@@ -65,7 +65,7 @@ def _levels(attribute: Attribute, key: str) -> Family:
         name = st.selectbox("Code list", names, key=f"{key}_list")
     hierarchy = attribute.hierarchies[names.index(name)]
     areas = {level.name: level.areas for level in hierarchy.levels}
-    # The last level has the cells of the attribute as areas, and its name.
+    # The cells of the attribute are a level, too; it has the name of the attribute.
     areas[attribute.name] = attribute.size
     levels = st.multiselect(
         "Levels",

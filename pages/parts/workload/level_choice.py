@@ -16,7 +16,7 @@ from pages.parts.shell.error_text import escape_markdown
 SEARCHED_AREAS = 20  # levels with fewer areas have no search field
 ALL = "All levels"
 MAX_DOWNLOAD = 200_000  # queries of a level in one download
-# function that returns the table rows of the queries from a first index to an end index
+# Function read(first, end) that returns the table rows of the queries first, ..., end - 1.
 Read = Callable[[int, int], Any]
 
 
