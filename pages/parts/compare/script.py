@@ -18,9 +18,9 @@ def _comparison(
 ) -> str:
     """Return code that runs a comparison and then further ``lines``.
 
-    ``imports`` are the names that these lines need, as module -> names separated by spaces. A
-    double underscore in a module name stands for a dot: ``engine__figures="rows_picture
-    block_names"``.
+    ``imports`` are the imports of these lines: a keyword is a module, with a double underscore for
+    a dot, and its value contains names separated by spaces. For example,
+    ``engine__figures="rows_picture block_names"`` imports two names from `engine.figures`.
     """
     choices = [(name, dict(options)) for name, options in _choices(comparison)]
     argument = "" if not choices else f", {choices!r}"

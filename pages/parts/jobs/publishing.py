@@ -135,9 +135,10 @@ def weigh(
 
     Returns
     -------
-    The workload with the new weights as JSON, and a list of tuples: a number of attributes, and the
-    root mean squared error, in counts, of the unbiased answers of all groups on this many
-    attributes, first with the original and then with the new weights.
+    weighted : the workload with the new weights, as JSON.
+    errors : one tuple (k, before, after) per number k of attributes of a group.  It contains the
+        root mean squared errors of the unbiased answers of all groups on k attributes, in counts,
+        with the original and with the new weights.
     """
     original, plan_budget = Workload.from_json(workload), Budget.from_dict(budget)
     weighted = publication_weights(original, plan_budget, expected_records=expected_records)

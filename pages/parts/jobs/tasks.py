@@ -118,13 +118,15 @@ def solve_targets(
     *,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Find the budget and the options with which every table meets its error target.
+    """Find a budget and options for error targets of the tables.
+
+    Without ``locked``, the result is the smallest budget at which all targets are met.  With
+    ``locked``, the budget remains, the locked targets are met, and other targets may be relaxed.
 
     Parameters
     ----------
-    targets : largest standard error per table, in counts.
-    locked : for each table whether its target must be met at the present budget, while the other
-        targets may be relaxed; None to search for the smallest budget that meets all targets.
+    targets : for every table, the largest allowed standard error, in counts.
+    locked : for every table, whether its target is locked; None for no locks.
 
     Returns
     -------

@@ -95,7 +95,7 @@ def schema_of_rows(
 
     Returns
     -------
-    new_schema : schema of the rows; None if no row has values.
+    new_schema : schema of the rows; None if no row yields an attribute.
     incomplete : rows that have a name but no values.
     error : error of the first invalid row; None if all rows are valid.
 
