@@ -592,10 +592,10 @@ def starting_roots(
     """Yield the starting points of the search for weights of cells.
 
     A starting point maps every role (class of equivalent attributes) to the square roots of the
-    weights of its cells, shape (n,).
-    The first starting point has uniform weights.  Each value c of `TOTAL_WEIGHTS` gives one more:
-    for every attribute, the optimal weights for its queries and its total with weight c.  If the
-    deadline ends the search for these weights, the best weights up to then are used.
+    weights of its cells, shape (n,).  The first starting point has uniform weights.  Each value c
+    of `TOTAL_WEIGHTS` gives one more: for every attribute, the optimal weights for its queries and
+    its total with weight c.  If the deadline ends the search for these weights, the best weights up
+    to then are used.
     """
     uniform = {role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}
     yield uniform
@@ -897,7 +897,7 @@ SEARCH_LIMIT_S = 20.0
 # Time limit that `best_bound` sets if an attribute has more than MAX_EXACT_CELLS cells, in seconds.
 # On 1,200 x 4 cells the root of the bound is below that of a search of 20 s by 1e-6 (prefixes,
 # ranges), and below that of 40 s by at most 0.3% (windows, circular ranges and random queries
-# beside prefixes).
+# together with prefixes).
 WIDE_SEARCH_LIMIT_S = 10.0
 # default largest number of steps of the search of `global_bound`
 SEARCH_STEPS = 60

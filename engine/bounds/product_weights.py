@@ -427,7 +427,7 @@ def _sums(
 ) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
     """Return `LinkedQueries.links` and `LinkedQueries.sums` from the result of `_links`.
 
-    Pairs of ``sums`` that contain the same single link are merged into one.
+    Pairs (factor, coefficients) of ``sums`` with a single link are merged if it is the same link.
     """
     link_numbers: dict[Any, int] = {}
     links: list[Link] = []
@@ -650,7 +650,7 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return for every role the derivative of the nuclear norm with respect to its ``s``, (n,)."""
+        """Return for every role the derivative of the nuclear norm with respect to its ``s``."""
         for joint in self.joints.values():
             joint.backpropagate()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}

@@ -48,7 +48,7 @@ unit vector w over the attributes, orthogonal to the constant, the columns of th
     standard       sum_i w_i phi_u(x_i),   sum_{i<j} (w_i + w_j) S(x_i, x_j) / root(d - 2),
                    sum_{i<j} (w_j - w_i) L(x_i, x_j) / root(d)
     two rows       S(x_i, x_j) of all pairs, orthogonal to the sectors above
-    antisymmetric  L(x_i, x_j) likewise
+    antisymmetric  L(x_i, x_j) of all pairs, orthogonal to the sectors above
 
 so that every M(c) is a combination of sums over values, for any d.  The bound is concave in the
 shares.  The cost of a cell with composition c is <M^(-1/2), M(c)>.  If no cell costs more than the
@@ -869,7 +869,7 @@ ROUNDS = 100
 COST_TOLERANCE = 1e-4
 # largest number of L-BFGS steps for the shares in one round
 LBFGS_STEPS = 25
-# largest number of entries of the matrices of the initial compositions
+# `shares_norm` does not search if the matrices of the initial compositions have more entries
 MAX_ENTRIES = 30_000_000
 
 

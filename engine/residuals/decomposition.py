@@ -1110,12 +1110,12 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of residual Grams on the same axes; ``parts`` are (weight, Gram)
-    pairs.
+    """Return the weighted sum of residual Grams on the same axes.
 
-    The sum has no matrix if all Grams are of interval queries on a wide attribute, or all of areas
-    of one hierarchy and of the marginal.  It is stored as rows if all Grams are stored as rows and
-    these are together fewer than the coordinates.  Otherwise it is a dense matrix.
+    ``parts`` are pairs (weight, Gram).  If all Grams are stored as rows, and all rows together are
+    fewer than the coordinates, the sum is stored as rows.  It has no matrix if all Grams belong to
+    interval queries on one wide attribute, or all to areas of one hierarchy or the marginal.
+    Otherwise it is a dense matrix.
     """
     if (
         all(f.low_rank for _, f in parts)
@@ -1137,7 +1137,7 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
 def _sum_of_levels(parts: Sequence[tuple[float, Factor]]) -> LevelGram | None:
     """Return the weighted sum of Grams of areas of one hierarchy and of the marginal.
 
-    None if a Gram has other queries, if none has areas, or if the hierarchies differ.
+    The result is None if a Gram has other queries, if no Gram has areas, or if hierarchies differ.
     """
     levels = [c * f.gram for c, f in parts if isinstance(f, LevelFactor)]
     marginals = [

@@ -18,8 +18,8 @@ the problem is convex.
 
 If the workload has few queries and many cells, the optimal mu has few positive weights, about as
 many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
-orbits, and L-BFGS takes 190 evaluations to reduce the others to zero.  Near the optimum the same
-problem on the active set alone,
+orbits, and L-BFGS takes 190 evaluations to reduce all other weights to zero.  Near the optimum the
+same problem on the active set alone,
 
     minimise  phi(mu) = sum(mu) - 2 T(mu)   over mu >= 0,
 

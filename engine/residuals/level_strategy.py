@@ -435,7 +435,7 @@ class LevelStrategy(Strategy):
 
 
 def level_solution(gram: LevelGram, options: Options, dual: Array | None = None) -> Solution:
-    """Return the strategy of areas with optimal precisions, for the uniform center.
+    """Return the strategy that measures areas with optimal precisions, for the uniform center.
 
     Parameters
     ----------

@@ -93,12 +93,12 @@ class AreaTree:
 
     @cached_property
     def order(self) -> Index:
-        """Cells in sorted order, shape (n,)."""
+        """Indices of the cells, sorted so that every area is a range of them, shape (n,)."""
         return np.lexsort(self.area_of_cell[::-1])
 
     @cached_property
     def starts(self) -> tuple[Index, ...]:
-        """For every level, the first sorted cell of each area, shape (areas of the level,)."""
+        """For every level, the position in ``order`` at which each area begins, shape (areas,)."""
         starts = [np.zeros(1, dtype=np.int64)]
         is_new = np.zeros(self.cells, dtype=bool)
         is_new[0] = True

@@ -182,8 +182,8 @@ class Strategy:
     def precision(self) -> PrecisionMatrix | None:
         """Precision matrix of the estimated residual table at noise scale 1, as an operator.
 
-        None if there is no operator: for narrow attributes, and for incomplete strategies, which
-        have no such matrix.
+        It is None if there is no operator: for narrow attributes, and for incomplete strategies,
+        which have no such matrix.
         """
         return None
 

@@ -206,8 +206,8 @@ class Search:
     def _interval_weights(self, options: Options) -> Array | None:
         """Return dual weights of the cells from a search in linear time, shape (cells,), sum 1.
 
-        None if the Gram is not that of interval queries of one kind on at least `MIN_LINEAR_CELLS`
-        cells, or if the search is for an approximate construction.
+        The result is None if the Gram is not that of interval queries of one kind on at least
+        `MIN_LINEAR_CELLS` cells, or if the search is for an approximate construction.
         """
         gram = self.factor.interval_gram if isinstance(self.factor, DeferredFactor) else None
         if gram is None or gram.cells < MIN_LINEAR_CELLS or self.method != "optimal":

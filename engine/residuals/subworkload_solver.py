@@ -798,7 +798,7 @@ class SubworkloadSolver:
             return search.run(near=similar_weights, watch=self.watch)
         solution = self.cache.recall(search)
         if solution is None:
-            # stored weights of the same search may prove the gap at once; weights of a similar
+            # stored weights of the same search may prove the gap immediately; weights of a similar
             # search are only initial weights
             solution = search.run(
                 self.cache.weights(search), most_similar(self.hints, search), self.watch

@@ -771,7 +771,7 @@ class CenterProblem:
         gram = self.structured_gram(self.pieces[number])
         assert gram is not None
         if isinstance(gram, LevelGram):
-            # the center is uniform in every evaluation
+            # the center is always uniform, so the value is computed once
             if number not in self._level_values:
                 self._level_values[number] = level_solution(gram, self.options).bound
             return self._level_values[number]

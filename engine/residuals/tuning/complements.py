@@ -194,9 +194,10 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
-    """Return the pairs of attributes that have groups, by class: class -> pair -> groups.
+    """Return the classes of attribute pairs that have groups, with the groups of every pair.
 
-    Pairs of one class have equal sizes and equal groups; the key of a class is (sizes, groups).
+    The result maps every class to a mapping from its pairs to their groups.  Pairs of one class
+    have equal sizes and equal groups; the key of a class is (sizes, groups).
     Attributes of a pair are in schema order.  Groups of weight 0 are left out.
     """
     on_pair: dict[Space, PairGroups] = {}
@@ -664,7 +665,7 @@ def tuned_complements(
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
     """Search for centers and complements with small S.
 
-    S is only approximate as long as the optimal strategies are unknown.  So the caller compares the
+    S is only approximate, because the optimal strategies are unknown.  So the caller compares the
     error of the plan with that of uniform centers.
 
     Parameters

@@ -79,7 +79,7 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """Objective S of a separable workload, and the best center of an attribute for fixed others.
+    """Objective S of a separable workload, and the best center of one role if others are fixed.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ class CenterBalance:
 def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
     """Return the indices (inside, outside) of the two pieces of every tuned role.
 
-    A role is a class of equivalent attributes, a piece is a part of a query group with a
-    choice of the attributes inside the residual space.  The attribute is inside in the first piece, and
+    A role is a class of equivalent attributes.  A piece is a part of a query group with a choice of
+    the attributes inside the residual space.  The attribute is inside in the first piece, and
     outside in the second.  The mapping is empty if the workload is not separable: if a tuned role
     has several query families or is in a part on several attributes, or if the Gram of some space
     has several terms.

@@ -52,7 +52,8 @@ MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table: all its cells are counted, and each has a dual weight
+# largest number of cells of a union's table, because all cells are counted and each has a dual
+# weight
 MAX_CELLS = 100_000
 # largest number of entries of all query rows of the groups with attributes in a union
 MAX_ROW_ENTRIES = 2e8
