@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.errors import Cancelled, LimitExceeded, PlanError
+from engine.postprocess.published_tables import publish_forecast
 from engine.postprocess.synthetic_records import (
     _tree_of_people,
     mutual_information_tree,
@@ -206,3 +207,26 @@ def test_publish_integer_progress_increases_to_one():
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert len([share for share in shares if share > 0.5]) > 3
+
+
+def test_publish_integer_progress_follows_expected_times():
+    messages = {}
+    for records in (200, 200_000):
+        measurement, _ = measured_on(
+            Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=records
+        )
+        starts = []
+        measurement.publish(
+            integer=True,
+            progress=lambda share, words, starts=starts: starts.append((words, share)),
+        )
+        messages[records] = dict(reversed(starts))["Drawing records"]
+    assert messages[200_000] < 0.2
+    assert messages[200] > 0.8
+
+
+def test_publish_forecast_includes_time_for_records():
+    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=200)
+    without, with_records = (publish_forecast(measurement.plan, n) for n in (0, 1_000_000))
+    assert without.seconds < with_records.seconds
+    assert with_records.seconds - without.seconds == with_records.records_seconds

@@ -78,7 +78,8 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     """
     st.caption(ABOUT)
     try:
-        forecast = publish_forecast(measurement.plan)
+        publish_forecast(measurement.plan)
+        total = float(measurement.marginal([]))
     except EngineError as error:
         st.info(
             escape_markdown(f"This plan allows no published tables: {error_text(error)}"),
@@ -109,6 +110,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     show_deferred_error("publish")
     finished_job = job_widget.job(job, label="Published tables")
     if finished_job is None:
+        forecast = publish_forecast(measurement.plan, _records_drawn(arguments, total))
         st.caption(escape_markdown(forecast.text))
         return
     rule = QualityRule(**arguments[-1])
@@ -173,6 +175,16 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
     choices = f"{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
     job = f"publish|{sorted(source.items())}|{choices}"
     return job, (dict(source), fit, integer, (simulate, records), rule)
+
+
+def _records_drawn(arguments: tuple[Any, ...], total: float) -> float:
+    """Return how many synthetic records are drawn for integer tables and as a file.
+
+    ``arguments`` are those of `_form`, and ``total`` is the released number of records.
+    """
+    _, _, integer, (simulate, people), _ = arguments
+    simulated = (total if people is None else float(people)) if simulate else 0.0
+    return simulated + (total if integer else 0.0)
 
 
 def _rule_arguments(least_count: float) -> dict[str, float] | None:
