@@ -70,8 +70,9 @@ from engine.mechanisms.table_mechanism import (
     dense_start_seconds,
     used_attributes,
 )
-from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
-from engine.plans.table_plan import Component
+from engine.plans.blocks import MAX_RECORDS, MIN_JOINT_SAVING, joint_share
+from engine.plans.table_plan import Component, component_blocks, component_key
+from engine.privacy import Budget
 from engine.residuals import Space
 from engine.residuals.decomposition import decompose
 from engine.residuals.marginals import identity_strategy
@@ -501,7 +502,8 @@ class OperatorChoice:
 
     Attributes
     ----------
-    best : strategy with the smallest squared error.
+    best : strategy with the smallest squared error; on more than `MAX_FREE_CELLS` cells, with the
+        noise that rounding answers to a grid adds.
     errors : mapping from operator to squared error, for the operators that apply.
     refused : mapping from operator to the reason, for operators that do not apply.
     """
@@ -805,6 +807,7 @@ def best_of(
     max_cells: int = 2048,
     deadline: float = math.inf,
     tell: Tell | None = None,
+    max_records: int = MAX_RECORDS,
 ) -> OperatorChoice:
     """Return the strategy with the smallest squared error of several operators (OPT_HDMM).
 
@@ -820,6 +823,9 @@ def best_of(
     max_cells : largest number of cells of a unit (set of attributes with one strategy matrix).
     deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
+    max_records : public upper bound on the number of records.  On tables of more than
+        `MAX_FREE_CELLS` cells the strategies are compared with the noise that rounding answers to a
+        grid adds for so many records.
 
     Raises
     ------
@@ -875,10 +881,36 @@ def best_of(
         raise NotApplicable(
             " ".join(f"{operator}: {reason}" for operator, reason in refused.items())
         )
-    best = min(strategies.values(), key=lambda s: s.squared_error)
+    best = min(strategies.values(), key=lambda s: s.squared_error * _rounding_ratio(s, max_records))
     return OperatorChoice(
         best=best, errors={o: s.squared_error for o, s in strategies.items()}, refused=refused
     )
+
+
+# Rounding answers to a grid costs accuracy that grows with the root of the number of cells.  Up to
+# this number it changes the RMSE by less than 1e-4.
+MAX_FREE_CELLS = 2**30
+
+
+def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
+    """Return the squared error at unit budget with rounding to a grid, divided by that without it.
+
+    It is 1 if no component is on more than `MAX_FREE_CELLS` cells, and infinite if rounding costs
+    more than the budget.
+    """
+    cells = max(math.prod(f.cells for _, f in c.factors) for c in strategy.components)
+    if cells <= MAX_FREE_CELLS:
+        return 1.0
+    is_gaussian = strategy.noise == "gaussian"
+    budget = Budget(pcost=1.0) if is_gaussian else Budget.pure(1.0)
+    try:
+        blocks = component_blocks(strategy.components, budget, max_records, strategy.joint)
+    except PlanError:
+        return math.inf
+    # rounding raises the noises of all components by the same factor
+    share = strategy.components[0].share
+    without_rounding = UNIT_VARIANCE[strategy.noise] / (share if is_gaussian else share**2)
+    return blocks[component_key(0)].noise ** 2 / without_rounding
 
 
 def _start_seconds(builder: GramBuilder) -> float:
@@ -1003,6 +1035,7 @@ class HDMM(ExplicitMechanism):
             seed=self.seed,
             deadline=deadline,
             tell=tell,
+            max_records=self.max_records,
         ).best
         origin = list(OPERATORS).index(best.operator.split(":")[0])
         full_tables = best.marginals is not None

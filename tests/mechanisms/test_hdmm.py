@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 
 from engine.errors import NotApplicable, PlanError
-from engine.mechanisms import forecast
+from engine.mechanisms import forecast, plan
 from engine.mechanisms import hdmm as mechanism
 from engine.mechanisms.hdmm import (
     OPERATORS,
@@ -39,6 +39,7 @@ from engine.mechanisms.kronecker import (
     p_identity_strategy,
     weighted_groups,
 )
+from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Range, Schema, Workload
 from engine.workload.families import Prefix, Random
 from tests import oracles, shapes
@@ -389,3 +390,16 @@ def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyP
     workload = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(70)]), (2,))
     # The search takes about 1.3 s; the forecast may differ by a factor of two.
     assert 0.65 <= forecast(workload, "hdmm").seconds <= 2.6
+
+
+@pytest.mark.parametrize("budget", [Budget(pcost=1.0), Budget.pure(1.0)])
+def test_hdmm_huge_table_chooses_marginals_over_rounding(budget: Budget) -> None:
+    schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(17)])
+    workload = Workload.all_ways(schema, (1, 2), "prefix")
+    marginals, kron = (
+        plan(workload, budget, "hdmm", operator=operator).weighted_rmse
+        for operator in ("OPT_marginals", "OPT_kron")
+    )
+    best = plan(workload, budget, "hdmm").weighted_rmse
+    assert best <= min(marginals, kron) * (1.0 + 1e-9)
+    assert budget.law == "laplace" or marginals < 0.8 * kron
