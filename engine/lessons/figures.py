@@ -127,7 +127,8 @@ def handout_html(
 def chapters_html(title: str, chapters: Sequence[HandoutChapter]) -> str:
     """Return an HTML page with the text and figures of several lessons, for printing.
 
-    Every lesson begins on a new printed page.  ``title`` is the title of the file.
+    Every lesson begins on a new printed page.  ``title`` is the title of the HTML document, which
+    browsers show in the tab; it is not printed.
 
     >>> page = chapters_html("Two", [HandoutChapter(title="Attack"), HandoutChapter(title="Noise")])
     >>> page.count("<h1>")
@@ -160,10 +161,11 @@ def chapters_html(title: str, chapters: Sequence[HandoutChapter]) -> str:
 
 
 def with_room_for_axes(figure: go.Figure) -> go.Figure:
-    """Return a copy of a figure with margins that contain the labels and titles of all its axes.
+    """Return a copy of a figure with a white background and automatic margins, for a printed page.
 
-    The background is white.  In the app, the theme of Streamlit does both; its default template,
-    which it registers, has no automatic margins.
+    The margins contain the labels and titles of all axes.  In the app, the theme of Streamlit sets
+    background and margins.  Outside, a figure would get the default plotly template, which
+    Streamlit replaces by one without automatic margins.
     """
     copy = go.Figure(figure)
     copy.update_layout(template="plotly_white")
@@ -846,7 +848,7 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
         figure=set_margins(figure),
         table=table,
         alt=(
-            f"With the cap, the rows lost decrease and the noise increases; the error of the total"
+            f"With a larger cap, fewer rows are lost and the noise is larger; the error of the total"
             f" is smallest at a cap of {best}: {error} counts."
         ),
         note=("Every cap gives a person the same guarantee. Dashed: the chosen cap."),

@@ -34,7 +34,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw a count with and without a person who has several rows, then the error of each cap."""
+    """Draw the lesson: in step 0 a count with and without a person, then the error of each cap."""
     left, middle = st.columns(2)
     rows = dial(
         left.select_slider,
