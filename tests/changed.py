@@ -65,7 +65,10 @@ def imported_names(module: str) -> dict[str, str]:
 
 
 def defining_module(name: str) -> str | None:
-    """Return the module in which a name is defined, also if a package exports it again, or None."""
+    """Return the module that defines a name, or None if it is not a name of this project.
+
+    Names that a package re-exports are followed to the defining module.
+    """
     if name in modules():
         return name
     parent, _, last = name.rpartition(".")

@@ -129,7 +129,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
-    """Do not search test modules without doctests for doctests, because this takes time."""
+    """Skip the doctest collector for test modules that contain no doctest, to save time."""
     collectors = yield
     if b">>>" in file_path.read_bytes():
         return collectors
@@ -163,7 +163,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Exclude all objects from the garbage collection at the end of the process, which is slow."""
+    """Exclude all objects from garbage collection, which would delay the exit of the process."""
     gc.freeze()
 
 

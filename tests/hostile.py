@@ -44,7 +44,7 @@ VALUES: tuple[Any, ...] = (
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path (keys and positions) of every value in a JSON document.
 
-    The first path is (), the document itself; of a list only the first three items are included.
+    The first path is (), the document itself.  Only the first three items of a list are visited.
     """
     yield path
     if isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""A workload with all query families, and a brute-force check of error shares."""
+"""A workload with all query families, and a brute-force check of the shares within targets."""
 
 from __future__ import annotations
 
@@ -35,13 +35,20 @@ SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
 
 
 def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
-    """Return the sorted standard errors of all queries, each divided by the target of its group."""
+    """Return the sorted standard errors of all queries, each divided by the target of its group.
+
+    Without ``targets`` the errors are not divided.
+    """
     targets = targets or [1.0] * len(plan.workload.groups)
     return np.sort(np.concatenate([np.sqrt(plan.variances(i)) / t for i, t in enumerate(targets)]))
 
 
 def check_counts(plan: Plan) -> None:
-    """Compare shares and tolerances with an enumeration of all queries."""
+    """Compare results with an enumeration of the standard errors of all queries.
+
+    `share_within` returns the share of queries with errors within a tolerance; `tolerance_for`
+    returns the smallest tolerance that a share of the queries meets.
+    """
     errors, tolerances = stds(plan), [tolerance_for(plan, share) for share in SHARES]
     assert tolerances == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12

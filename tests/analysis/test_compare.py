@@ -1,4 +1,4 @@
-"""Comparisons in worker processes: any calling script, missing `resource` module, failures."""
+"""Comparisons in worker processes: scripts without a main guard, no `resource`, failures."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_worker_over_time_limit_is_ended() -> None:
 
 
 def sleepers() -> list[psutil.Process]:
-    """Running child processes of a worker pool."""
+    """Return the running processes of the worker pools that this process started."""
     servers = [p for p in psutil.Process().children() if "_workers" in " ".join(p.cmdline())]
     return [child for server in servers for child in server.children() if child.is_running()]
 

@@ -1,4 +1,4 @@
-"""Budgets for error targets, shares within targets, and variance breakdowns."""
+"""Budgets for error targets, shares of queries within targets, and variance breakdowns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ def test_shares_and_tolerances_match_enumeration(case: tuple[Plan, str, dict]) -
 
 
 def check_budget(result: Plan, wanted: float | list[float], share: float) -> Budget:
-    """Check that the budget meets the targets, and that a slightly smaller one does not."""
+    """Check and return the smallest budget at which a share of the queries meets error targets.
+
+    ``wanted`` is the target of every query, or one target per group.  A slightly smaller budget
+    must not suffice.
+    """
     several = [wanted] * len(result.workload.groups) if isinstance(wanted, float) else wanted
     budget = budget_for_error(result, wanted, share)
     assert budget.law == result.budget.law

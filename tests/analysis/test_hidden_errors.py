@@ -1,4 +1,4 @@
-"""Tables hidden by the typical error, and weights that lower their errors."""
+"""Tables with errors far above the typical error, and weights that lower these errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative errors: quality shares against enumeration, budgets and quality classes."""
+"""Relative errors: shares of queries by quality class, compared with all queries; budgets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ SCALE = NoiseScale(records=100.0)
 
 
 def by_hand(number: int) -> np.ndarray:
-    """Coefficients of variation of a group, from its dense query matrix."""
+    """Return the relative standard error of each query of group ``number``.
+
+    The expected counts are computed from the dense query matrix for equal counts in all cells.
+    """
     group = WORKLOAD.groups[number]
     rows = np.ones((1, 1))
     for part in group.parts:

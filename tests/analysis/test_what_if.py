@@ -1,4 +1,4 @@
-"""Changes of a request: equal to the manual change, or refused with a reason."""
+"""What-if changes of a request: results equal a request written by hand, or give a reason."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ from tests.waiting import CEILING
 
 
 class SinglePagesManager(PagesManager):
-    """Pages manager that does not detect the older kind of `pages` folder again."""
+    """Pages manager for AppTest, with which sessions do not search for a `pages` folder.
+
+    AppTest resets `uses_pages_directory` of this class, but Streamlit reads that of the base class.
+    """
 
 
 def wait_for_script(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None:
@@ -53,7 +56,10 @@ def share_server_objects() -> Iterator[None]:
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
-    """Return the contents of deferred downloads by file name, which AppTest does not provide."""
+    """Return a dictionary from file name to the function that creates the download.
+
+    It is filled while pages run.  AppTest itself has no access to these functions.
+    """
     contents: dict[str, Callable[[], Any]] = {}
 
     def record(_path: str, data: Any, _proto: Any, _type: Any, name: str, **_: Any) -> None:
@@ -66,22 +72,22 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
 
 @pytest.fixture
 def keeps_bound_search() -> None:
-    """Keep the background search for the lower bound on the Preview page."""
+    """With this fixture, the Preview page searches for the lower bound in the background."""
 
 
 @pytest.fixture
 def keeps_weight_search() -> None:
-    """Keep the background search for better weights on the Preview page."""
+    """With this fixture, the Preview page searches for better weights in the background."""
 
 
 @pytest.fixture
 def keeps_forecasts() -> None:
-    """Keep the forecast of errors in the form for new groups."""
+    """With this fixture, the form for new groups forecasts their errors."""
 
 
 @pytest.fixture
 def keeps_comparisons() -> None:
-    """Keep the automatic start of quick comparisons on the page Compare."""
+    """With this fixture, the page Compare starts quick comparisons automatically."""
 
 
 # automatic actions of pages, and the fixture of tests that need them
@@ -97,7 +103,10 @@ AUTOMATIC_ACTIONS = {
 def disable_automatic_actions(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Disable automatic actions, which are slow and would run during other tests."""
+    """Disable every automatic action whose fixture in `AUTOMATIC_ACTIONS` a test does not request.
+
+    The actions are slow and would still run during later tests.
+    """
     for fixture, (module, name) in AUTOMATIC_ACTIONS.items():
         if fixture not in request.fixturenames:
             monkeypatch.setattr(module, name, lambda *_: None)

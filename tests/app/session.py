@@ -45,7 +45,10 @@ class Session:
         return self
 
     def until(self, ready: Callable[[], object]) -> Session:
-        """Run the page after changes of jobs, and every second, until `ready` holds."""
+        """Run the page until ``ready()`` is true.
+
+        The page is run whenever the list of jobs has changed, and at least once per second.
+        """
         seen, at = self._jobs(), time.monotonic()
 
         def step() -> None:
@@ -80,7 +83,11 @@ class Session:
         return self.run(buttons[0].click())
 
     def set(self, **values: Any) -> Session:
-        """Set fields; run the page first for fields that appear after earlier ones."""
+        """Set fields and run the page.
+
+        If a field is not on the page yet, the page is first run with the fields that are already set,
+        because they can make it appear.
+        """
         waiting = False
         for key, value in values.items():
             element = self._widget(key)
@@ -139,7 +146,7 @@ def demo_schema(name: str) -> Schema:
 
 
 def open_demo_schema(name: str, session: Session | None = None) -> Session:
-    """Open the page Schema with a demo schema, without tables."""
+    """Open the page Schema and upload a demo schema; the workload stays empty."""
     session = session or Session()
     return upload(session.go("schema"), "schema.json", demo_schema(name).to_json().encode())
 
@@ -152,7 +159,10 @@ def upload(session: Session, name: str, content: bytes, key: str = "schema_file"
 def open_demo(
     name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any
 ) -> Session:
-    """Open a page by address, with all k-way sets of a demo schema."""
+    """Open a page by an address that holds all k-way marginals of a demo schema.
+
+    ``ways`` lists the values of k; ``fields`` sets widgets of the page.
+    """
     studio = RequestState(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
     return wait(Session(plan=permalink.packed(studio)).go(page, **fields))
 

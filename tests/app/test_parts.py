@@ -307,7 +307,10 @@ def test_page_module_follows_import_rules(file: Path) -> None:
 
 
 def find_stale_clicks(text: str) -> list[str]:
-    """Return the labels of buttons whose callback is bound to values when the button is drawn."""
+    """Return the labels of buttons in a source text whose callbacks get fixed argument values.
+
+    Such a callback would use the values at the time of drawing, not those at the click.
+    """
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     buttons = [
         call

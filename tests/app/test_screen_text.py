@@ -39,7 +39,7 @@ HABITS = {
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and text of the string literals with a blank, without docstrings."""
+    """Yield (line number, text) of every string literal that contains a space; omit docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = {
         id(node.body[0].value)

@@ -104,7 +104,7 @@ def test_sheet_of_records_after_demo_shows_only_its_columns() -> None:
 
 
 def saved_files(session: Session) -> dict[str, bool]:
-    """Return label -> whether it can be downloaded."""
+    """Map the label of each download button to whether the button is enabled."""
     return {b.label: not b.disabled for b in session.app.get("download_button")}
 
 

@@ -21,7 +21,8 @@ from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
 def main(arguments: list[str] | None = None) -> int:
     """Audit releases without and with each bug, and print the bounds on rho.
 
-    Returns 1 unless the bound exceeds the stated rho exactly for the releases with a bug.
+    Returns 0 if the bound exceeds the stated rho for every bug and not for the correct release,
+    otherwise 1.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")

@@ -54,7 +54,7 @@ def cube(n, d):
 
 
 def pairs_in_both_orders():
-    """Every pair has prefixes of one attribute times ranges of the other, in both orders."""
+    """Return prefixes times ranges for each pair of attributes: a by b, and b by a."""
     w = Workload(cube(4, 4))
     for a, b in itertools.combinations(w.schema.names, 2):
         w = w.add((a, b), {a: "prefix", b: "range"}).add((a, b), {b: "prefix", a: "range"})
@@ -62,7 +62,10 @@ def pairs_in_both_orders():
 
 
 def transposed_pairs():
-    """Queries on pairs that change under an exchange of the attributes, but whose Gram does not."""
+    """Return random queries on each pair of attributes, with a symmetric Gram matrix.
+
+    Exchanging the two attributes of a pair changes single queries but not the Gram matrix.
+    """
     rows = np.random.default_rng(1).normal(size=(4, 4, 4))
     queries = Custom(np.concatenate([rows, rows.transpose(0, 2, 1)]).reshape(8, 16))
     w = Workload.all_ways(cube(4, 4), (2,), queries)
@@ -90,7 +93,11 @@ SYMMETRIC = {
 
 
 def random_point(reduced, seed):
-    """Return random weights and functions of the cells."""
+    """Return two dictionaries with one entry per role (class of equivalent attributes).
+
+    The first holds random weights of the n cells, with squares that sum to 1.  The second holds
+    bases of shape (n, n): a column of ones, and random columns.
+    """
     rng = np.random.default_rng(seed)
     s = {role: np.sqrt(rng.dirichlet(np.full(n, 3.0))) for role, n in reduced.sizes.items()}
     basis = {
@@ -103,7 +110,8 @@ def random_point(reduced, seed):
 def nuclear_norm(workload, reduced, s):
     """Return the nuclear norm of the weighted query rows on the full domain.
 
-    The rows are used in place of their Gram matrix, which would halve the number of exact digits.
+    The singular values are computed from the rows: roots of the eigenvalues of the Gram matrix
+    would have only half the exact digits.
     """
     root = np.ones(1)
     for attribute in workload.schema.attributes:
@@ -158,7 +166,12 @@ def test_symmetric_pairs_match_nuclear_norm(name):
 
 
 def every_composition(n, d):
-    """Return the compositions and, for every cell of the domain, the index of its composition."""
+    """Return the possible numbers of attributes per value, and which of them each cell has.
+
+    The domain has ``d`` attributes with values 0 to n - 1.  Row k of the first array, shape
+    (compositions, n), counts the attributes that have each value; the second array gives k per
+    cell.
+    """
     cells = np.array(list(itertools.product(range(n), repeat=d)))
     return np.unique(
         np.stack([np.sum(cells == a, axis=1) for a in range(n)], axis=1),

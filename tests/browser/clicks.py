@@ -10,6 +10,9 @@ COUNT_CLICKS = (
 
 
 def clicks(page: Page) -> int:
-    """Return the number of clicks since the page was loaded, if it runs `COUNT_CLICKS` first."""
+    """Return the number of clicks since the page was loaded.
+
+    The script `COUNT_CLICKS` must have been installed before.
+    """
     number: int = page.evaluate("clicks")
     return number

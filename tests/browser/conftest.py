@@ -144,8 +144,9 @@ THEME_APPLIED = """(scheme) => {
 class Visit:
     """A page of the app, and the problems that occurred on it.
 
-    The object is created before the page opens an address, to receive all messages. A picture of a
-    page that does not come to rest is always saved, other pictures only on request.
+    The object is created before the page opens an address, so that no message is missed. If a
+    page keeps changing until the time limit, a picture of it is always saved; other pictures are
+    saved only if ``saves_pictures`` is true.
     """
 
     page: Page
@@ -170,7 +171,10 @@ class Visit:
         self.settle()
 
     def settle(self, runs: int = 0) -> None:
-        """Wait until the page has requested `runs` runs, all have ended and nothing changes."""
+        """Wait until all script runs have ended and the page no longer changes.
+
+        At least ``runs`` runs must have been requested since the page was loaded.
+        """
         try:
             self.page.wait_for_function(IS_IDLE, arg=runs, timeout=CEILING, polling=POLLING)
         except PageTimeout as error:
@@ -190,7 +194,7 @@ class Visit:
         self.settle(before + 1)
 
     def fill_values(self, *texts: str) -> None:
-        """Enter the possible values of the first columns in the grid of the Schema page."""
+        """Type one text per row into the possible values in the grid of the Schema page."""
         self.settle()  # a run that still redraws the grid would drop the selection
         grid = self.page.get_by_test_id("stDataFrame").first
         grid.click(position={"x": 400, "y": 54})  # the possible values of the first column
@@ -277,10 +281,10 @@ class Visit:
         self.page.screenshot(path=self.pictures_folder / f"{name}.png", clip=frame)
 
     def check_accessibility(self, name: str) -> None:
-        """Add serious and critical findings of axe; a second check of a name uses the other theme.
+        """Add the serious and critical findings of axe on this page to `violations`.
 
-        The theme changes before checks 1, 2, 4, 8, and so on: few changes, and both themes are
-        used.
+        A name can be checked twice; the second check uses the other theme.  The theme also changes
+        before the 2nd, 4th, 8th, 16th ... check, so that both are used with few changes.
         """
         turn = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
         if turn or (name, self.scheme) in self.checks:
@@ -295,7 +299,10 @@ class Visit:
         ]
 
     def find_overflows(self) -> list[list[object]]:
-        """Return the elements that overflow the page, a figure or their box."""
+        """Return what is wider than its container: the page, texts in figures, and labels.
+
+        Each entry is [text] or [text, pixels ...].
+        """
         overflows: list[list[object]] = self.page.evaluate(FIND_OVERFLOWS)
         return overflows
 

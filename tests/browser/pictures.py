@@ -28,7 +28,11 @@ def build_studio(name: str) -> RequestState:
 
 
 def take_picture(visit: Visit, name: str, top: str) -> str:
-    """Save the window, scrolled to a text, with the most colours under MAX_BYTES."""
+    """Save a picture of the window scrolled to the text ``top``; return its size as a text.
+
+    The picture has the largest of 256, 128, 64 or 32 colours that keeps it below MAX_BYTES, or 32
+    if none does.
+    """
     visit.settle()
     visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(SCROLL)
     visit.page.mouse.move(0, 0)  # no hover effects

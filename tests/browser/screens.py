@@ -83,7 +83,10 @@ MAX_WAIT = 60_000  # milliseconds
 
 @contextmanager
 def open_visit(**options: Any) -> Iterator[Visit]:
-    """Start the app and yield a visit in a light browser context with these further options."""
+    """Start the app and yield a page of it in a new browser with the light theme.
+
+    ``options`` are further arguments of Playwright's `Browser.new_context`.
+    """
     place = tempfile.TemporaryDirectory(prefix="visit-")
     with place as folder, run_server(Path(folder)) as server, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -94,7 +97,10 @@ def open_visit(**options: Any) -> Iterator[Visit]:
 
 
 def open_page(visit: Visit, name: str) -> None:
-    """Open a page, rehearse on Release, and wait until no computation is running."""
+    """Open a page and wait for its computations, at most MAX_WAIT.
+
+    On the Release page, a rehearsal is started first.
+    """
     page, demo = PAGES[name]
     query = ""
     if demo:

@@ -1,4 +1,4 @@
-"""Page Coarse or fine in a browser: rehearsal, look, decision and rest."""
+"""Page Coarse or fine in a browser: rehearsal, first measurement, decision, second measurement."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def census_workload() -> Workload:
 
 
 def write_older_link(studio: RequestState) -> str:
-    """Write a link in the format before tuned centers and neighbours."""
+    """Return a link in the format of versions without tuned centers and neighbours."""
     document = json.loads(studio.to_json())
     document["question"]["options"] = {}
     document["budget"] = {"pcost": 1.0}

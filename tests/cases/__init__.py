@@ -1,1 +1,1 @@
-"""Small files of many kinds: what is drafted from each, counted and left out, as a table."""
+"""Table of small files of many kinds: drafted attributes, counts and rejected columns."""

@@ -25,7 +25,7 @@ UNITS = (
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands, without those that were not imported."""
+    """Return a dictionary from the name of each subcommand to its parser."""
     choices: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action.choices, dict):

@@ -100,7 +100,10 @@ def test_plan_expected_records_sets_publication_weights(
 
 
 def create_files(tmp_path: Path, *total: str) -> dict[str, str]:
-    """Create plans, records and a ledger; return the names of their files."""
+    """Create plans, records and a ledger; return their paths by name.
+
+    ``total`` are the options of `budget add` that state the total budget of the dataset.
+    """
     schema = tmp_path / "schema.json"
     schema.write_text('{"age": 5, "hours": 4}')
     files = {

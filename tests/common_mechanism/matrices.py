@@ -64,10 +64,11 @@ def assert_close(actual, expected, *, share=1e-9):
 def assert_maximal(B, mechanisms):
     """Assert that B x + N(0, I) is a maximal common mechanism of ``mechanisms``.
 
-    Let C_i be the covariance with which mechanism i answers B.  A mechanism with less noise than I
-    would need a decrease of I whose range is inside the range of every I - C_i.  There is none if
-    the null spaces of all I - C_i together span the space, which is asserted.  The C_i are computed
-    with pseudo-inverses, independently of the engine.
+    Let C_i be the covariance with which mechanism i answers B.  A common mechanism with less noise
+    than I would exist only if some I - D (D positive semidefinite, not 0) satisfied I - D >= C_i
+    for all i; then the range of D lies in the range of every I - C_i.  This function asserts that
+    the null spaces of all I - C_i together span the space, so D = 0.  The C_i are computed with
+    pseudo-inverses, independently of the engine.
     """
     null = np.zeros((len(B), len(B)))
     for M in mechanisms:

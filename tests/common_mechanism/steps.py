@@ -1,4 +1,4 @@
-"""Choices between plans of one survey, and the spends of their steps."""
+"""Options (plans) of one survey, and the ledger spends of both stages of a release."""
 
 from decimal import Decimal
 

@@ -45,7 +45,7 @@ def by_sex(*edges):
 
 
 def by_level(*levels):
-    """Plans with the areas of each level, by sex and by prefixes of age."""
+    """Return one plan per level: its areas by sex and prefixes of age, and its areas by age."""
     schema = Schema(
         [code_lists.SCHEMA["sex"], code_lists.SCHEMA["place"], code_lists.SCHEMA["age"]]
     )
@@ -176,7 +176,10 @@ def test_spends_sum_to_plan_cost_and_cover_release(common):
 
 
 def estimates(common, i, look_answers, answers):
-    """Return residual coordinates of option i, by residual space, from answers of both stages."""
+    """Return the estimates of option ``i`` from both stages: residual space -> coordinates.
+
+    ``look_answers`` are the answers of the first stage, ``answers`` those of the second.
+    """
     looked = {
         space: estimate(b, look_answers[space] / b.grid) for space, b in common.look.blocks.items()
     }

@@ -1,4 +1,4 @@
-"""Recovery and charge of steps that are killed."""
+"""Two-stage releases whose process is killed: recovery, and the budget that is charged."""
 
 import os
 import signal

@@ -20,7 +20,10 @@ CAP = 3
 
 
 def panel(people=120, seed=0):
-    """One to eight rows per person in random order; column "c" is in no table."""
+    """Return records with one to eight rows per person, in random order.
+
+    No table of the tests uses the column "c".
+    """
     rng = np.random.default_rng(seed)
     persons = np.repeat(np.arange(people), rng.integers(1, 9, people))
     columns = {name: rng.integers(0, SCHEMA[name].size, len(persons)) for name in SCHEMA.names}

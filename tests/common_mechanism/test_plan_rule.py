@@ -35,7 +35,7 @@ COMMON = coarse_or_fine(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-w
 
 
 def look_at(per_cell, common=COMMON):
-    """Look without noise at a table with `per_cell` records in each cell."""
+    """Return the first measurement (the look) without noise, for ``per_cell`` records per cell."""
     table = np.full((4, 3, 2), per_cell)
     counts = count_marginals_of(table)
     measuring = sys.modules["engine.release.noisy_answers"]

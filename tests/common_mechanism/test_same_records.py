@@ -1,4 +1,4 @@
-"""Comparison of the records of both steps, and the charge for other records."""
+"""Second stage of a release on the same records as the first, or charged for other records."""
 
 import sys
 from decimal import Decimal

@@ -54,7 +54,11 @@ def test_exact_split_sums_as_decimals(pcosts):
 
 @pytest.fixture
 def multiply_joint_cost(monkeypatch):
-    """Return a function that multiplies the joint cost of ``parts`` or more stages."""
+    """Return a function that patches the joint cost of stages.
+
+    ``patch(parts, factor)`` multiplies the joint cost by ``factor`` if at least ``parts`` stages
+    are passed to it.
+    """
 
     def patch(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost

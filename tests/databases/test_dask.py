@@ -53,7 +53,7 @@ def test_killed_worker_is_reported_and_spends_nothing(tmp_path: Path) -> None:
 
 
 def count_partition(frame: pd.DataFrame) -> Counts:
-    """Count a partition after all earlier ones have been reported."""
+    """Count a partition; wait first until the progress of the previous one has been reported."""
     if COUNTED and not REPORTED.acquire(timeout=CEILING):
         raise AssertionError("the previous partition was not reported")
     COUNTED.append(len(frame))

@@ -89,7 +89,7 @@ def owner(postgres: Server) -> Any:
 
 
 def create_table(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
-    """Replace the table of records, and let the reader read it."""
+    """Create the table of records anew, and grant the database role `reader` access to it."""
     with connection.con.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS records")
         cursor.execute(
@@ -208,7 +208,11 @@ def terminate_connection(owner: Any, reader: Any) -> None:
 
 
 def block_rows(owner: Any, reader: Any | None, limit: str = "20") -> None:
-    """Make the check of row permissions take longer than the timeout of the reader."""
+    """Add a row-level security policy that sleeps 600 s, so that reading the records times out.
+
+    The statement timeout of the connection ``reader`` becomes ``limit`` milliseconds, unless the
+    connection is None.
+    """
     owner.raw_sql("ALTER TABLE records ENABLE ROW LEVEL SECURITY")
     owner.raw_sql("CREATE POLICY slow ON records USING (pg_sleep(600) IS NOT NULL)")
     if reader is not None:
@@ -216,7 +220,7 @@ def block_rows(owner: Any, reader: Any | None, limit: str = "20") -> None:
 
 
 def prepare_release(postgres: Server, owner: Any, folder: Path) -> tuple[Ledger, Any]:
-    """Return a ledger and a connection of the reader to some records."""
+    """Create records and a ledger; return the ledger and a connection of the role `reader`."""
     create_records(owner, survey(50))
     return create_ledger(folder, "d"), postgres.connect("reader")
 

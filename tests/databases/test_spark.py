@@ -68,7 +68,10 @@ ENCODERS = {
 
 @pytest.fixture(scope="module")
 def coded(rows: Any) -> pa.Table:
-    """Codes of all values under all kinds of attributes, in one query because queries are slow."""
+    """Return one column of codes per entry of `ENCODERS`, computed by one query.
+
+    A query per encoder would be slow.
+    """
     codes = {
         key: code_of(rows[name], encoder, database_module._distinct)
         for key, (name, encoder) in ENCODERS.items()
@@ -220,7 +223,7 @@ def rewritten_file(spark: Any, folder: Path) -> Any:
 
 
 def forbidden_frame(spark: Any) -> Any:
-    """Return records whose reading fails like a refusal of the file system."""
+    """Return a frame on which any read raises an access error of the Hadoop file system."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         java = spark.sparkContext._jvm
@@ -254,7 +257,7 @@ WATCH = "cancelling thread"
 
 
 def endless(spark: Any, end: Callable[[], None]) -> Any:
-    """Return endless records, and call `end` as soon as their reading starts."""
+    """Return an endless frame; a thread calls ``end()`` as soon as Spark starts to read it."""
 
     def watch() -> None:
         until(lambda: spark.sparkContext.statusTracker().getActiveJobsIds())

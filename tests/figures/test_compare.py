@@ -50,7 +50,7 @@ def compared() -> Comparison:
 
 
 def dots(picture: Picture) -> dict[str, float]:
-    """Positions of the markers of a ranking, by label."""
+    """Map the label of each marker in a ranking figure to its position on the x axis."""
     return {trace.meta: trace.x[0] for trace in picture.figure.data if trace.meta}
 
 

@@ -81,7 +81,10 @@ class Distributions:
 
     @property
     def in_sdist(self) -> set[str]:
-        """Names in the source distribution below its folder, without files of the builder."""
+        """Paths of the files in the source distribution, relative to its top folder.
+
+        PKG-INFO and .gitignore, which the build tool adds, are omitted.
+        """
         with tarfile.open(self.sdist) as archive:
             names = {
                 member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()
@@ -120,7 +123,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 def in_checkout(*places: str) -> set[str]:
-    """Names of the files below some places of the checkout."""
+    """Return the paths of all files below some folders of the checkout, relative to its root."""
     files = [file for place in places for file in (ROOT / place).rglob("*") if file.is_file()]
     return {f.relative_to(ROOT).as_posix() for f in files if "__pycache__" not in f.parts}
 

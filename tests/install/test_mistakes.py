@@ -1,4 +1,4 @@
-"""Common mistakes and the parts of their error messages."""
+"""Common mistakes raise engine errors whose messages contain certain words."""
 
 from __future__ import annotations
 

@@ -193,7 +193,12 @@ def find_leaks(
     *,
     at_end: bool = False,
 ) -> Iterator[str]:
-    """Yield the leaks to the other person or to a shared place since the last call."""
+    """Yield a sentence for each private value that is where it must not be.
+
+    The responses to each person since the last call must not contain a mark of the other person;
+    addresses, the log, command lines and files below ``places`` must not contain names or values.
+    Folders of working copies, which only their user can read, are searched only if ``at_end``.
+    """
     for person, other in (people, people[::-1]):
         person.collect()
         received, person.received = b"".join(person.received), []
@@ -270,7 +275,10 @@ def campaign(
 
 
 def environment(folder: Path) -> tuple[dict[str, str], list[Path]]:
-    """Return variables that put caches, settings and temporary files below a folder, and paths."""
+    """Create folders for caches, settings and temporary files; return (variables, folders).
+
+    The variables are environment variables that make the server use these folders.
+    """
     names = {
         "TMPDIR": "temporary",
         "DP_WORKBENCH_CACHE": "cache",

@@ -17,7 +17,7 @@ from tests.ledger.helpers import fill, in_child, spend
 
 
 def assert_refused(path, words):
-    """Assert that a ledger cannot be opened, is not valid, and keeps its size."""
+    """Assert that opening a ledger fails with ``words``, that it is invalid, and keeps its size."""
     size = os.path.getsize(path) if os.path.isfile(path) else None
     with pytest.raises(LedgerError, match=words):
         Ledger(path, wait=0.2)

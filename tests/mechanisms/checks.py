@@ -46,7 +46,11 @@ def check_tight(plan, explicit):
 
 
 def check_variances(plan, explicit, rows):
-    """Compare all variances with those of least squares on explicit matrices, and return these."""
+    """Compare the variances of a plan with least squares on explicit matrices.
+
+    ``rows`` has the query rows of each group.  The least-squares variances are returned, one array
+    per group.
+    """
     least_squares = [explicit.of_group(i).variances(W) for i, W in enumerate(rows)]
     for i, (W, expected) in enumerate(zip(rows, least_squares, strict=True)):
         variances = plan.variances(i)

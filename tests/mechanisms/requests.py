@@ -1,8 +1,8 @@
 """Cached plans of a pairwise design of requests, and all checks of one plan.
 
-A request is a mechanism with options, a workload shape, and a setting: budget, maximum of records
-or limits. The design covers every pair of mechanism and shape, of options and setting, and of
-shape and setting. ``python -m tests --full`` plans all requests.
+A request combines a case (a mechanism with options), a shape (a named workload of `tests.shapes`)
+and a setting (budget, maximum of records or limits). The design covers every pair of mechanism and
+shape, of case and setting, and of shape and setting. ``python -m tests --full`` plans all requests.
 """
 
 import dataclasses
@@ -127,15 +127,19 @@ SETTINGS = {
 
 
 def kind_of(mechanism, options):
-    """Return the kind of a case; `DESIGN` contains every pair of a kind and a shape."""
+    """Return the label under which a case (a mechanism with options) counts in `DESIGN`.
+
+    It is the name of the mechanism, except for "querysmasher" with options.  `DESIGN` combines
+    every label with every shape.
+    """
     return "other solvers" if mechanism == "querysmasher" and options else mechanism
 
 
 def pairwise_design():
     """Return triples (case number, shape, setting).
 
-    Every kind of case occurs with every shape, every case with every setting, and every shape with
-    every setting.
+    The case number is an index of `CASES`.  Every label of `kind_of` occurs with every shape, every
+    case with every setting, and every shape with every setting.
     """
     kinds, rows, covered = {}, [], Counter()
 
@@ -177,14 +181,18 @@ def planned_once(mechanism, options, shape, setting):
 
 
 def planned(mechanism, options, shape, setting="plain"):
-    """Plan and its explicit matrix, or (error, None) if the mechanism is not applicable."""
+    """Return a plan and its explicit matrices, or (error, None) if planning is refused.
+
+    It is refused if the mechanism is not applicable or a limit is exceeded.
+    """
     return planned_once(mechanism, tuple(sorted(options.items())), shape, setting)
 
 
 def class_optimum(result, shape):
-    """Return bounds (low, high) on the least RMSE of plans like ``result``, or None if unknown.
+    """Return bounds (low, high) on the least RMSE of all plans of the same class, or None.
 
-    They are known for plans with uniform centers and one strategy per residual space.
+    The bounds are known for the plans with uniform centers and one strategy per residual space,
+    except for the shape "wide"; for all other plans the function returns None.
     """
     if (
         result.mechanism not in RESIDUAL
@@ -197,7 +205,11 @@ def class_optimum(result, shape):
 
 
 def check_request_of(mechanism, options, shape, setting):
-    """Run all checks on the plan of a request, or on the plain plan if a limit was exceeded."""
+    """Run all checks on the plan of a request.
+
+    If its memory limit is exceeded, the plan without limits is checked.  If the mechanism is not
+    applicable, only the error message is checked.
+    """
     limits, rows = SETTINGS[setting], rows_for(mechanism, shape)
     result, explicit = planned(mechanism, options, shape, setting)
     if isinstance(result, LimitExceeded):

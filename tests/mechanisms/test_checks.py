@@ -165,7 +165,7 @@ def _mean_norm(monkeypatch):
 
 
 def _one_norm_only(monkeypatch):
-    """Replace the sum over blocks by the largest block."""
+    """Plant a bug: the privacy cost of a plan is the largest cost of a block, not their sum."""
 
     def largest_pcost(blocks, records):
         return max(b.pcost(records) for b in blocks.values())

@@ -98,7 +98,10 @@ def brute_force(workload, strategy):
 
 
 def every_pair():
-    """Every shape and operator with one noise law; the other law only in full runs."""
+    """Yield all combinations of shape, operator and noise law.
+
+    For each shape and operator, one law is tested in every run and the other only in full runs.
+    """
     for (s, shape), (o, operator), (n, noise) in itertools.product(
         *map(enumerate, (SMALL, OPERATORS, NOISES))
     ):

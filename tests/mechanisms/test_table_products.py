@@ -52,7 +52,10 @@ def product_plan() -> Plan:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop searches early: any product that is considered would have a smaller error."""
+    """Stop the search for separate strategies early, so that its error stays large.
+
+    Any product strategy that the planner then considers has a smaller error.
+    """
     monkeypatch.setattr("engine.mechanisms.reweighting.MAX_SOLVES", 4)
     monkeypatch.setattr("engine.residuals.tuning.tune.LBFGS_STEPS", 2)
 

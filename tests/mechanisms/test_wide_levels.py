@@ -41,7 +41,7 @@ WORDS = {"dataset": "", "key": "", "utc": ""}
 
 
 def code_list(counties=STATES):
-    """Counties in states, three levels of codes with unequal areas."""
+    """Return a code list of states and counties; ``counties`` has the number per state."""
     rows = []
     for i, count in enumerate(counties):
         rows.append((f"S{i}", f"State {i}", "", "state"))
@@ -84,7 +84,10 @@ def test_wide_plan_equals_plan_with_matrices(case, weights, neighbours, request)
 
 
 def level_gram(weights):
-    """Weights per level (state, county, cells) on the areas of 4 states and unsorted cells."""
+    """Return the Gram matrix of queries on states, counties and cells, with one weight per level.
+
+    The areas are nested, and the cells of an area are not next to each other.
+    """
     rng = np.random.default_rng(1)
     county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))
     state = np.repeat(np.arange(len(STATES)), STATES)[county]
@@ -188,7 +191,10 @@ def test_quotient_problem_equals_the_problem(sizes):
 
 
 def county_part(family):
-    """The part of one family on the attribute of `level_gram`, with its tree."""
+    """Return the part of a group that asks one family on an attribute with these areas.
+
+    Its first hierarchy has the states and counties of `level_gram`, its second one two halves.
+    """
     rng = np.random.default_rng(1)
     county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))
     state = np.repeat(np.arange(len(STATES)), STATES)[county]

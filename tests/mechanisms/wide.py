@@ -23,7 +23,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def plan_of(workload: Workload, case: str, **budget: Any) -> Plan:
-    """Return the plan of a case at privacy cost 1; ``budget`` has further options of the budget."""
+    """Return the plan of a workload at privacy cost 1, with mechanism and options of a case.
+
+    ``case`` is a key of `OPTIONS`; ``budget`` has further arguments of `Budget`.
+    """
     mechanism, _, _ = case.partition(" ")
     return plan(
         workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **OPTIONS[case]

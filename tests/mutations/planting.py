@@ -59,15 +59,20 @@ class Bug:
 
 
 def bug(name: str, file: str, old: str, new: str, *tests: str) -> Bug:
-    """Short form of `Bug`."""
+    """Return a `Bug` from positional arguments."""
     return Bug(name=name, file=file, old=old, new=new, tests=tests)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Outcome of tests: the first failure, whether all passed, seconds and output.
+    """Outcome of a test run.
 
-    A run that neither passes nor names a failed test, for example of a missing test, has neither.
+    Attributes
+    ----------
+    failed : name of the first failed test, or a text if the run hangs; empty if no test is named.
+    sound : whether all tests passed; False, too, if the run found no test.
+    seconds : duration.
+    output : text that pytest printed.
     """
 
     failed: str
@@ -113,7 +118,7 @@ def load_libraries() -> None:
 
 
 def verdict(place: Path, tests: Sequence[str]) -> Verdict:
-    """Return the result of tests of a copy, which run in a forked process until one fails."""
+    """Run tests of the copy at ``place`` in a forked process until one fails."""
     start, output = time.monotonic(), place / "output.txt"
     process = FORK.Process(target=_run, args=(place, list(tests), output))
     process.start()

@@ -46,7 +46,11 @@ def open_page(pcost: float = 0.4, **fields: object) -> Session:
 def open_look_step(
     ledger: Ledger, records: Path, pcost: float = 0.4, confirmation: str = "", **rule: float
 ) -> Session:
-    """Open the step of the look with ledger and records chosen, and with this confirmation."""
+    """Open the step of the first measurement (the look) with ledger, records and dataset chosen.
+
+    ``rule`` sets fields of the selection rule.  A non-empty ``confirmation`` is typed into its
+    field, and the page is run until no job is left.
+    """
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
     place = {"coarse_step": PAYER, "ledger_path": str(ledger.path), "records_path": str(records)}
     session = open_page(pcost, **chosen, **place).set(dataset="office").set(coarse_step=LOOK)
@@ -58,7 +62,7 @@ def run_look(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -
 
 
 def show_look(session: Session) -> Session:
-    """Open the stored look that the last step offers."""
+    """Wait for jobs, then press the button that opens the stored first measurement (the look)."""
     return wait(session).press("coarse_show")
 
 

@@ -30,12 +30,12 @@ def open_step(ledger: Path, step: str = PAYER, **fields: Any) -> Session:
 
 
 def open_confirmation(session: Session, dataset: str = "survey") -> Session:
-    """Choose the dataset on a session with records, and open the step of the confirmation."""
+    """Choose the dataset in a session with records, and open the step that confirms a release."""
     return wait(session.set(step=PAYER).set(dataset=dataset).set(step=CONFIRM))
 
 
 def open_result(session: Session) -> Session:
-    """Open the stored result that the step of the confirmation offers."""
+    """Wait for jobs, then press the button that opens the stored result of a release."""
     return wait(session).press("open_result")
 
 

@@ -31,7 +31,7 @@ from tests.app.session import Session, demo_plan, upload, wait
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that sets the browser of new sessions."""
+    """Return a function that sets the name by which the app identifies the browser of a session."""
     monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
 
     def use_browser(name: str) -> None:

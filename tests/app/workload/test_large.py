@@ -57,7 +57,7 @@ def test_large_workload_code_is_short() -> None:
 
 
 class CountingTuple(tuple):
-    """Groups that count the iterations over all of them."""
+    """Tuple of groups that counts how often code iterates over it."""
 
     iterations = 0
 
