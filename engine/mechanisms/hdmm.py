@@ -49,6 +49,7 @@ import numpy as np
 from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
+from engine.bounds.lower_bounds import MAX_EXACT_CELLS
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms.base import MIN_REFUSED_SECONDS, Forecast, Limits, is_integer
 from engine.mechanisms.kronecker import (
@@ -972,13 +973,14 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # the lower bound over all mechanisms takes one eigenvalue problem per attribute size,
-        # except for marginals on wide attributes
+        # The lower bound over all mechanisms takes eigenvalue problems for every attribute size,
+        # except for marginals on wide attributes; from `MAX_EXACT_CELLS` on it evaluates fewer
+        # starting points.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05
             + SECONDS_PER_GROUP * len(workload.groups)
-            + math.fsum(1.5e-8 * n**3 for n in narrow)
+            + math.fsum((1.5e-8 if n <= MAX_EXACT_CELLS else 1e-9) * n**3 for n in narrow)
         )
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
