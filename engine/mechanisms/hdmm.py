@@ -71,8 +71,8 @@ from engine.mechanisms.table_mechanism import (
     dense_start_seconds,
     used_attributes,
 )
-from engine.plans.blocks import MAX_RECORDS, MIN_JOINT_SAVING, joint_share
-from engine.plans.table_plan import Component, component_blocks, component_key
+from engine.plans.blocks import MAX_RECORDS, MIN_JOINT_SAVING, component_key, joint_share
+from engine.plans.table_plan import Component, component_blocks
 from engine.privacy import Budget
 from engine.residuals import Space
 from engine.residuals.decomposition import decompose
