@@ -24,7 +24,7 @@ def lesson_label(name: str) -> str:
     return f"{LESSONS.index(lesson) + 1}. {lesson.tab} · {lesson.minutes} min"
 
 
-url_state.follow(list(BY_NAME), numbered=NUMBERED, minutes=list(PATHS))
+changes = url_state.follow(list(BY_NAME), numbered=NUMBERED, paths=PATHS)
 quiz.restore(LESSONS)
 request_state = history.current()
 is_course = st.session_state.get(COURSE, False)
@@ -32,6 +32,8 @@ if not is_course:
     page_layout.header(
         page_layout.page("Learn"), "Short lessons on the theory behind this app.", TUTORIAL
     )
+if changes:
+    st.info(" ".join(changes), icon="🔗")
 # The style sheet in `browser_history` enlarges the text of a page that has a container of this key.
 place = st.container(key="for_a_class" if is_course else None)
 chosen, path, course = place.columns([3, 2, 2], vertical_alignment="bottom")
@@ -55,29 +57,33 @@ name = chosen.selectbox(
     persist_state="session",
     label_visibility="collapsed" if is_course else "visible",
 )
-course.toggle(
+switches = course.container(horizontal=True)
+switches.toggle(
     "Course mode",
     key=COURSE,
     persist_state="session",
     help="For a class: large type without the sidebar. Press F11 for the full screen.",
 )
-lesson, position = BY_NAME[name], names.index(name)
-after = BY_NAME[names[position + 1]] if position + 1 < len(names) else None
-script = view.draw(lesson, after, default_minutes=LONGEST)
+position, path_lessons = names.index(name), [BY_NAME[one] for one in names]
+lesson = path_lessons[position]
+is_instructor = not is_course and switches.toggle(
+    "Instructor view",
+    key=quiz.INSTRUCTOR,
+    persist_state="session",
+    help="Shows learning goals, expected numbers, answers, discussion questions and handouts.",
+)
+notes_place = st.container()
+after = path_lessons[position + 1] if position + 1 < len(names) else None
+script = view.draw(lesson, after, path_lessons, default_minutes=LONGEST)
+if is_instructor:
+    with notes_place:
+        view.instructor_notes(lesson, path_lessons)
+with st.expander("Glossary"):
+    terms = sorted(glossary.TERMS.items(), key=lambda item: item[0].casefold())
+    st.markdown("\n".join(f"- **{term}**: {text}" for term, text in terms))
 if not is_course:
-    left, middle, right = st.columns([3, 1, 1.4], vertical_alignment="center")
+    left, right = st.columns([4, 1], vertical_alignment="center")
     with left:
-        quiz.progress([BY_NAME[one] for one in names])
-    quiz.delete_button(middle)
-    instructing = right.toggle(
-        "Instructor view",
-        key=quiz.INSTRUCTOR,
-        persist_state="session",
-        help="Shows learning goals, expected numbers, answers and discussion questions.",
-    )
-    if instructing:
-        quiz.overview([BY_NAME[one] for one in names])
-    with st.expander("Glossary"):
-        terms = sorted(glossary.TERMS.items(), key=lambda item: item[0].casefold())
-        st.markdown("\n".join(f"- **{term}**: {text}" for term, text in terms))
+        quiz.progress(path_lessons)
+    quiz.delete_button(right)
     page_layout.footer(code=script or python_script.plan_code(request_state), target=None)

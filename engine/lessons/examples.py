@@ -61,7 +61,6 @@ from engine.errors import PlanError, WorkloadError
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.privacy.budget import delta_text
 from engine.release import discrete_gaussian
 from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, residual_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
@@ -825,11 +824,11 @@ def budget_table(budget: Budget) -> pd.DataFrame:
         ("rho (zCDP)", budget.rho, "half of pcost; the values of several releases add up"),
         ("mu (Gaussian DP)", budget.mu, mu_text),
         (
-            f"epsilon at delta {delta_text(delta)}",
+            f"epsilon at delta {cost(delta)}",
             epsilon,
             (
                 f"one person makes no output more than {_factor_text(epsilon)} times as likely,"
-                f" except with probability {delta_text(delta)}"
+                f" except with probability {cost(delta)}"
             ),
         ),
     ]
@@ -918,6 +917,9 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
     return pieces
 
 
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def _factor_text(epsilon: float) -> str:
     """Return exp(epsilon), the largest ratio of two probabilities, as text.
 
@@ -926,7 +928,10 @@ def _factor_text(epsilon: float) -> str:
     factor = math.exp(min(epsilon, 700.0))  # larger exponents overflow
     if factor < 10:
         return f"{factor:,.2f}"
-    return f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
+    if factor < 1e6:
+        return f"{factor:,.0f}"
+    mantissa, exponent = f"{factor:.1e}".split("e+")
+    return f"{mantissa} · 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
 # Confidential reply of every invented person; 1 is yes and 0 is no.

@@ -30,6 +30,7 @@ TERMS = {
     "Pure epsilon": UNITS[PURE],
     "Query": "A question with a count as its answer, such as the number of women aged 20 to 29.",
     "Rehearsal": "A test run on simulated or public records. It spends no budget.",
+    "Residual space": "What a table adds to all tables of fewer of its attributes.",
     "Release": "One run on the confidential records, which draws the noise and spends budget.",
     "Remainder": "Second of two measurements: what the chosen analysis needs in addition to the look.",
     "rho": UNITS[RHO],
@@ -41,7 +42,7 @@ TERMS = {
     "Typical error": "Root of the mean squared standard error over all queries (RMSE), in counts.",
     "Unit of privacy": "What the noise hides: one row, or all rows of a person up to a maximum.",
     "Weight": "Importance of a table when the budget is shared out: more weight, less noise.",
-    "Workload": "The list of tables that will be published.",
+    "Workload": "The list of tables that will be published. A table can also count ranges.",
 }
 
 
@@ -49,6 +50,6 @@ def meaning(term: str) -> str:
     """Return the explanation of a term.
 
     >>> meaning("Workload")
-    'The list of tables that will be published.'
+    'The list of tables that will be published. A table can also count ranges.'
     """
     return TERMS[term]

@@ -31,10 +31,9 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts import glossary
 from pages.parts.lessons import LESSONS, PATHS, binning, centers, noise, view
-from pages.parts.lessons.lesson import Lesson, LessonPicture
+from pages.parts.lessons.lesson import Lesson
 from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import History, RequestState
-from pages.parts.shell.python_script import Script
 from tests.app.session import Session, demo_schema, open_demo_schema, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
@@ -187,9 +186,8 @@ def test_address_holds_plan_and_lesson() -> None:
 
 def test_handout_shows_answers_only_to_instructors() -> None:
     lesson = find_lesson("coarse")
-    shown = LessonPicture(request_state=RequestState(), script=Script(), pictures=())
     for answered in (False, True):
-        paper = view.handout(lesson, shown, answered=answered).decode()
+        paper = view.handout([lesson], {}, answered=answered).decode()
         assert lesson.title in paper
         assert all(
             choice.text in paper for question in lesson.questions for choice in question.choices
@@ -198,6 +196,96 @@ def test_handout_shows_answers_only_to_instructors() -> None:
         assert (lesson.questions[0].answer.feedback in paper) == answered
         assert ("Saved with 7 questions and 7-way tables" in paper) == answered
         assert paper.count(lesson.discussion[0]) == 1
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
+def test_handout_has_pictures_of_all_steps(lesson: Lesson) -> None:
+    choices = {"cells": FEW_CELLS["centers_cells"]} if lesson.name == "centers" else {}
+    pictures = lesson.step_pictures(choices)
+    steps = [step for step, _ in pictures]
+    assert steps[0] == 0
+    assert steps == sorted(steps)
+    assert set(steps) <= set(range(len(lesson.steps)))
+    # steps without a picture in the handout add only numbers, a table or a text to the picture
+    text_steps = {"noise": {2}, "binning": {1}, "centers": {2}, "coarse": {1}}
+    assert set(range(len(lesson.steps))) - set(steps) == text_steps.get(lesson.name, set())
+
+
+def test_handout_of_path_uses_choices_of_user() -> None:
+    lessons = [find_lesson("attack"), find_lesson("pieces")]
+    choices = {"attack": {"answers": 15}, "pieces": {"yes_3": [], "no_3": []}}
+    page = view.handout(lessons, choices, answered=False).decode()
+    assert all(lesson.title in page for lesson in lessons)
+    assert "Step 1: Replies found by the attack" in page
+    assert "From 15 answers" in page
+    assert "The query and its pieces" in page  # a query without cells is replaced by the default
+
+
+def test_link_with_cost_of_another_plan_keeps_it() -> None:
+    shared = Session(lesson="noise", pcost="0.37").go("learn")
+    assert "pcost=0.37" in shared.app.code[-1].value
+    assert shared.app.query_params["pcost"] == "0.37"
+    shared.set(lesson="attack").set(lesson="noise")
+    assert "pcost=0.37" in shared.app.code[-1].value
+    for damaged in ("-1", "nan", "inf", "x", "1e99"):
+        session = Session(lesson="noise", pcost=damaged).go("learn")
+        assert "pcost=0.02" in session.app.code[-1].value
+
+
+def test_wrong_address_is_reported() -> None:
+    for address, words in (
+        ({"lesson": "xyz"}, "lesson that does not exist"),
+        ({"lesson": "noise", "minutes": "33"}, "no path of that many minutes"),
+        ({"lesson": "noise", "minutes": "15"}, "does not have this lesson"),
+        ({"lesson": "noise", "seed": "abc"}, "seed in the address is not valid"),
+    ):
+        session = Session(**address).go("learn")
+        assert words in session.app.info[0].value
+        name = address["lesson"] if address["lesson"] in NAMES else LESSONS[0].name
+        assert session.app.header[0].value == find_lesson(name).title
+    assert not Session(lesson="noise", minutes="45", seed="7").go("learn").app.info
+
+
+def test_last_lesson_shows_score_of_path() -> None:
+    session = open_lesson().set(learn_minutes=15)
+    answer_question(session, LESSONS[0], 0, right=True)
+    answer_question(session, LESSONS[0], 1, right=False)
+    assert "Last lesson of this path.** 2 of 3 questions answered, 1 correct." in session.text()
+    options = next(r for r in session.app.radio if r.label == "Question").options
+    assert options == ["Question 1 ✓", "Question 2 ✗", "Question 3"]
+    assert "Last lesson of this path" in session.set(course=True).text()
+
+
+def test_previous_step_button_goes_back() -> None:
+    session = open_lesson().press("step_attack").press("step_attack").press("back_attack")
+    assert "**Step 1.**" in session.text()
+    first = session.press("back_attack").app.button(key="back_attack")
+    assert first.disabled
+
+
+def test_result_of_noisy_attack_follows_cost() -> None:
+    lesson = find_lesson("attack")
+    session = go_to_last_step(open_lesson(lesson), lesson)
+    assert "at most **69.2%** of the time" in session.text()
+    session.set(attack_pcost=100.0)
+    assert "at most **100%** of the time" in session.text()
+    assert "the attack fails" not in session.text().replace("at pcost 1 the attack fails", "")
+    published = next(
+        m.value for m in session.set(attack_pcost=0.1).app.markdown if "Published:" in m.value
+    )
+    assert "−" in published
+    assert "-" not in published
+
+
+def test_course_mode_explains_terms_and_formulas() -> None:
+    labels = [e.label for e in open_lesson().set(course=True).app.expander]
+    assert {"Formulas", "Glossary"} <= set(labels)
+
+
+def test_expected_numbers_of_clipping_are_those_on_screen() -> None:
+    session = open_lesson(find_lesson("binning")).set(binning_step=1)
+    shown = session.metrics()["Mean bias of the sum"].removesuffix(" counts")
+    assert binning.LESSON.expected()["Mean bias of the sum at pcost 0.05, 1 cell per bin"] == shown
 
 
 def test_link_for_students_has_settings_but_no_plan() -> None:
@@ -246,15 +334,17 @@ def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> N
     )
     session = open_lesson()
     assert LESSONS[0].questions[0].answer.feedback not in session.text()
-    session.set(instructor=True).set(overview=True)
+    session.set(instructor=True).set(overview=True, notes=True)
     sheet = session.text()
     for lesson in LESSONS:
         assert all(text in sheet for text in (*lesson.goals, *lesson.discussion))
         assert all(f"correct: **{question.answer.text}**" in sheet for question in lesson.questions)
         assert all(f"{name}: **{value}**" in sheet for name, value in lesson.expected().items())
-    assert "For instructors" in [s.value for s in session.app.subheader]
+    assert "Instructor handout" in [b.label for b in session.app.get("download_button")]
     session.set(instructor=False)
-    assert "For instructors" not in [s.value for s in session.app.subheader]
+    assert "Student handout" in [b.label for b in session.app.get("download_button")]
+    assert "Instructor handout" not in [b.label for b in session.app.get("download_button")]
+    assert LESSONS[0].questions[0].answer.feedback not in session.text()
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
@@ -486,7 +576,11 @@ def test_answers_survive_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_question(open_lesson(lesson), lesson, 1, right=True)
     again = open_lesson(lesson)
     assert "1 of 30 questions answered, 1 correct" in progress_text(again)
-    assert next(r for r in again.app.radio if r.label == "Question").proto.captions == ["", "✓", ""]
+    assert next(r for r in again.app.radio if r.label == "Question").options == [
+        "Question 1",
+        "Question 2 ✓",
+        "Question 3",
+    ]
     again.set(shown_attack=1)
     assert lesson.questions[1].answer.feedback in again.app.success[0].value
     again.press("forget_answers")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
 from engine._format import format_number
+from engine.figures import Picture
 from engine.lessons import neighbours, published_answers, reconstruct_replies
 from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
@@ -19,7 +23,7 @@ from pages.parts.lessons.lesson import (
     question,
     show_picture,
 )
-from pages.parts.lessons.url_state import dial, renew_seed, seed
+from pages.parts.lessons.url_state import DEFAULT_SEED, SEED, dial, renew_seed, seed
 from pages.parts.lessons.user_workload import user_workload_cost
 from pages.parts.shell.history import RequestState
 
@@ -68,20 +72,20 @@ def picture(step: int) -> LessonPicture:
     attack = reconstruct_replies(
         published_answers(count, budget, seed=noise_seed) if is_noisy else published_answers(count)
     )
-    answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
     # The result is above the figure, so that a class sees it without scrolling.
-    st.markdown(
-        f"Published: {answers_text}. The attacker finds **{attack.right} of {PERSONS}** replies."
-    )
-    figure = show_picture(lessons.attack_picture(attack), "attack")
+    result = f"The attacker finds **{attack.right} of {PERSONS}** replies."
     if is_noisy:
         guess = lessons.guess_text(neighbours(budget))
-        st.markdown(
-            "Each answer has a standard error of"
+        result += (
+            " Each answer has a standard error of"
             f" **{format_number(spread_of_answers(count, budget))} counts**. Any attack finds one"
             f" person's reply at most **{guess}** of the time, even with all other replies (50% is"
             " pure chance)."
         )
+    st.markdown(result)
+    figure = show_picture(lessons.attack_picture(attack), "attack")
+    answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
+    st.markdown(f"Published: {answers_text.replace('-', '−')}.")
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(
         ["person"], Custom(lessons.group_questions(count).astype(int).tolist())
@@ -98,6 +102,22 @@ def picture(step: int) -> LessonPicture:
         request_state=RequestState(workload=workload, budget=budget, options=UNIFORM),
         script=script,
         pictures=(figure,),
+    )
+
+
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    few = published_answers(choices.get("answers", FEW_COUNTS))
+    noisy = published_answers(
+        choices.get("noisy", PERSONS),
+        Budget(pcost=choices.get("pcost", COST)),
+        seed=choices.get(SEED, DEFAULT_SEED),
+    )
+    all_answers = (published_answers(PERSONS), few, noisy)
+    return tuple(
+        (step, lessons.attack_picture(reconstruct_replies(answers)))
+        for step, answers in enumerate(all_answers)
     )
 
 
@@ -134,6 +154,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"A x = y, \qquad \operatorname{rank} A = n \;\Rightarrow\; x = A^{-1} y",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
 from engine._format import format_number, pluralize
+from engine.figures import Picture
 from engine.lessons import bin_counts, clipping_example
 from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
@@ -32,7 +36,7 @@ STEPS = (
         " count of each cell."
     ),
     "**Bias of sums**: each empty cell is slightly too large, and the bias adds up.",
-    "**Fewer, wider cells**: merge neighbouring cells before they are measured.",
+    "**Fewer, wider cells**: merge adjacent cells before they are measured.",
 )
 
 
@@ -42,7 +46,7 @@ def picture(step: int) -> LessonPicture:
     pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
     width = 1
     if step > 1:
-        width = dial(right.select_slider, "Merged cells", WIDTHS, of=NAME, name="width", default=2)
+        width = dial(right.select_slider, "Cells per bin", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
     example = clipping_example(bin_counts(width), 1 / budget.mu)
     if step:  # above the figure, so that a class sees the numbers without scrolling
@@ -79,20 +83,32 @@ print(example.means.round(2))""",
     return LessonPicture(request_state=request_state, script=script, pictures=(figure,))
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    std = 1 / Budget(pcost=choices.get("pcost", COST)).mu
+    widths = {0: 1, 2: choices.get("width", 2)}
+    return tuple(
+        (step, lessons.clipping_picture(clipping_example(bin_counts(width), std), width))
+        for step, width in widths.items()
+    )
+
+
 def expected() -> dict[str, str]:
-    """Return the bias and errors of clipped counts at a standard error of 1 count.
+    """Return the bias and errors of clipped counts at the default privacy cost.
 
     The keys are descriptions, the values the numbers as text.
     """
-    examples = {width: clipping_example(bin_counts(width), 1.0) for width in WIDTHS}
-    empty = clipping_example([0.0], 1.0)
+    std = 1 / Budget(pcost=COST).mu
+    examples = {width: clipping_example(bin_counts(width), std) for width in WIDTHS}
+    empty = clipping_example([0.0], std)
     return {
-        "Mean of an empty cell with noise of 1 count": f"{empty.bias:.3f}",
+        f"Mean published count of an empty cell at pcost {COST:g}": f"{empty.bias:.2f}",
         **{
-            f"Bias of the sum at pcost 1, {pluralize(width, 'cell')} merged": f"{one.bias:.2f}"
+            f"Mean bias of the sum at pcost {COST:g}, {pluralize(width, 'cell')} per bin": f"{one.bias:,.1f}"
             for width, one in examples.items()
         },
-        "RMSE of one cell at pcost 1, none merged": f"{examples[1].rmse:.2f}",
+        f"RMSE of one cell at pcost {COST:g}, 1 cell per bin": f"{examples[1].rmse:.2f}",
     }
 
 
@@ -110,6 +126,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"E[\max(t + Z, 0)] = t\,\Phi(t/\sigma) + \sigma\,\varphi(t/\sigma)",

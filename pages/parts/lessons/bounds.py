@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
+from engine.figures import Picture
 from engine.lessons import contest
 from engine.lessons.examples import FAMILIES, SIZES
 from engine.workload import Attribute, Schema, Workload
@@ -71,6 +75,19 @@ print(result.results[-1].rmse, workload_plan.rmse)""",
     return LessonPicture(request_state=request_state, script=script, pictures=(figure,))
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    result = contest(choices.get("family", "range"), choices.get("cells", 8))
+    share = choices.get("share", 0) or SHARES[-1]
+    bounds = {"singular value bound": result.bound(0.0)}
+    better = bounds | {f"bound with the weights at {share}%": result.bound(share / 100)}
+    return (0, lessons.contest_picture(result, bounds)), (
+        1,
+        lessons.contest_picture(result, better),
+    )
+
+
 def expected() -> dict[str, str]:
     """Return the lower bounds and the smallest error for all ranges on 8 cells.
 
@@ -98,6 +115,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"\sum_q \operatorname{Var}(q) \;\ge\; \frac{1}{\mathrm{pcost}} \cdot "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
 from engine._format import percent_rounded_up
+from engine.figures import Picture
 from engine.lessons import centered_pairs, centers_example
 from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, pairs_workload
 from engine.privacy import Budget
@@ -94,6 +98,18 @@ def picture(step: int) -> LessonPicture:
     )
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    example = centered_pairs(choices.get("queries", "prefix"), choices.get("cells", 10))
+    attribute = choices.get("attribute", NAMES[0])
+    attribute = attribute if attribute in NAMES else NAMES[0]  # it may be one of the user's schema
+    return (
+        (0, lessons.centers_example_picture(example)),
+        (1, lessons.centers_picture(example, attribute)),
+    )
+
+
 def expected() -> dict[str, str]:
     """Return the decrease of the error by tuning and the gap to the bound for all pairs.
 
@@ -124,6 +140,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
+from engine.figures import Picture
 from engine.lessons import two_analyses
 from engine.lessons.examples import yes_or_no
 from engine.privacy import Budget
@@ -79,6 +83,15 @@ def _workload(questions: int) -> Workload:
     return Workload(schema).add(schema.names, "marginal")
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    questions = choices.get("questions", 3)
+    ways = 2 if choices.get("fine", FINE[0]) == FINE[0] else questions
+    analyses = two_analyses(questions, fine_ways=ways, budget=Budget(pcost=1.0))
+    return ((0, lessons.spends_picture(analyses)),)
+
+
 def expected() -> dict[str, str]:
     """Return the share of the budget that a shared look saves, for three examples.
 
@@ -108,6 +121,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=(

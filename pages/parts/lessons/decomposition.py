@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
+from engine.figures import Picture
 from engine.lessons import decompose_query
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.lesson import (
@@ -50,10 +54,16 @@ def grid() -> tuple[Schema, list[list[int]]]:
             right.pills, label, cities, of=NAME, name=name, default=default, selection_mode="multi"
         )
         query.append([int(city in chosen) for city in cities])
-    return (
-        Schema([Attribute.categorical("reply", replies), Attribute.categorical("city", cities)]),
-        query,
+    return _schema(down, across)[0], query
+
+
+def _schema(n_rows: int, n_columns: int) -> tuple[Schema, tuple[str, ...]]:
+    """Return the schema of a table with one row per reply and one column per city; the cities."""
+    replies, cities = REPLIES[:n_rows], CITIES[:n_columns]
+    schema = Schema(
+        [Attribute.categorical("reply", replies), Attribute.categorical("city", cities)]
     )
+    return schema, cities
 
 
 def picture(step: int) -> LessonPicture:
@@ -77,6 +87,22 @@ print(pieces.added(), pieces.misfit)""",
         request_state=RequestState(workload=workload, options=UNIFORM),
         script=script,
         pictures=(figure,),
+    )
+
+
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
+    schema, cities = _schema(n_rows, n_columns)
+    query = []
+    for reply in REPLIES[:n_rows]:
+        chosen = choices.get(f"{reply}_{n_columns}", PAPER_QUERY.get(reply, []))
+        query.append([int(city in chosen) for city in cities])
+    decomposition = decompose_query(schema, query)
+    return tuple(
+        (step, lessons.decomposition_picture(decomposition, step or len(decomposition.pieces)))
+        for step in range(len(STEPS))
     )
 
 
@@ -107,6 +133,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"q = q_\varnothing + q_{1} + q_{2} + q_{12}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -86,6 +87,9 @@ class Lesson:
     words : introduction, Markdown.
     steps : one sentence per step of the picture, from step 0, Markdown.
     picture : function that draws the figures up to a step and returns them.
+    step_pictures : function that returns the figures of all steps for the handout, as pairs (step,
+        figure).  Its argument maps URL parameters of widgets to the user's choices; without a
+        choice, the default is used.
     formulas : formulas behind the lesson, shown on request.
     questions : three questions.
     expected : function that returns a mapping from descriptions to the numbers that a class should
@@ -101,6 +105,7 @@ class Lesson:
     words: str
     steps: tuple[str, ...]
     picture: Callable[[int], LessonPicture]
+    step_pictures: Callable[[Mapping[str, Any]], tuple[tuple[int, Picture], ...]]
     formulas: tuple[Formula, ...]
     questions: tuple[Question, ...]
     expected: Callable[[], Mapping[str, str]]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
 from engine._format import cost, format_number, pluralize
+from engine.figures import Picture
 from engine.lessons import best_cap, caps_table, neighbours, person_budget
 from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
@@ -20,10 +24,12 @@ from pages.parts.lessons.lesson import (
     show_picture,
 )
 from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.user_workload import COST_HELP
 from pages.parts.shell.history import RequestState
 
 NAME = "rows"
 COSTS = (0.001, 0.01, 0.1, 1.0, 10.0)
+COST = 0.01  # default pcost
 STEPS = (
     (
         "Noise for **one row**: the distribution of a count without and with a person who has"
@@ -51,7 +57,8 @@ def picture(step: int) -> LessonPicture:
         COSTS,
         of=NAME,
         name="pcost",
-        default=0.01,
+        default=COST,
+        help=COST_HELP,
     )
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
@@ -90,6 +97,16 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
     return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    budget, rows = Budget(pcost=choices.get("pcost", COST)), choices.get("rows", max(CAPS))
+    return (
+        (0, lessons.neighbours_picture(neighbours(budget, rows=rows))),
+        (1, lessons.caps_picture(budget, rows)),
+    )
+
+
 def expected() -> dict[str, str]:
     """Return the privacy cost of persons with several rows, and the best cap at each budget.
 
@@ -121,6 +138,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"\mathrm{pcost}_{\text{person}} = k^2\, \mathrm{pcost}_{\text{row}}",
@@ -144,7 +162,10 @@ LESSON = Lesson(
                 "0.01, as for every patient.",
                 "That is for each row. All 20 rows change the counts together.",
             ),
-            ("0.2.", "mu is 20 times as large, and pcost is the square of mu."),
+            (
+                "0.2.",
+                "Twenty rows shift a count by 20, and pcost grows with the square of the shift.",
+            ),
             (
                 "✓ 4.",
                 "20 squared times 0.01: twenty rows change a count by 20.",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
 from engine._format import format_number
+from engine.figures import Picture
 from engine.lessons import INVENTED, budget_table, draw_releases, neighbours
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -19,7 +23,7 @@ from pages.parts.lessons.lesson import (
     question,
     show_picture,
 )
-from pages.parts.lessons.url_state import renew_seed, seed
+from pages.parts.lessons.url_state import DEFAULT_SEED, SEED, renew_seed, seed
 from pages.parts.lessons.user_workload import user_workload_cost
 from pages.parts.shell.history import RequestState
 
@@ -79,6 +83,17 @@ print(budget_table(budget))""",
     return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    budget, counts = Budget(pcost=choices.get("pcost", COST)), list(INVENTED.values())
+    releases = draw_releases(counts, budget, DRAWS, seed=choices.get(SEED, DEFAULT_SEED))
+    return (
+        (0, lessons.outcomes_picture(list(INVENTED), counts, releases)),
+        (1, lessons.neighbours_picture(neighbours(budget))),
+    )
+
+
 def expected() -> dict[str, str]:
     """Return standard errors and attackers' success rates at two budgets.
 
@@ -107,6 +122,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=(
@@ -127,9 +143,9 @@ LESSON = Lesson(
             "You want half the standard error. How does the privacy cost change?",
             (
                 "It doubles.",
-                "mu doubles, and the privacy cost is the square of mu.",
+                "The cost is 1 / (standard error)²: half the error costs four times as much.",
             ),
-            ("✓ It becomes four times as large.", "The cost is 1 / (standard error)^2."),
+            ("✓ It becomes four times as large.", "The cost is 1 / (standard error)²."),
             (
                 "It stays: noise is random.",
                 "Each draw is random, but the budget determines the spread of the draws.",
@@ -173,7 +189,7 @@ LESSON = Lesson(
         "The group 70+ is small. At which budget is its change from year to year visible?",
         (
             "Epsilon is for the integer noise that is drawn; rounded Gaussian noise differs from it"
-            " in one of about 10^19 draws."
+            " in one of about 10¹⁹ draws."
         ),
     ),
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
-from engine.figures import budget_picture
+from engine.figures import Picture, budget_picture
 from engine.lessons import decompose_query, overlaps
 from engine.mechanisms import plan
+from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.decomposition import CITIES, REPLIES
 from pages.parts.lessons.lesson import (
@@ -41,28 +45,15 @@ def picture(step: int) -> LessonPicture:
     left, right = st.columns(2)
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
     across = dial(right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
-    schema = Schema(
-        [
-            Attribute.categorical("reply", REPLIES[:down]),
-            Attribute.categorical("city", CITIES[:across]),
-        ]
-    )
-    workload = Workload(schema)
-    for space in subsets(schema.names):
-        workload = workload.add(space, "marginal")
-    split = step > 0
+    workload = _tables(down, across)
+    schema, split = workload.schema, step > 0
     overlaps_part, costs_part, shares_part = newest_first(3)
     with overlaps_part:
         overlaps_picture = lessons.overlap_picture(overlaps(schema, split=split))
         pictures = [show_picture(overlaps_picture, "overlaps", plain=False)]
     if step > 1:
-        # The query counts all cities but the first for reply 0, and the last city for any reply.
-        query = [
-            [int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)]
-            for r in range(down)
-        ]
         with costs_part:
-            costs_picture = lessons.cost_picture(decompose_query(schema, query))
+            costs_picture = lessons.cost_picture(decompose_query(schema, _query(down, across)))
             pictures.append(show_picture(costs_picture, "costs"))
     request_state = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
@@ -81,6 +72,42 @@ print(workload_plan.by_space())""",
     else:  # the figure of the budget shares is that of the user's workload
         script = lines("print(workload_plan.by_space())")
     return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
+
+
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
+    workload = _tables(n_rows, n_columns)
+    schema, query = workload.schema, _query(n_rows, n_columns)
+    return (
+        (0, lessons.overlap_picture(overlaps(schema, split=False))),
+        (1, lessons.overlap_picture(overlaps(schema, split=True))),
+        (2, lessons.cost_picture(decompose_query(schema, query))),
+        (3, budget_picture(plan(workload, Budget(pcost=1.0)))),
+    )
+
+
+def _tables(n_rows: int, n_columns: int) -> Workload:
+    """Return all tables of a schema with the attributes reply and city of these sizes."""
+    schema = Schema(
+        [
+            Attribute.categorical("reply", REPLIES[:n_rows]),
+            Attribute.categorical("city", CITIES[:n_columns]),
+        ]
+    )
+    workload = Workload(schema)
+    for space in subsets(schema.names):
+        workload = workload.add(space, "marginal")
+    return workload
+
+
+def _query(n_rows: int, n_columns: int) -> list[list[int]]:
+    """Return the query that counts all cities but the first for reply 0, and the last for all."""
+    return [
+        [int(c >= 1 and (r == 0 or c == n_columns - 1)) for c in range(n_columns)]
+        for r in range(n_rows)
+    ]
 
 
 def expected() -> dict[str, str]:
@@ -112,6 +139,7 @@ LESSON = Lesson(
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"\cos(p, q) = \frac{p \cdot q}{\lVert p \rVert\, \lVert q \rVert}",

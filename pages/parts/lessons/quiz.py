@@ -41,15 +41,19 @@ def restore(lessons: Sequence[Lesson]) -> None:
 
 def progress(lessons: Sequence[Lesson]) -> None:
     """Draw how many questions of these lessons are answered, and how many of them correctly."""
+    share, text = score(lessons)
+    st.progress(share, text=text)
+
+
+def score(lessons: Sequence[Lesson]) -> tuple[float, str]:
+    """Return the share of the questions of these lessons that are answered, and the score as text."""
     questions = {
         (lesson.name, number) for lesson in lessons for number in range(len(lesson.questions))
     }
     checked = [choice for key, choice in answers().items() if key in questions]
     correct = sum(choice.right for choice in checked)
-    st.progress(
-        len(checked) / len(questions),
-        text=f"{len(checked)} of {len(questions)} questions answered, {correct} correct.",
-    )
+    text = f"{len(checked)} of {len(questions)} questions answered, {correct} correct."
+    return len(checked) / len(questions), text
 
 
 def delete_button(place: DeltaGenerator) -> None:
@@ -78,14 +82,15 @@ def questions(lesson: Lesson) -> None:
         number = st.radio(
             "Question",
             numbers,
-            format_func=lambda number: f"Question {number + 1}",
-            captions=["" if answer is None else "✓" if answer.right else "✗" for answer in checked],
+            format_func=lambda number: f"Question {number + 1}{_mark(checked[number])}",
             key=f"shown_{lesson.name}",
             horizontal=True,
             persist_state="session",
             label_visibility="collapsed",
         )
         question, key = lesson.questions[number], f"{lesson.name}_{number}"
+        # The label of a radio is smaller than the feedback, which a class reads from afar.
+        st.markdown(f"**{question.text}**")
         st.radio(
             question.text,
             question.choices,
@@ -93,6 +98,7 @@ def questions(lesson: Lesson) -> None:
             format_func=lambda choice: choice.text,
             key=f"question_{key}",
             persist_state="session",
+            label_visibility="collapsed",
         )
         buttons.button("Check answer", _check, lesson, number, key=f"check_{key}")
         if st.session_state.get(UNCHOSEN) == (lesson.name, number):
@@ -104,6 +110,13 @@ def questions(lesson: Lesson) -> None:
             st.warning(
                 f"**Not quite.** Your answer was “{answer.text}” {answer.feedback}", icon="🔁"
             )
+
+
+def _mark(answer: Choice | None) -> str:
+    """Return the mark behind the label of a question: empty if no answer was checked."""
+    if answer is None:
+        return ""
+    return " ✓" if answer.right else " ✗"
 
 
 def _check(lesson: Lesson, number: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import lessons
+from engine.figures import Picture
 from engine.lessons import contest
 from engine.lessons.examples import SIZES
 from engine.workload import Attribute, Schema, Workload
@@ -58,7 +62,7 @@ def picture(step: int) -> LessonPicture:
     if step > 1:
         with contest_part:
             bounds = {"lower bound": result.bound()}
-            contest_picture = lessons.contest_picture(result, bounds, one)
+            contest_picture = lessons.contest_picture(result, bounds, one, decimals=2)
             pictures.append(show_picture(contest_picture, "strategies"))
     request_state = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
@@ -75,14 +79,29 @@ print(result.bound(), workload_plan.rmse)""",
     return LessonPicture(request_state=request_state, script=script, pictures=tuple(pictures))
 
 
+def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
+    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+
+    result = contest("range", choices.get("cells", 16))
+    names = [strategy.name for strategy in result.results]
+    left, right = choices.get("left", "Hierarchical"), choices.get("right", "Optimal")
+    numbers = names.index(left), names.index(right)
+    bounds = {"lower bound": result.bound()}
+    return (
+        *((0, lessons.strategy_picture(result.results[number])) for number in numbers),
+        *((1, lessons.range_errors_picture(result, number)) for number in numbers),
+        (2, lessons.contest_picture(result, bounds, left, decimals=2)),
+    )
+
+
 def expected() -> dict[str, str]:
     """Return the errors of all strategies and the lower bound for ranges on 16 cells.
 
     The keys are descriptions, the values the numbers as text.
     """
     result = contest("range", 16)
-    numbers = {f"RMSE of {one.name} on 16 cells": f"{one.rmse:.4f}" for one in result.results}
-    return numbers | {"Bound on 16 cells": f"{result.bound():.4f}"}
+    numbers = {f"RMSE of {one.name} on 16 cells": f"{one.rmse:.2f}" for one in result.results}
+    return numbers | {"Bound on 16 cells": f"{result.bound():.2f}"}
 
 
 LESSON = Lesson(
@@ -91,16 +110,17 @@ LESSON = Lesson(
     minutes=7,
     title="Strategies",
     words=(
-        "The workload is **every range** of ages. The noisy numbers that are **measured** can be"
-        " different ones, from which the ranges are computed. Single cells (Identity) are accurate"
-        " for short ranges, but a long range adds up the noise of many. A **tree** (Hierarchical)"
-        " or **wavelet** covers a long range with few numbers, but counts every record on every"
-        " level, so that each number needs more noise. **Waves** (Fourier) and the **optimum**"
-        " (Optimal) balance both. All five strategies have"
-        " the same cost."
+        "The workload is **every range** of ages; cell 0 is the youngest age group. The noisy"
+        " numbers that are **measured** can be different ones, from which the ranges are computed."
+        " Single cells (Identity) are accurate for short ranges, but a long range adds up the noise"
+        " of many. A **tree** (Hierarchical) or **wavelet** covers a long range with few numbers,"
+        " but counts every record on every level, so that each number needs more noise. **Waves**"
+        " (Fourier) and the **optimum** (Optimal) balance both. All five strategies have the same"
+        " cost."
     ),
     steps=STEPS,
     picture=picture,
+    step_pictures=step_pictures,
     formulas=(
         Formula(
             latex=r"\mathrm{pcost}(B) = \max_c \sum_r B_{rc}^2",

@@ -25,32 +25,55 @@ SEED = "seed"  # URL parameter
 DEFAULT_SEED, MAX_SEED = 0, 999_999
 
 
-def follow(names: Sequence[str], *, numbered: Sequence[str], minutes: Sequence[int]) -> None:
+def follow(
+    names: Sequence[str], *, numbered: Sequence[str], paths: Mapping[int, Sequence[str]]
+) -> list[str]:
     """Read the lesson and its choices from the URL, if the URL or the back button opened the page.
+
+    Returns sentences that state which values of the URL were not valid, and what opened instead.
 
     Parameters
     ----------
     names : names of all lessons; the first is the default.
     numbered : names of the lessons that older URLs call 1, 2, ..., in this order.
-    minutes : durations of the paths; the first is the default.
+    paths : maps the duration of a path in minutes to the names of its lessons; the first path is
+        the default.
     """
     cache, back = history.page_state(), is_history_navigation()
     cache["url_choices"] = None
     if "entered" in cache and not back:
-        return
+        return []
     choices = {name: text for name, text in st.query_params.items() if name not in permalink.OURS}
     cache["entered"] = True
     if not choices and not back:
-        return
-    name = choices.pop(LESSON, names[0])
+        return []
+    changes = []
+    text = choices.pop(LESSON, names[0])
+    name = text
     if name.isdecimal() and 1 <= int(name) <= len(numbered):
         name = numbered[int(name) - 1]
-    name = name if name in names else names[0]
+    if name not in names:
+        name = names[0]
+        changes.append("The address names a lesson that does not exist; the first one opened.")
+    default_minutes = next(iter(paths))
+    text = choices.pop(MINUTES, str(default_minutes))
+    minutes = {str(duration): duration for duration in paths}.get(text)
+    if minutes is None:
+        minutes = default_minutes
+        changes.append(f"There is no path of that many minutes; the one of {minutes} opened.")
+    elif name not in paths[minutes]:
+        minutes = default_minutes
+        changes.append(
+            f"The path in the address does not have this lesson; the one of {minutes} minutes"
+            " opened."
+        )
+    if SEED in choices and _seed_number(choices[SEED]) is None:
+        changes.append("The seed in the address is not valid; the default noise is shown.")
     st.session_state[TAB] = name
-    by_text = {str(duration): duration for duration in minutes}
-    st.session_state[MINUTES_KEY] = by_text.get(choices.pop(MINUTES, ""), minutes[0])
+    st.session_state[MINUTES_KEY] = minutes
     st.session_state[COURSE] = choices.pop(COURSE, "") == "1"
     cache["url_choices"] = (name, choices)
+    return changes
 
 
 def keep(lesson: str, *, default_minutes: int) -> None:
@@ -111,6 +134,21 @@ def dial(
     return value
 
 
+def present_number(of: str, name: str) -> float | None:
+    """Return the number that a widget will show if it is an option; None if there is no number.
+
+    It is that of the URL, if the URL opened the page, otherwise the choice of this session.
+    """
+    url_choices = history.page_state().get("url_choices")
+    if url_choices is not None and url_choices[0] == of:
+        try:
+            return float(url_choices[1].get(name, ""))
+        except ValueError:
+            return None
+    choice = st.session_state.get(f"{of}_{name}", _chosen(of).get(name, (None, ""))[0])
+    return float(choice) if isinstance(choice, (int, float)) else None
+
+
 def seed(of: str) -> int:
     """Return the seed of the noise of a lesson, which is stored in the session and the URL.
 
@@ -120,9 +158,8 @@ def seed(of: str) -> int:
     choices = _chosen(of)
     url_choices = history.page_state().get("url_choices")
     if url_choices is not None and url_choices[0] == of:
-        text = url_choices[1].get(SEED, "")
-        is_valid = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_SEED))
-        choices[SEED] = _seed_choice(int(text) if is_valid else DEFAULT_SEED)
+        number = _seed_number(url_choices[1].get(SEED, ""))
+        choices[SEED] = _seed_choice(DEFAULT_SEED if number is None else number)
     value: int = choices.setdefault(SEED, _seed_choice(DEFAULT_SEED))[0]
     return value
 
@@ -130,6 +167,12 @@ def seed(of: str) -> int:
 def renew_seed(of: str) -> None:
     """Choose a new seed for the noise of a lesson."""
     _chosen(of)[SEED] = _seed_choice(1 + secrets.randbelow(MAX_SEED))
+
+
+def _seed_number(text: str) -> int | None:
+    """Return the seed in a text of the URL; None if it is not valid."""
+    is_valid = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_SEED))
+    return int(text) if is_valid else None
 
 
 def _seed_choice(value: int) -> tuple[int, str]:
@@ -140,6 +183,18 @@ def _seed_choice(value: int) -> tuple[int, str]:
 def set_dial(of: str, name: str, value: Any) -> None:
     """Set the choice of a widget from a button."""
     st.session_state[f"{of}_{name}"] = value
+
+
+def all_choices() -> dict[str, dict[str, Any]]:
+    """Return the present choices of the user: by lesson, a mapping from URL parameters to values.
+
+    The seed of the noise is one of them.
+    """
+    choices: dict[str, dict[str, tuple[Any, str]]] = st.session_state.get(CHOSEN, {})
+    return {
+        lesson: {name: value for name, (value, _) in by_name.items()}
+        for lesson, by_name in choices.items()
+    }
 
 
 def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:

@@ -10,9 +10,17 @@ import streamlit as st
 from engine._format import cost
 from engine.mechanisms import forecast
 from engine.workload import Workload
-from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.url_state import dial, present_number
 from pages.parts.shell import history
 
+# An address can contain the privacy cost of its author's plan, if it is in this interval.
+MIN_SHARED_COST, MAX_SHARED_COST = 1e-6, 1e6
+# Help text of every choice of a privacy cost
+COST_HELP = (
+    "1 divided by the noise variance of a single count. More pcost: less noise, less protection."
+    " Success rates and privacy losses on this page are rounded up, so that the protection is at"
+    " least as good as stated."
+)
 EXAMPLE, MINE = "Example", "My workload"
 MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
 
@@ -56,21 +64,26 @@ def user_workload_cost(
     Parameters
     ----------
     draw : function that draws the widget, such as ``st.select_slider``.
-    costs : costs to choose from; the privacy cost of the user's budget is added to them if the user
-        has a project.
+    costs : costs to choose from.  The privacy cost of the user's budget is added to them if the
+        user has a project, and that of the URL if another project is its origin.
     of : name of the lesson.
     default : cost at which the figure shows what the lesson teaches.
     """
     request = history.current()
     has_project = request.workload is not None
     project_cost = request.budget.pcost if has_project else default
+    options = {*costs, project_cost}
+    shared_cost = present_number(of, "pcost")
+    if shared_cost is not None and MIN_SHARED_COST <= shared_cost <= MAX_SHARED_COST:
+        options.add(shared_cost)
     choice: float = dial(
         draw,
         label,
-        tuple(sorted({*costs, project_cost})),
+        tuple(sorted(options)),
         of=of,
         name="pcost",
         default=default,
+        help=COST_HELP,
         format_func=lambda pcost: (
             f"{cost(pcost)} (your budget)" if has_project and pcost == project_cost else cost(pcost)
         ),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from engine._format import pluralize
 from engine.errors import EngineError
-from engine.lessons.figures import handout_html
+from engine.lessons.figures import HandoutChapter, chapters_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import quiz, url_state
 from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
@@ -19,10 +23,15 @@ from pages.parts.shell.error_text import error_text, show_error
 OPENED = "lesson_opened"  # page state of Preview: short title of the lesson whose plan was opened
 
 
-def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
+def draw(
+    lesson: Lesson, after: Lesson | None, path: Sequence[Lesson], *, default_minutes: int
+) -> str:
     """Draw a lesson; return the Python code of its picture, empty if the picture failed.
 
-    ``after`` is the next lesson of the path; None for the last one.
+    Parameters
+    ----------
+    after : the next lesson of the path; None for the last one.
+    path : all lessons of the path.
     """
     is_course = st.session_state.get(COURSE, False)
     if is_course:
@@ -38,17 +47,15 @@ def draw(lesson: Lesson, after: Lesson | None, *, default_minutes: int) -> str:
         st.header(lesson.title)
         st.markdown(lesson.words)
         lesson_picture = _picture(lesson, steps(lesson))
-        with st.expander("Formulas"):
-            for formula in lesson.formulas:
-                st.latex(formula.latex)
-                st.caption(formula.words)
+    with st.expander("Formulas"):
+        for formula in lesson.formulas:
+            st.latex(formula.latex)
+            st.caption(formula.words)
     quiz.questions(lesson)
-    if st.session_state.get(quiz.INSTRUCTOR, False):
-        with st.container(border=True):
-            st.subheader("For instructors")
-            st.markdown(quiz.sheet(lesson))
     link = _link(lesson, default_minutes)
     _actions(lesson, lesson_picture, after, link="" if is_course else link)
+    if after is None:
+        st.markdown(f"🏁 **Last lesson of this path.** {quiz.score(path)[1]}")
     url_state.keep(lesson.name, default_minutes=default_minutes)
     return lesson_picture.text if lesson_picture is not None else ""
 
@@ -63,18 +70,32 @@ def _picture(lesson: Lesson, step: int) -> LessonPicture | None:
 
 
 def steps(lesson: Lesson, *, is_narrow: bool = False) -> int:
-    """Draw the slider and button that choose the step of the picture; return the step.
+    """Draw the slider and buttons that choose the step of the picture; return the step.
 
-    The button is beside the slider, or below it if the column is narrow.
+    The buttons are beside the slider, or below it if the column is narrow.
     """
-    left = right = st.container()
-    if not is_narrow:
-        left, right = st.columns([3, 1], vertical_alignment="bottom")
+    left = st.container()
+    if is_narrow:
+        back, right = st.columns(2)
+    else:
+        left, back, right = st.columns([3, 1, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
     step: int = url_state.dial(
         left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0
     )
-    last = step == numbers[-1]
+    first, last = step == 0, step == numbers[-1]
+    buttons.button(
+        "Previous step",
+        url_state.set_dial,
+        lesson.name,
+        "step",
+        step - 1,
+        key=f"back_{lesson.name}",
+        place=back,
+        disabled=first,
+        help="First step" if first else None,
+        width="stretch",
+    )
     buttons.button(
         "Next step",
         url_state.set_dial,
@@ -128,16 +149,21 @@ def _plan_and_handout(
         history.page_state()[OPENED] = lesson.tab
         history.carry([OPENED])
         st.switch_page(page_layout.page("Preview").file)
-    is_instructor = st.session_state.get(quiz.INSTRUCTOR, False)
-    row.download_button(
-        "Instructor handout (with answers)" if is_instructor else "Student handout",
-        data=partial(handout, lesson, lesson_picture, answered=is_instructor),
-        file_name=f"lesson_{lesson.name}{'_instructor' if is_instructor else ''}.html",
-        mime="text/html",
-        on_click="ignore",
-        key=f"handout_{lesson.name}",
-        help="Lesson with the pictures of the current step.",
-    )
+    readers = ["Student"]
+    if st.session_state.get(quiz.INSTRUCTOR, False):
+        readers.append("Instructor")
+    for reader in readers:
+        is_instructor = reader == "Instructor"
+        row.download_button(
+            f"{reader} handout",
+            data=partial(handout, [lesson], url_state.all_choices(), answered=is_instructor),
+            file_name=f"lesson_{lesson.name}_{reader.lower()}.html",
+            mime="text/html",
+            on_click="ignore",
+            key=f"handout_{reader.lower()}_{lesson.name}",
+            help="Lesson with the pictures of all steps"
+            + (", with the answers." if is_instructor else "."),
+        )
     with row.popover("Link for students"):
         st.code(link, language=None, wrap_lines=True)
         st.caption(
@@ -150,6 +176,26 @@ def _plan_and_handout(
         st.caption(reason)
 
 
+def instructor_notes(lesson: Lesson, path: Sequence[Lesson]) -> None:
+    """Draw the notes on a lesson, and on all lessons of its path, with the handouts of the path."""
+    with st.container(border=True):
+        with st.expander("For instructors: this lesson", key="notes", on_change="rerun") as opened:
+            if opened.open:
+                st.markdown(quiz.sheet(lesson))
+        quiz.overview(path)
+        row = st.container(horizontal=True)
+        for reader, is_instructor in (("Student", False), ("Instructor", True)):
+            row.download_button(
+                f"{reader} handout of the path ({pluralize(len(path), 'lesson')})",
+                data=partial(handout, path, url_state.all_choices(), answered=is_instructor),
+                file_name=f"lessons_{reader.lower()}.html",
+                mime="text/html",
+                on_click="ignore",
+                key=f"path_handout_{reader.lower()}",
+                help="Pictures of all steps" + (", with the answers." if is_instructor else "."),
+            )
+
+
 def _link(lesson: Lesson, default_minutes: int) -> str:
     """Return the address of the lesson with its settings, without the plan of the session."""
     address = (st.context.url or "").partition("?")[0]
@@ -157,8 +203,25 @@ def _link(lesson: Lesson, default_minutes: int) -> str:
     return f"{address}?{urlencode(parameters)}"
 
 
-def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: bool) -> bytes:
-    """Return a lesson as an HTML file for printing; ``answered`` adds the instructor notes."""
+def handout(
+    lessons: Sequence[Lesson], choices: Mapping[str, Mapping[str, Any]], *, answered: bool
+) -> bytes:
+    """Return lessons as an HTML file for printing.
+
+    Parameters
+    ----------
+    choices : choices of the user by lesson and widget; the defaults are used for all others.
+    answered : whether the file has the answers and notes for instructors.
+    """
+    chapters = [
+        _chapter(lesson, choices.get(lesson.name, {}), answered=answered) for lesson in lessons
+    ]
+    title = lessons[0].title if len(lessons) == 1 else "Lessons"
+    return chapters_html(title, chapters).encode()
+
+
+def _chapter(lesson: Lesson, choices: Mapping[str, Any], *, answered: bool) -> HandoutChapter:
+    """Return a lesson of a handout; `handout` describes the parameters."""
     step_list = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
     questions = [
@@ -173,9 +236,18 @@ def handout(lesson: Lesson, lesson_picture: LessonPicture | None, *, answered: b
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
     # The notes for instructors contain the discussion, so it is not a section of its own.
     last = ("For instructors", quiz.sheet(lesson)) if answered else discussion
-    sections = [("Steps", step_list), ("Formulas", formulas), *questions, last]
-    pictures = lesson_picture.pictures if lesson_picture is not None else ()
-    return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
+    try:
+        pictures = lesson.step_pictures(choices)
+    except EngineError:  # such as a query without cells
+        pictures = lesson.step_pictures({})
+    return HandoutChapter(
+        title=lesson.title,
+        words=[lesson.words],
+        pictures=[
+            replace(picture, title=f"Step {step}: {picture.title}") for step, picture in pictures
+        ],
+        sections=[("Steps", step_list), ("Formulas", formulas), *questions, last],
+    )
 
 
 def _open(lesson_picture: LessonPicture) -> None:

@@ -32,10 +32,13 @@ UNITS = {
         " in the data; 50% is pure chance."
     ),
     PCOST: "Privacy cost: 1 / noise variance of a single count.",
-    RHO: "rho of zero-concentrated differential privacy (zCDP).",
-    MU: "mu of Gaussian differential privacy: 1 / noise standard deviation of a single count.",
-    APPROX: "(epsilon, delta) differential privacy. Choose delta well below 1 / number of records.",
-    PURE: "epsilon differential privacy with delta 0. Only mechanisms with Laplace noise apply.",
+    RHO: "Budget of zero-concentrated differential privacy (zCDP): half of pcost.",
+    MU: "Budget of Gaussian differential privacy: 1 / noise standard deviation of a single count.",
+    APPROX: (
+        "One person's data makes no result more than exp(epsilon) times as likely, except with"
+        " probability delta. Choose delta well below 1 / number of records."
+    ),
+    PURE: "Epsilon without exceptions (delta 0). Only mechanisms with Laplace noise apply.",
 }
 AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
 ROWS_LABEL = "Maximum rows per person"
