@@ -108,10 +108,11 @@ def tests_of(file: str) -> set[str]:
     if stem == "conftest":
         return {path for path in tests if path.startswith(f"{folder}/")}
     if module is None:
-        named = {
+        # a data file or document: tests that name it, and tests next to it
+        mentions = {
             path for path in tests if Path(file).name in (ROOT / path).read_text(encoding="utf-8")
         }
-        return named | {
+        return mentions | {
             path
             for path in tests
             if path.startswith("tests/") and path.rpartition("/")[0] == folder

@@ -38,6 +38,7 @@ def messages(
         except Exception:
             is_readable = False
     yield from sent
-    # outside the handler: the error of the parser may contain values
+    # Raised outside the handler, so that it is not chained to the error of the parser, which may
+    # contain values.
     if not is_readable:
         raise DataError(f"the file {path.name!r} cannot be read")

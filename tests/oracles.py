@@ -300,7 +300,7 @@ def weighted_gram(workload):
 def optimum(gram, tolerance=2e-6, steps=20_000):
     """Return bounds (low, high) on min tr(G X^-1) over all X with diag X <= 1.
 
-    The method are multiplicative updates of one dual weight mu per cell. With D = diag(mu), the
+    The method is multiplicative updates of one dual weight mu per cell. With D = diag(mu), the
     strategy X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal if its diagonal is 1 wherever mu > 0
     and at most 1 elsewhere. The bounds hold in every step.
     """
@@ -322,7 +322,10 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
 
 
 def class_optimum(workload, budget, tolerance=2e-6):
-    """Return bounds (low, high) on the smallest weighted RMSE with separate residual spaces."""
+    """Return bounds (low, high) on the smallest weighted RMSE of a class of plans.
+
+    These plans have uniform centers and measure every residual space by its own strategy.
+    """
     sizes, low, high = [a.size for a in workload.schema.attributes], 0.0, 0.0
     gram, cells = weighted_gram(workload), codes(sizes)
     for inside in itertools.chain.from_iterable(
@@ -332,8 +335,8 @@ def class_optimum(workload, budget, tolerance=2e-6):
         space_gram = P @ gram @ P
         if np.trace(space_gram) <= 1e-12 * np.trace(gram):
             continue
-        # the Gram matrix does not depend on attributes outside the space, so one of their cells is
-        # enough
+        # The Gram matrix does not depend on the attributes outside the space, so one cell of each
+        # such attribute is enough.
         first = [
             i
             for i, cell in enumerate(cells)

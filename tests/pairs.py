@@ -17,16 +17,18 @@ def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
     # sorting is stable, so factors of equal length stay in order
     order = sorted(range(len(factors)), key=lambda f: -len(factors[f]))
     first, more = order[:2], order[2:]
+    # A row maps the index of a factor to the index of its value.
     numbers = itertools.product(*(range(len(factors[f])) for f in first))
     rows = [dict(zip(first, chosen, strict=True)) for chosen in numbers]
-    for done, f in enumerate(more, 2):
-        before, values = order[:done], range(len(factors[f]))
-        unmet = {(g, u, v) for g in before for u in range(len(factors[g])) for v in values}
+    for done, new in enumerate(more, 2):
+        earlier, values = order[:done], range(len(factors[new]))
+        # pairs that no row contains: (earlier factor, its value, value of the new factor)
+        missing = {(f, u, v) for f in earlier for u in range(len(factors[f])) for v in values}
         for row in rows:
-            row[f] = max(
-                values, key=lambda v, row=row: sum((g, row[g], v) in unmet for g in before)
+            row[new] = max(
+                values, key=lambda v, row=row: sum((f, row[f], v) in missing for f in earlier)
             )
-            unmet -= {(g, row[g], row[f]) for g in before}
-        for g, u, v in sorted(unmet):
-            rows.append({**dict.fromkeys(before, 0), g: u, f: v})
+            missing -= {(f, row[f], row[new]) for f in earlier}
+        for f, u, v in sorted(missing):
+            rows.append({**dict.fromkeys(earlier, 0), f: u, new: v})
     return [tuple(values[row[f]] for f, values in enumerate(factors)) for row in rows]

@@ -162,7 +162,10 @@ def custom_matrix():
 
 
 def contrasts_only():
-    """Queries with coefficients that sum to 0 along every attribute, so only the pair is measured."""
+    """Return queries whose coefficients sum to 0 along each of two attributes.
+
+    Only the residual space of the pair is measured.
+    """
     return Workload(numeric(3, 2)).add(
         ("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])}
     )
@@ -225,7 +228,10 @@ def windows():
 
 
 def windows_coupled():
-    """The queries do not span the cells, and the problem is large enough to use its symmetries."""
+    """Return sliding windows on two attributes that do not span the space of all cells.
+
+    The dual problem is large enough for the solver to use its symmetries.
+    """
     return (
         Workload(numeric(8, 8))
         .add(("a", "b"), Width(4))
@@ -242,7 +248,10 @@ def mapping_families():
 
 
 def levels():
-    """Two hierarchies, a branch that ends early, and weights of levels in a product."""
+    """Return queries on levels of an attribute with two hierarchies.
+
+    One branch ends before the lowest level.  In a product with sex, the levels have weights.
+    """
     tree = {"A": {"a": ["1", "2"], "b": ["3", "4", "5"]}, "B": {"c": ["6"], "d": ["7", "8"]}}
     regions = CodeList.from_labels(
         {**tree, "C": ["9"]}, name="regions", levels=["region", "district"]
@@ -285,7 +294,10 @@ def reversed_pair():
 
 
 def coupled():
-    """Sum of two products that is not a product, so the pair is solved jointly."""
+    """Return ranges and prefixes of a pair: their Gram matrix is a sum of two Kronecker products.
+
+    It is not a single Kronecker product, so the pair is solved jointly.
+    """
     return Workload(numeric(5, 4)).add(("a", "b"), "range").add(("a", "b"), "prefix", weight=3.0)
 
 
@@ -302,14 +314,17 @@ def all_affine_pairs():
 
 
 def symmetric():
-    """Large enough for symmetry reduction: the attributes can be swapped or both reversed."""
+    """Return queries that stay the same when attributes are swapped or both reversed.
+
+    The dual problem is large enough for symmetry reduction.
+    """
     return (
         Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")
     )
 
 
 def half_symmetric():
-    """Swapping the attributes is a symmetry of the cells but not of the queries."""
+    """Return queries on two equal-sized attributes that change when the attributes are swapped."""
     w = (
         Workload(numeric(8, 8))
         .add(("a", "b"), {"a": "range", "b": "prefix"})

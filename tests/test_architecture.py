@@ -35,7 +35,10 @@ def parsed(text: str) -> ast.Module:
 
 @functools.cache
 def statements(text: str) -> tuple[ast.AST, ...]:
-    """All statements of a text at any depth, without expressions; cached for all rules."""
+    """Return the statements of a source text at any depth.
+
+    Expressions are not included.  The result is cached, because several rules use it.
+    """
 
     def inside(node: ast.AST) -> Iterator[ast.AST]:
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -131,7 +134,7 @@ def test_exported_names_are_imported_from_packages() -> None:
 
 @contextmanager
 def planted(place: str, text: str) -> Iterator[Path]:
-    """Let a file with this text exist in memory."""
+    """While the block runs, let reads of the file ``place`` return ``text``; yield its path."""
     file, read_text = ROOT / place, Path.read_text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_text", lambda p, **k: text if p == file else read_text(p, **k))
@@ -239,7 +242,10 @@ def texts_in(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def unknown_names(text: str, names: Collection[str]) -> list[str]:
-    """Return the names in single backticks of a line that are not among ``names``."""
+    """Return the names in single backticks of a line of text that are not among ``names``.
+
+    Lines of doctests have no such names.
+    """
     if text.lstrip().startswith((">>>", "...")):
         return []
     quoted = re.findall(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(.*?\))?`(?!`)", text)
@@ -331,7 +337,11 @@ UNPLACED = [(ENGINE_LAYERS, "engine/unplaced.py"), (PARTS_OF_PAGES, "pages/parts
 
 
 def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
-    """Output of lint-imports by contract, for a copy with text added to some files."""
+    """Return the violations that lint-imports reports, by contract.
+
+    ``added`` maps files to text that is appended to them in a copy of the project in ``folder``.
+    At least one contract must be broken.
+    """
     for part in ("engine", "pages"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -349,7 +359,7 @@ def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def violations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Broken contracts of a copy that contains every import of `PLANTS`."""
+    """Return the violations, by contract, in a copy that contains every forbidden import."""
     added: dict[str, str] = {}
     for _, module, imported in PLANTS:
         file = f"{module.replace('.', '/')}.py"

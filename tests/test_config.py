@@ -126,7 +126,10 @@ def test_contrast_matches_reference_values() -> None:
 
 
 def colors(mode: str, place: str) -> dict[str, str]:
-    """Colours of the page or the sidebar in one mode; the sidebar inherits from the page."""
+    """Return the theme colours of a ``place`` (page or sidebar) in a ``mode`` (light or dark).
+
+    The sidebar has the colours of the page unless it sets its own.
+    """
     page = {key: value for key, value in CONFIG["theme"][mode].items() if key != "sidebar"}
     return page | CONFIG["theme"][mode]["sidebar"] if place == "sidebar" else page
 

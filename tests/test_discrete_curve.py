@@ -102,7 +102,10 @@ EPSILONS = np.concatenate([np.linspace(0, 4, 161), np.linspace(4, 12, 60)])
 
 
 def bounds(scale: int, shifts: tuple[int, ...], wrong: float = 1.0) -> np.ndarray:
-    """Return the bound on delta at every epsilon, with its constants divided by ``wrong``."""
+    """Return the bound on delta at every epsilon of `EPSILONS`.
+
+    Its correction terms for discrete noise are divided by ``wrong``; 1 gives the correct bound.
+    """
     mu = math.sqrt(sum(d * d for d in shifts)) / scale
     load, step = len(shifts) / scale**2 / wrong, 1 / scale**2 / wrong
     return np.exp([discrete_log_delta(e, mu, load, step) for e in EPSILONS])

@@ -58,7 +58,7 @@ def killed(*, progress: Callable) -> None:
 
 
 def loaded(*names: str, progress: Callable) -> list[str]:
-    """Return those of the modules that the worker has imported."""
+    """Return the names of the modules among ``names`` that the worker has imported."""
     return [name for name in names if name in sys.modules]
 
 
@@ -68,7 +68,7 @@ def reads(file: str, *, progress: Callable) -> int:
 
 
 def doubled(workload: str, *request: object, progress: Callable) -> tuple[str, list]:
-    """Return a workload in JSON with all group weights 2, and rows of errors that a test expects."""
+    """Return (JSON of the workload with all group weights 2, two fixed rows of errors)."""
     document = json.loads(workload)
     for group in document["groups"]:
         group["weight"] = 2.0

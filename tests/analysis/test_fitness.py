@@ -262,7 +262,8 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
-        # one strategy of these plans can measure more attributes than the group has
+        # A strategy of these plans can measure several attribute sets, and so also attributes
+        # outside the group.
         has_joint_strategies = name in ("hdmm", "optimum") or result.split.unions
         assert has_joint_strategies or all(
             set(attributes) <= set(group.attributes) for attributes in table["attributes"]

@@ -104,7 +104,7 @@ def test_options_after_change_reorder_targets_with_groups() -> None:
     assert fewer is not None
     assert fewer["targets"] == TARGETS[2:]
     assert options_after_change(options, groups, groups[::-1])["targets"] == TARGETS[::-1]
-    # the options have another number of targets than groups before, so they do not change
+    # There are more targets than groups before the change, so the options stay as they are.
     assert options_after_change(options, groups[1:], groups) == options
     new = WORKLOAD.add(("a", "b"), "prefix").groups
     assert options_after_change(options, groups, new) is None

@@ -438,7 +438,7 @@ def test_residual_spaces_do_not_overlap() -> None:
     session.set(overlap_step=1, overlap_rows=3)
     assert data_frames(session)[0].iloc[0, 2] == 0
     session.set(overlap_step=3, twin_shares=True)
-    # the newest part of a picture is the first one
+    # The latest figure comes first on the page.
     assert data_frames(session)[0]["share"].sum() == pytest.approx(1.0)
 
 

@@ -46,7 +46,8 @@ def halve_noise_scale() -> Iterator[None]:
 @contextmanager
 def reuse_noise_of_block() -> Iterator[None]:
     """Plant a bug: a block of the same size as an earlier one gets its noise, rescaled."""
-    # number of measurements -> variance and noise of a block, which the next block reuses
+    # Maps a number of measurements to (variance, noise) of the last block with this number, until
+    # the next such block reuses the noise.
     real, earlier = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
 
     def draw_or_reuse(*, variance: int, size: int) -> Array:
@@ -119,7 +120,7 @@ def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -
     half = len(without) // 2
     gap = with_[:half].mean(axis=0) - without[:half].mean(axis=0)
     spread = np.cov(without[:half].T) + np.cov(with_[:half].T)
-    # the ridge keeps directions without noise, and ignores directions without any difference
+    # The small ridge makes the covariance invertible also if some answers have no noise.
     ridge = 1e-9 * np.trace(spread) / len(spread) * np.eye(len(spread))
     weights = np.linalg.solve(spread + ridge, gap)
     train_scores = [scores[:half] @ weights for scores in (without, with_)]

@@ -144,7 +144,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     visit.expect_text(strategies.title)
     visit.expect_text("Step 1.")
 
-    # answers, tables and the studio
+    # Show the data of a figure, answer a question, and open the plan in Preview.
     visit.pick("Lesson", pieces.tab)
     page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
     visit.settle()  # the page must not move under the pointer

@@ -158,7 +158,7 @@ def test_general_rule_variance_is_over_extreme_tables():
     decision = spread_rule(look=total, analyses=(total, cells), answers=[100.0], draws=20, seed=5)
     corners, random = np.array([[98, 0], [102, 0], [0, 98], [0, 102]]), np.random.default_rng(5)
     goals = [random.standard_normal(len(M.B)) @ M.B for M in (total, cells) for _ in range(20)]
-    # corners with the same total may be exchanged, so totals are compared
+    # Corners with equal totals are equivalent under the rule, so only their totals are compared.
     sums = [(corners @ goal).argmin() for goal in goals]
     expected = np.var(corners[sums].sum(axis=1), ddof=1)
     assert decision.shares["analysis 1"] == pytest.approx(expected, rel=1e-6)

@@ -94,7 +94,7 @@ def test_finish_charges_equal_records_the_joint_cost(ledger):
 
 
 def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
-    """The plan's cost covers the look and one last step; a second last step costs its full amount."""
+    """The plan's cost covers both stages once; repeating the second stage costs its full amount."""
 
     def interrupt(*_):
         raise KeyboardInterrupt

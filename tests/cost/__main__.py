@@ -25,8 +25,10 @@ ADOPT = 36  # PR_SET_CHILD_SUBREAPER of Linux
 def main(arguments: list[str]) -> int:
     """Run pytest with the options and return its exit code."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    # Orphaned descendants become children of this process, so that their CPU time is counted.
     ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
-    rest = [] if any("browser" in word for word in arguments) else ["--ignore", "tests/browser"]
+    asks_for_browser = any("browser" in word for word in arguments)
+    ignored = [] if asks_for_browser else ["--ignore", "tests/browser"]
     command = [
         sys.executable,
         "-m",
@@ -35,7 +37,7 @@ def main(arguments: list[str]) -> int:
         "tests.cost.counting",
         "-p",
         "no:xdist",
-        *rest,
+        *ignored,
         *arguments,
     ]
     tests, code = subprocess.Popen(command, cwd=ROOT), 0

@@ -126,7 +126,7 @@ def test_live_table_with_snapshot_counts_one_state(
 def test_value_added_between_queries_is_refused(
     person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the numbers in the texts are looked up before they are counted
+    # A first query reads the distinct texts to convert them to numbers, a second one counts.
     remote = create_duckdb_table(frame().assign(a=lambda rows: rows["a"].astype(str)))
     monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", keeping)
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}

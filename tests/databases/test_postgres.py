@@ -237,7 +237,7 @@ FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
 
 @pytest.mark.parametrize(
     ("damage", "words", "when"),
-    # in the midway case the column is a text, to which every type can be cast
+    # In the case "midway" the column is a text, so that a change of its type cannot fail.
     [
         (*failure, when)
         for when in ("before", "midway")

@@ -217,7 +217,7 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
         assert "Election survey 1996" in page.text
         page.close()
         page = open_client(server, "release", f"plan={permalink.packed(studio)}")
-        # runs in a worker process, which has to import the packages, too
+        # The rehearsal runs in a worker process, which has to import the packages, too.
         page.press("rehearse").until("REHEARSAL on simulated")
         page.close()
 

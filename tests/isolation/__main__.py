@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
             leaks = campaign(
                 server, folder, places, actions=args.actions, rows=args.rows, seed=args.seed
             )
-        # the server has stopped and removed its private folder
+        # The server has stopped and should have removed its private folder.
         leaks += [line for path in places for line in left_behind(path, at_end=True)]
         leaks += server.outside_hosts()
     print(

@@ -90,7 +90,7 @@ class Person:
                 answers = (
                     load_measurement(self.book, row.key).answers(FIRST_GROUP)["answer"].to_numpy()
                 )
-                # without the last bits, which depend on the order of summation
+                # Omit the lowest 16 bits of the numbers, which depend on the order of summation.
                 self.answers[row.key] = [
                     np.float64(value).tobytes()[2:] for value in answers if value % 1
                 ]

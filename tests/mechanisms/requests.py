@@ -141,27 +141,26 @@ def pairwise_design():
     The case number is an index of `CASES`.  Every label of `kind_of` occurs with every shape, every
     case with every setting, and every shape with every setting.
     """
-    kinds, rows, covered = {}, [], Counter()
+    cases_of_kind, rows, covered = {}, [], Counter()
 
-    def add_row(k, shape, setting):
-        rows.append((k, shape, setting))
-        covered.update([k, (k, setting), (shape, setting)])
+    def add_row(case, shape, setting):
+        rows.append((case, shape, setting))
+        covered.update([case, (case, setting), (shape, setting)])
 
-    for k, case in enumerate(CASES):
-        kinds.setdefault(kind_of(*case.values), []).append(k)
-    for kind, shape in itertools.product(kinds.values(), SHAPES):
-        choices = itertools.product(kind, SETTINGS)
-        add_row(
-            *min(
-                ((k, shape, s) for k, s in choices),
-                key=lambda r: ((r[::2] in covered) + (r[1:] in covered), covered[r[0]]),
-            )
-        )
+    def number_of_covered_pairs(row):
+        case, shape, setting = row
+        return ((case, setting) in covered) + ((shape, setting) in covered), covered[case]
+
+    for number, case in enumerate(CASES):
+        cases_of_kind.setdefault(kind_of(*case.values), []).append(number)
+    for cases, shape in itertools.product(cases_of_kind.values(), SHAPES):
+        choices = [(case, shape, setting) for case in cases for setting in SETTINGS]
+        add_row(*min(choices, key=number_of_covered_pairs))
+    # add rows for the pairs of case and setting, and of shape and setting, that are still missing
     for setting in SETTINGS:
-        for k in [k for k in range(len(CASES)) if not covered[k, setting]]:
-            add_row(
-                k, min(SHAPES, key=lambda shape, setting=setting: covered[shape, setting]), setting
-            )
+        for case in [case for case in range(len(CASES)) if not covered[case, setting]]:
+            rarest = min(SHAPES, key=lambda shape, setting=setting: covered[shape, setting])
+            add_row(case, rarest, setting)
         for shape in [shape for shape in SHAPES if not covered[shape, setting]]:
             add_row(0, shape, setting)
     # requests on one workload follow each other, so that they share its cached values

@@ -322,7 +322,8 @@ def test_planned_problems_match_solved_problems(monkeypatch, sizes):
 
     monkeypatch.setattr(KroneckerSolver, "solve", solve)
     best_of(workload, operators=("OPT_kron", "OPT_plus"))
-    # Problems are compared by the sizes of their units, and by whether the units are disjoint.
+    # Problems are compared by the matrix size of each unit (one factor of the Kronecker strategy)
+    # and by whether every unit has a single Gram matrix.
     planned, solved = (
         Counter(
             (

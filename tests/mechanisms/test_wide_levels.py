@@ -60,8 +60,8 @@ def areas_by_sex(weights=None):
 
 
 CASES = [case for case in OPTIONS if case not in ("datacube", "hdmm marginals")]
-# By these shares a plan without matrices may be better than the same plan with matrices.  The share
-# is largest for wff, because its Fourier bases are not optimal for areas.
+# Largest relative amount by which the error of a plan without matrices may be below that of the
+# same plan with matrices.  It is largest for wff, whose Fourier bases are not optimal for areas.
 GAPS = {"wff": 0.07, "querysmasher": 2e-3, "querysmasher tuned": 2e-3, "querysmasher largest": 3e-3}
 
 

@@ -192,7 +192,7 @@ def test_answers_above_max_records_are_computed_with_integers():
         / Fraction(block.grid)
         for row in np.asarray(strategy.rows)
     ]
-    # entries of the array are rounded sums of the three numbers of the rows
+    # The rows are stored as three numbers; an entry of the dense array is a rounded sum of these.
     np.testing.assert_allclose(
         _on_grid(block, table, within_max_records=False), [float(v) for v in exact], rtol=1e-12
     )

@@ -148,6 +148,7 @@ def _run(place: Path, tests: list[str], output: Path) -> None:
         str(place),
         *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT),
     ]
+    # forget the project of the parent process, so that it is imported from the copy
     for name in [name for name in sys.modules if name.partition(".")[0] in PARTS]:
         del sys.modules[name]
     import pytest

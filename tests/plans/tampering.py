@@ -2,7 +2,10 @@
 
 
 def changed(*path, value):
-    """Change one entry of a document to a value, or by a function of the old entry."""
+    """Return a function that changes the entry at ``path`` of a document.
+
+    The new entry is ``value``, or ``value(old entry)`` if ``value`` is callable.
+    """
 
     def change(document):
         for key in path[:-1]:

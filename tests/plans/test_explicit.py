@@ -87,7 +87,10 @@ def test_laplace_plan_matches_explicit_matrices(mechanism: str, shape: str) -> N
 
 
 def every_law() -> Iterator[Any]:
-    """Yield every mechanism with one noise, alternating between two; full runs have both."""
+    """Yield the cases (mechanism, noise law).
+
+    Ordinary runs test each mechanism with one of the two laws in turn, full runs with both.
+    """
     for k, m in enumerate(m for m in MECHANISMS if m.name in EXPLICIT):
         for i, law in enumerate(m.laws):
             yield pytest.param(m.name, law, marks=[pytest.mark.full] * ((k + i) % len(m.laws)))

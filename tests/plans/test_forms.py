@@ -58,7 +58,7 @@ def test_squares_of_products_match_listed_queries(sets, weighted, monkeypatch) -
 
 
 def mixed_workload() -> Workload:
-    """Groups with attributes in any order, on a complete union and on a part of it."""
+    """Return groups on (a, b, c) and on pairs of these attributes, in different orders."""
     base = Workload(numeric(5, 4, 3)).add(("c", "a", "b"), "prefix").add(("a", "b", "c"), "range")
     return base.add(("b", "c"), "affine").add(("b", "a"), {"a": "range", "b": "prefix"})
 
@@ -93,7 +93,10 @@ def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None
 
 @functools.cache
 def planned(*options: tuple[str, str]) -> Plan:
-    """Return a plan at pcost 1 with cached variances, from which plans at other budgets are built."""
+    """Return a plan at pcost 1 after its variances have been computed and cached.
+
+    Tests rescale this plan to other budgets.
+    """
     workload = (
         mixed_workload()
         if options
@@ -143,7 +146,10 @@ def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
 
 
 def workload_with_union(*, joint: bool) -> Workload:
-    """Groups that share zero to two attributes with a union; ``joint`` has a joint part."""
+    """Return groups that have zero, one or two attributes in common with the union of a and d.
+
+    With ``joint``, one group has a family of joint queries on two attributes.
+    """
     workload = Workload(numeric(6, 5, 3, 2)).add("a", "prefix").add(("d", "a"), "prefix").add(())
     for names in (("b",), ("c", "b"), ("a", "b", "c"), ("d", "b", "a"), ("c", "d")):
         workload = workload.add(names, "prefix", weight=float(len(names)))
@@ -151,7 +157,10 @@ def workload_with_union(*, joint: bool) -> Workload:
 
 
 def split_with_union(*, joint: bool) -> Split:
-    """A union of the total, two attributes and their pair, and a complement for another pair."""
+    """Return a split with one union: the residual spaces of the total, a, d and the pair (a, d).
+
+    With ``joint``, it also has a complement for the pair (a, b).
+    """
     rng = np.random.default_rng(7)
     rows = [rng.normal(size=(5 * 4, k)) for k in (5, 4)]
     passed = Complement(by_axis=(rows[0], rows[1]), by_total=rng.normal(size=20))

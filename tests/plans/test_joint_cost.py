@@ -38,7 +38,10 @@ KINDS = {
 
 
 def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
-    """Return a workload whose cells have unequal costs."""
+    """Return custom queries on two attributes, for which a strategy has unequal costs per cell.
+
+    With ``exact``, attribute a has exact totals; with ``fractions``, coefficients are not integers.
+    """
     facts = [(["a"], [9] * SIZES[0])] if exact else []
     schema = Schema(
         [Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts
@@ -75,7 +78,10 @@ def test_plan_custom_rows_is_more_accurate() -> None:
 
 
 def _summed_cost_file(result: Plan) -> str:
-    """Return the file of the plan at the summed cost, without the field ``joint``."""
+    """Return a plan file as it would be with the sum of the block costs as privacy cost.
+
+    The field ``joint`` is removed and the error is scaled accordingly.
+    """
     data = json.loads(result.to_json())
     assert data["solved"].pop("joint") is True
     saved = total_pcost(result.blocks, result.max_records)

@@ -41,7 +41,10 @@ def first_plan(name, options, **unit):
 
 
 def columns(result):
-    """Return the rows over their noise, shape (answers, cells), and whether costs are L1."""
+    """Return the strategy rows divided by their noise, and whether the noise is Laplace.
+
+    The rows have the shape (measurements, cells).
+    """
     blocks = list(result.blocks.values())
     parts = []
     for block in blocks:
@@ -76,7 +79,11 @@ def test_rows_per_person_three_triples_error(name, options):
 
 @pytest.fixture(params=["all pairs", "bound"])
 def compares_all_pairs(request, monkeypatch):
-    """Whether costs of replacing a record come from all pairs of cells, or from their bound."""
+    """Return whether the cost of replacing a record is the maximum over all pairs of cells.
+
+    The tests that use this fixture run twice; in the second run the engine uses an upper bound on
+    this maximum.
+    """
     if request.param == "bound":
         monkeypatch.setattr(replace_one, "MAX_PAIRED_CELLS", 0)
     return request.param == "all pairs"

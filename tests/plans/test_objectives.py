@@ -23,7 +23,10 @@ from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, cached_plan, 
 
 
 def mechanisms_for(shape, goal):
-    """Return the mechanisms for a goal: the optimal one always, the others for one goal of two."""
+    """Return the mechanisms to test for a shape and a goal (objective).
+
+    "querysmasher" is always included; each of the others for every second goal.
+    """
     turn = SHAPES.index(shape) + GOALS.index(goal)
     return [m.name for k, m in enumerate(RESIDUAL) if m.name == "querysmasher" or (turn + k) % 2]
 

@@ -20,7 +20,10 @@ from tests.plans.goals import GOALS, ONE, SLACK, cached_plan, value_of
 
 
 def weights_of(emphasis, workload):
-    """Return one array per group with the weights that an `Emphasis` gives to its queries."""
+    """Return the query weights of an `Emphasis` (compact form of query weights) as arrays.
+
+    The list has one array per group; groups without weights have zeros.
+    """
     out = []
     for group, kind in zip(workload.groups, emphasis.class_of_group, strict=True):
         if kind < 0:

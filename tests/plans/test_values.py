@@ -157,7 +157,7 @@ def test_plot_returns_figures() -> None:
 
 def test_frozen_value_without_headline_is_refused() -> None:
     class WithoutHeadline(FrozenValue):
-        """A value without a headline, which could not be printed in a notebook."""
+        """A value class that lacks the required method `headline`, which notebooks call."""
 
     with pytest.raises(TypeError, match="headline"):
         WithoutHeadline()

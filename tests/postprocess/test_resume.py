@@ -116,7 +116,7 @@ def test_resumed_publish_fits_each_table_once(tmp_path, monkeypatch):
 
 
 def publish_and_die(measured, folder, at):
-    """Publish a saved measurement, and kill this process when the share ``at`` is done."""
+    """Publish a saved measurement; kill this process when the progress reaches ``at`` (0 to 1)."""
 
     def progress(share, words):
         if share >= at:

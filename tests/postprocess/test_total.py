@@ -49,7 +49,11 @@ def plan_marginals(pcost, ways=(1, 2)):
 
 
 def errors(table, pcost, ways):
-    """RMSE of the measured and of the borrowed total, and the reported standard error."""
+    """Return three errors of the total number of records over simulated releases.
+
+    They are the RMSE of the measured total, the RMSE of the total estimated with the residuals of
+    all tables (`borrowed_total`), and the root mean square of its reported standard error.
+    """
     result = plan_marginals(pcost, ways)
     rows = []
     for seed in range(SEEDS):

@@ -50,7 +50,10 @@ def build_plan(name: str) -> Plan:
 
 
 def choices(family: str) -> CommonPlan:
-    """Options with costs whose last digit depends on the order of sums."""
+    """Return a choice between a coarse and a fine plan.
+
+    The last digits of their costs depend on the order in which terms are summed.
+    """
     coarse, fine = (
         plan(Workload.all_ways(SCHEMA, ways, family=family), Budget(pcost=0.3), cache=False)
         for ways in (1, (1, 2))

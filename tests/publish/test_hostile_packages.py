@@ -101,7 +101,10 @@ def pack(folder: Path, path: Path) -> Path:
 
 
 def verdict(path: Path) -> tuple[str, ...]:
-    """Problems of a package, after a check that they are sentences without names of Python errors."""
+    """Return the problems that verification reports for a package.
+
+    Each problem must be a sentence that does not name a Python error.
+    """
     problems = verify_package(path)
     assert isinstance(problems, tuple)
     for text in problems:
@@ -111,7 +114,11 @@ def verdict(path: Path) -> tuple[str, ...]:
 
 
 def check_documents(folder: Path, kind: str, sample: int | None) -> None:
-    """Put hostile values into JSON files of a package; their verification must end without error."""
+    """Check that `verify` does not crash when a JSON file of a package holds a hostile value.
+
+    Each value of a document is replaced in turn by each hostile value; ``sample`` limits the number
+    of such cases per file, and None tests all.
+    """
     for name in DOCUMENTS[kind]:
         path = folder / name
         if not path.exists():
@@ -290,7 +297,10 @@ for path in sys.argv[2:]:
 
 
 def bomb(path: Path, folder: Path, name: str, chunk: bytes, count: int) -> Path:
-    """Write a package with a file of ``count`` equal chunks and a valid digest."""
+    """Write a zip package in which the file ``name`` consists of ``count`` times ``chunk``.
+
+    The certificate has the correct digest of this file, unless the file is the certificate.
+    """
     digest = hashlib.sha256()
     for _ in range(count):
         digest.update(chunk)
@@ -318,7 +328,7 @@ def parquet_bomb(folder: Path) -> None:
 
 
 def dictionary_bomb(folder: Path) -> None:
-    """Write many rows with one long text, which the file stores once."""
+    """Give all rows of answers.parquet the same text of 1 MB, which the file stores only once."""
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * MB] * len(table), pa.string())
     pq.write_table(

@@ -41,8 +41,13 @@ CASES = {
 def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
     """Return a simulated measurement with exact totals, and a function.
 
-    The function maps attribute names to the exact table.  ``which`` is a key of `CASES`, ``rules`` are
-    impossible cells, and ``ways`` are the numbers of attributes of the marginals.
+    The function maps attribute names to the exact table.
+
+    Parameters
+    ----------
+    which : key of `CASES`, which selects the exact totals.
+    rules : conditions of impossible cells.
+    ways : numbers of attributes of the marginals.
     """
     plain = SCHEMA.with_facts(impossible=rules)
     table = possible_people(plain, 2_000, 3)

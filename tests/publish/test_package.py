@@ -155,7 +155,10 @@ def signed_file(released, tmp_path_factory):
 
 @pytest.fixture
 def signed(released, signed_file, tmp_path):
-    """Unpacked files that a test may change, the package and the ledger."""
+    """Return (folder with an unpacked package, package file, ledger).
+
+    Tests may change the files in the folder.
+    """
     return unpacked(signed_file, tmp_path / "signed"), signed_file, released[2]
 
 

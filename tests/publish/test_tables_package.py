@@ -66,7 +66,7 @@ def published_errors(mechanism, workload, **options):
 def package_bytes(errors, most_weights):
     """Return the bytes of a package.
 
-    ``most_weights`` is not used, but makes the results for different limits separate cache entries.
+    ``most_weights`` is used only as a key of the cache, because tests patch a limit of this name.
     """
     with tempfile.TemporaryDirectory() as folder:
         return write_tables(

@@ -252,7 +252,7 @@ FRAME = pd.DataFrame([values for values, _ in ROWS], columns=list(SCHEMA))
 
 
 def frame_with_dates() -> pd.DataFrame:
-    """Return the same records with dates as date values."""
+    """Return the records `FRAME` with values of the type date in place of texts."""
     days = [None if day == "NA" else datetime.date.fromisoformat(day) for day in FRAME["day"]]
     return FRAME.assign(day=pd.Series(days, dtype=object))
 

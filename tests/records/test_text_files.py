@@ -59,7 +59,10 @@ def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack
 
 
 def every_second(*factors: Any) -> list[Any]:
-    """Return all combinations of factors; every second one runs only in full runs."""
+    """Return all combinations of values as test parameters, one value per factor.
+
+    Every second combination is marked "full" and left out of ordinary runs.
+    """
     rows = itertools.product(*map(enumerate, factors))
     return [
         pytest.param(*(v for _, v in r), marks=[pytest.mark.full] * (sum(k for k, _ in r) % 2))

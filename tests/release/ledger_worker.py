@@ -48,7 +48,11 @@ def content_of(key: str) -> bytes:
 
 
 def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
-    """Spend random keys in an endless loop; each draw appends a line to the file `draws`."""
+    """Spend, draw and read results of random keys in an endless loop.
+
+    Each draw appends its key to the file ``draws``.  ``phase[number]`` always holds the current
+    step of this worker, so that the campaign knows at which step it was killed.
+    """
     rng = random.Random(seed)
     ledger = Ledger(path, wait=CEILING)
     append = engine.ledger.ledger.append
@@ -225,7 +229,11 @@ def random_edit(path: Path, rows: int, rng: random.Random) -> None:
 
 
 def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
-    """Edit a ledger `count` times; each edit that changes a row is refused before a spend."""
+    """Edit copies of a ledger at random; return the numbers of edits and of detected edits.
+
+    A program that opens the ledger later, and one that has opened it before, must both refuse to
+    spend unless the edit changed no row.
+    """
     rng, counts, path = random.Random(seed), Counter(), folder / "edited.ledger"
     ledger = make(path)
     for attempt in range(4):

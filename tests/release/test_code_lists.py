@@ -53,7 +53,11 @@ def records(rows: int = 4_000) -> pd.DataFrame:
 
 
 def exact_answers(people: pd.DataFrame) -> np.ndarray:
-    """Return the exact answers of both groups, one after the other."""
+    """Return the exact answers to all queries of the workload, shape (queries,).
+
+    First come the counts by sex for the areas of every level and for the cells, then the totals of
+    the areas of the first level.
+    """
     counts = pd.crosstab(people["place"], people["sex"])
     table = counts.reindex(PLACE.labels, fill_value=0)[["F", "M"]].to_numpy()
     level_codes = [level.area_of_cell for level in PLACE.hierarchies[0].levels]

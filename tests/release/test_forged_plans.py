@@ -141,7 +141,11 @@ def packed_places(value, path=()):
 
 
 def forge(text: str, rng: np.random.Generator) -> str:
-    """Return a plan file with random changes, and with the figures that error messages require."""
+    """Return a plan file with up to two changed arrays that is consistent as far as possible.
+
+    If loading fails because a stated figure differs from the changed matrices, the figure is
+    replaced by the one in the error message, up to four times.
+    """
     document = json.loads(text)
     places = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
     for number in rng.choice(len(places), size=min(len(places), 2), replace=False):

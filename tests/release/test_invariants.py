@@ -184,7 +184,8 @@ def test_releases_disclose_only_the_exact_totals() -> None:
     )
     differences = releases - releases[0]
     _, lengths, directions = np.linalg.svd(differences)
-    # 55 differences of noise span the 40 directions that are measured
+    # The differences of 55 releases from the first span the 40 directions that have noise; the
+    # released values in all other directions are exact.
     constant = directions[int((lengths > 1e-6).sum()) :]
     rows = np.array(
         [row.ravel() for row in np.eye(10).reshape(10, 5, 1, 2) * np.ones((1, 1, 5, 1))]
@@ -197,7 +198,8 @@ def test_releases_disclose_only_the_exact_totals() -> None:
             disclosed = scipy.optimize.linprog(aim, A_eq=constant, b_eq=constant @ truth).fun
             before = scipy.optimize.linprog(aim, A_eq=rows, b_eq=rows @ truth).fun
             assert disclosed == pytest.approx(before, abs=1e-6)
-        # the cell may have any count up to the total of its region and sex
+        # From the exact directions, the cell may have any count up to the total of its region and
+        # sex.
         assert disclosed == pytest.approx(-rows[:, cell] @ (rows @ truth))
 
 

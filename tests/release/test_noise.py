@@ -44,9 +44,10 @@ def laplace_cdf(edges, scale):
 
 
 def cells(cdf, parameter, *, spread, draws):
-    """Return edges of cells and the probability of each cell, including both tails.
+    """Return bins for a chi-squared test: their edges, and the probability of each bin.
 
-    The edges are not those of the sampler's bins; every tail beyond an edge expects 20 draws.
+    The first and the last bin are the tails, in which at least 20 of ``draws`` are expected.  The
+    bins differ from the bins of the sampler.
     """
     edges = np.unique(np.rint(spread * np.linspace(-4.2, 4.2, 31)).astype(np.int64))
     below = cdf(edges, parameter)
@@ -71,7 +72,7 @@ def same_law(first, second, *, spread):
 
 
 def half_shift(draws, sigma, generator):
-    """Return draws with a bias: half a unit on average, or half a cell if sigma is large."""
+    """Return draws with a bias: 1/2 on average for sigma < 1000, otherwise half a test bin."""
     return draws + (
         generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2)
     )
@@ -82,7 +83,7 @@ def sign_bias(draws, sigma, generator):
 
 
 def zero_twice(draws, sigma, generator):
-    """Draws of a sampler that does not reject minus zero."""
+    """Return draws with every zero duplicated, as if the sampler accepted +0 and -0."""
     return np.append(draws, np.zeros(np.count_nonzero(draws == 0), dtype=np.int64))
 
 
@@ -203,7 +204,8 @@ def test_close_float_decisions_are_left_to_integers(monkeypatch):
         noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
     )
     words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
-    # a margin of 2 covers every distance
+    # Words closer to the acceptance threshold than the margin are decided by integers; with a
+    # margin of 2 these are all words.
     for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):
         exact_calls.clear()
         noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
@@ -211,14 +213,20 @@ def test_close_float_decisions_are_left_to_integers(monkeypatch):
 
 
 def word(envelope, value, head):
-    """Return a random word that proposes ``value`` >= 0 and whose uniform has these first bits."""
+    """Return the 64-bit word from which the sampler proposes ``value`` >= 0.
+
+    ``head`` are the leading bits of the uniform number that decides whether it is accepted.
+    """
     entry = int(np.flatnonzero(envelope.bin_of == value >> envelope.width_bits)[0])
     place = value & ((1 << envelope.width_bits) - 1)
     return (head << (64 - envelope.head_bits)) | (place << (noise.ENTRY_BITS + 1)) | entry
 
 
 def acceptance(envelope, value):
-    """Return 2^head_bits times the acceptance probability of a proposed value, within 2^-30."""
+    """Return 2^head_bits times the probability that a proposed value is accepted.
+
+    The error of the result is below 2^-30.
+    """
     bound = Fraction(envelope.height, int(envelope.counts[value >> envelope.width_bits]))
     low, _ = noise._exp_enclosure(
         envelope.rate * value**envelope.power, bits=envelope.head_bits + 40
@@ -354,7 +362,7 @@ def test_exp_enclosure(gamma, bits):
 @pytest.mark.parametrize("above", [False, True])
 def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
-    # u equals the bound up to the last digit
+    # The uniform number differs from the acceptance probability in the last digit only.
     digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
     rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
     bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731

@@ -87,7 +87,11 @@ def solve(problem, options=TIGHT):
 
 
 def check_solution(solution, gram):
-    """Check feasibility, value, bound and reconstruction of a solution."""
+    """Check a solution of the dual solver against its strategy matrix.
+
+    The strategy has column norms of at most 1 and the stated value, which is not below the bound,
+    and all queries can be reconstructed from it.
+    """
     strategy = solution.strategy
     assert strategy.column_norm <= 1 + 1e-9
     assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)

@@ -27,7 +27,11 @@ MEMORY_LIMIT = 3e5
 
 
 def coupled_workload(weight: float = 30.0, order: tuple[str, str] = ("a", "b")) -> Workload:
-    """Weighted prefixes, sums and differences of a pair, in either order, and a triple."""
+    """Return prefixes, sums and absolute differences of a and b, and smaller groups.
+
+    ``order`` is the order of the pair in the group of sums; the group of differences has the other
+    order.  ``weight`` is the weight of the prefixes.
+    """
     workload = (
         Workload(SCHEMA)
         .add(("a", "b"), "prefix", weight=weight)
@@ -49,7 +53,10 @@ def solve_pair(
     method: str = "optimal",
     centers: dict[str, np.ndarray] | None = None,
 ):
-    """Return the solution of the residual space of a and b at a memory limit in bytes."""
+    """Return the solution of the residual space of the pair (a, b).
+
+    ``limit`` is the memory limit in bytes.
+    """
     parts = decompose(workload, Split(centers=centers or {}))
     number, _ = parts.spaces["a", "b"]
     solver = SubworkloadSolver(

@@ -39,7 +39,14 @@ MIXES = {
 
 
 def space_of(cells, mix, with_total=False, seed=None):
-    """Return the residual space of a mix of families; a seed gives it a random center."""
+    """Return the residual space of interval queries on one attribute.
+
+    Parameters
+    ----------
+    mix : key of `MIXES`, or the name of a family of interval queries.
+    with_total : include the total in the space.
+    seed : seed of a random center; without a seed or with the total, the center is uniform.
+    """
     center = None
     if seed is not None and not with_total:
         center = np.random.default_rng(seed).dirichlet(np.ones(cells))
@@ -64,7 +71,10 @@ def dense_root(space, weights):
 
 
 def differences(space, first, last):
-    """Return each range as a difference of two prefixes, shape (ranges, dimension)."""
+    """Return the coefficients of ranges as differences of two prefixes, shape (ranges, dimension).
+
+    Range i contains the cells ``first[i]`` to ``last[i]``.
+    """
     rows = np.zeros((len(first), space.dimension))
     for row, a, b in zip(rows, first, last, strict=True):
         if b < space.dimension:
@@ -164,7 +174,8 @@ def test_nearly_empty_cells_keep_accuracy(with_total):
     solution = evaluate(space, weights)
     assert 0.0 < solution.dual.min() < 1e-10
     P = np.eye(60) - (0.0 if with_total else np.outer(space.pi, np.ones(60)))
-    # singular values of the rows are precise where small eigenvalues of their Gram are rounding noise
+    # Small eigenvalues of the Gram matrix are only rounding errors; the squared singular values
+    # of the query rows are precise.
     values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
     _, singular, V = np.linalg.svd(values, full_matrices=False)
     assert solution.trace == pytest.approx(singular.sum(), rel=1e-10)
@@ -227,7 +238,7 @@ def test_optimum_equals_dual_solver(mix):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_search_of_extreme_problem_proves_gap(seed):
-    """Query families have weights from 1e-6 to 1e6; centers are extreme, some with negative cells."""
+    """Families have weights from 1e-6 to 1e6; centers are extreme, some with negative cells."""
     rng = np.random.default_rng(seed)
     cells = int(rng.choice([2, 3, 4, 7, 20, 100, 400]))
     names = [k for k in ("marginal", "prefix", "suffix", "ranges") if rng.random() < 0.5]

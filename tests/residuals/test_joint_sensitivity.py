@@ -18,7 +18,11 @@ SIZES = {"a": 3, "b": 4, "c": 2, "d": 3, "e": 1}
 
 
 def part(rng, law, integers):
-    """Random factors on some attributes; integers give ties."""
+    """Return a random product strategy as (attribute names, factors, scale).
+
+    With ``integers``, the entries of its matrices are integers, so that several cells can have the
+    same cost.
+    """
     names = tuple(n for n in SIZES if rng.random() < 0.6) or ("a",)
     factors, axes = [], list(rng.permutation(len(names)))
     while axes:
@@ -31,7 +35,7 @@ def part(rng, law, integers):
 
 
 def costs(factors_of_part, law):
-    """Cost of every cell for one part, shape of the domain."""
+    """Return the privacy cost of every cell for one strategy of `part`, shape of the domain."""
     names, factors, scale = factors_of_part
     out = np.full(tuple(SIZES.values()), scale)
     for axes, strategy in factors:

@@ -145,7 +145,10 @@ class Client:
         return any(name.endswith(f"-{key}") for name in self.elements)
 
     def wait_for_widget(self, key: str) -> Client:
-        """Run until a widget with this key is drawn: results of jobs may come after their page."""
+        """Run the page repeatedly until it has a widget with this key.
+
+        A page can be drawn before the jobs that its widgets need have finished.
+        """
         if not self.has(key):
             until(lambda: self.has(key), step=self.run, words=lambda: self.text[-3000:])
         return self
@@ -171,7 +174,10 @@ class Client:
         ).replace("\\", "")
 
     def until(self, word: str, seconds: float = CEILING) -> Client:
-        """Run until the drawn elements contain a text; fail after some seconds."""
+        """Run the page repeatedly until its elements contain ``word``.
+
+        Fail if this takes more than ``seconds``.
+        """
         end = time.monotonic() + seconds
         while word not in self.text:
             assert time.monotonic() < end, self.text[-3000:]

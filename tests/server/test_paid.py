@@ -77,7 +77,7 @@ def open_browser_client(server: RunningServer, page: str, query: str = "") -> Cl
 def open_release(
     server: RunningServer, ledger: Path, records: str, dataset: str = "canary-second"
 ) -> Client:
-    """Open the step of the release with all fields filled in."""
+    """Open the step that confirms a release, with all fields filled in."""
     page = open_browser_client(server, "release", QUERY)
     page.set("step", string_value=PAYER).set("ledger_path", string_value=str(ledger))
     page.set("dataset", string_value=dataset)
@@ -86,7 +86,7 @@ def open_release(
 
 
 def choose_records(page: Client, records: str) -> Client:
-    """Choose the records, and open the step of the confirmation."""
+    """Choose a file of records on the server, and open the step that confirms a release."""
     page.set("step", string_value="2. File").set("records_how", string_value="File on the server")
     page.set("records_path", string_value=records)
     return page.set("step", string_value=CONFIRM)

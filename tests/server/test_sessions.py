@@ -40,7 +40,7 @@ def wait_for_freed_uploads(server: RunningServer, words: str) -> None:
 
 
 def fetch(server: RunningServer, place: str, cookie: str) -> tuple[int, bytes]:
-    """Return the status and the first two bytes of a file."""
+    """Return the HTTP status and the first two bytes of the response to a request for a path."""
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", place, headers={"Cookie": cookie})
     answer = line.getresponse()

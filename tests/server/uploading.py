@@ -18,12 +18,12 @@ def upload(server: RunningServer, page: Client, content: bytes) -> None:
     ask.file_urls_request.file_names.append("records.csv")
     page.connection.send(ask.SerializeToString())
     target = page.receive("file_urls_response").file_urls[0]
-    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
-    line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
-    answer = line.getresponse()
-    answer.read()
-    line.request("GET", "/_stcore/health", headers={"Cookie": server.cookie})
-    answer = line.getresponse()
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
+    connection.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
+    connection.getresponse().read()
+    # this response sets the cookie with the XSRF token that uploads require
+    connection.request("GET", "/_stcore/health", headers={"Cookie": server.cookie})
+    answer = connection.getresponse()
     answer.read()
     xsrf = next(c.partition(";")[0] for c in answer.headers.get_all("Set-Cookie") if "xsrf" in c)
     bound = "frontier"
@@ -38,5 +38,5 @@ def upload(server: RunningServer, page: Client, content: bytes) -> None:
         "X-Xsrftoken": xsrf.partition("=")[2],
         "Content-Type": f"multipart/form-data; boundary={bound}",
     }
-    line.request("PUT", target.upload_url, body, headers)
-    assert line.getresponse().status == 204
+    connection.request("PUT", target.upload_url, body, headers)
+    assert connection.getresponse().status == 204

@@ -17,7 +17,7 @@ ONE = Budget(pcost=1.0)
 
 
 def check_refused(error, words, call, *args, **kwargs):
-    """Check the error type, the words and the length of the message of a refused call."""
+    """Check that a call raises ``error`` with a message of 20 to 1,000 characters and all words."""
     with pytest.raises(error) as caught:
         call(*args, **kwargs)
     message = str(caught.value)

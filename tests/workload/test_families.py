@@ -41,7 +41,7 @@ quick = settings(max_examples=15, deadline=None, derandomize=True, database=None
 
 
 def codes(*sizes):
-    """Attributes of codes, with the areas of four and of two cells as levels."""
+    """Return attributes of these sizes, each with a hierarchy of areas of four and of two cells."""
     return [
         replace(Attribute.of_size("xyz"[i], n), hierarchies=(areas_of(n),))
         for i, n in enumerate(sizes)
@@ -62,7 +62,10 @@ numbers = st.integers(-5000, 5000).map(lambda v: v / 1000)
 
 @st.composite
 def sizes_for(draw, name):
-    """Sizes suitable for a family: two attributes if joint, one if intervals, else either."""
+    """Draw the sizes of the attributes of a family.
+
+    Joint families have two attributes, random and custom queries one or two, all others one.
+    """
     joint = name in ("affine", "abs") or (name in ("random", "custom") and draw(st.booleans()))
     return tuple(draw(st.integers(1, 8)) for _ in range(1 + joint))
 
@@ -247,7 +250,10 @@ def test_family_names_give_families():
 
 
 def holds(text, values):
-    """Whether a cell belongs to the query that a text describes, read literally."""
+    """Return whether a cell belongs to the query that a text describes.
+
+    ``values`` maps attributes to the values of the cell; the text is evaluated as Python.
+    """
     if text == "":
         return True
     if around := re.fullmatch(r"(\w+) from (\d+) around to (\d+)", text):

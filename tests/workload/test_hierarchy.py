@@ -120,7 +120,10 @@ def test_codes_keep_zeros_and_blanks() -> None:
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[tuple[str, str, str]]:
-    """Rows of a random tree with at least two codes below the total, in any order."""
+    """Draw the rows (code, label, parent) of a random tree, in random order.
+
+    At least two codes have no parent.
+    """
     parents = [0, 0, *(draw(st.integers(0, i)) for i in range(2, draw(st.integers(3, 20))))]
     rows = [(f"c{i}", f"label {i % 3}", f"c{p}" if p else "") for i, p in enumerate(parents, 1)]
     return draw(st.permutations(rows))

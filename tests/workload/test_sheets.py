@@ -44,7 +44,7 @@ def workbook(
 
 
 def typed_rows(text: str) -> list[list[Any]]:
-    """Fields of a CSV text, with digits as numbers."""
+    """Return the rows of a CSV text: fields of digits as integers, empty fields as None."""
     return [
         [int(cell) if cell.isdecimal() else cell or None for cell in line.split(",")]
         for line in text.splitlines()

@@ -269,7 +269,11 @@ def test_unknown_attribute_message_suggests_name():
 
 
 def random_groups(seed):
-    """Random groups: any attribute order, repeated sets, zero weights, query weights."""
+    """Return a workload of 25 random groups.
+
+    Attributes have any order, attribute sets can occur repeatedly, group weights can be 0, and some
+    groups have query weights.
+    """
     rng = np.random.default_rng(seed)
     workload = Workload(Schema([Attribute.of_size(f"x{i}", 3) for i in (4, 0, 3, 1, 2)]))
     for _ in range(25):

@@ -203,7 +203,7 @@ def test_stop_decision_can_be_replaced_by_option(
     assert "release_answers.zip" not in downloads
     table = pd.read_csv(io.BytesIO(downloads["answers.csv"]()))
     assert len(table) == build_common_plan().look.workload.queries
-    # nothing proposes to change the decision
+    # When the decision is reopened, the page preselects no option.
     session.set(coarse_change=True)
     assert find_decision(session).value is None
     button = find_button(session, "coarse_record_")

@@ -189,7 +189,7 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     (reason,) = (
         m.value for m in session.app.markdown if "**Toy (large):**" in m.value.replace("\\", "")
     )
-    # the workers import the registry without the patch
+    # Comparisons run in worker processes, which import the registry without the toy mechanism.
     assert "The mechanism 'toy' does not exist" in reason.replace("\\", "")
     session.set(**{mechanism_choice(session).key: "toy"})
     version = session.app.session_state["history"].version

@@ -37,7 +37,7 @@ def test_look_continued_after_interruption_records_its_rule(tmp_path, monkeypatc
     key = stepwise.look_key(COMMON, dataset="survey")
     assert list(Ledger(path).notes(kind="rule", key=key)) == []
     assert look(RULE)["key"] == key
-    # the answers are known now, so another rule is not recorded
+    # The first measurement has been released, so a rule chosen now is not recorded.
     look(RULE | {"share": 0.9})
     notes = Ledger(path).notes(kind="rule", key=key)
     assert [json.loads(note.note) for note in notes] == [RULE]

@@ -15,7 +15,7 @@ from pages.parts.jobs import server_lifecycle
 def test_logs_name_error_type_and_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
     factory, log = logging.getLogRecordFactory(), StringIO()
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(log)])
-    # The same value is set, so that pytest restores the hook after the test.
+    # Setting the hook to its present value makes pytest restore it after the test.
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     try:
         server_lifecycle.keep_values_out_of_logs()

@@ -131,7 +131,7 @@ def test_rehearsal_has_numbers_of_its_python_code() -> None:
     exec(session.app.code[-1].value, names)
     expected = answers_of_worst_group(names["measurement"])
     np.testing.assert_array_equal(table["answer"], expected["answer"])
-    # the code of the plan changes with its digits, on which the noise depends as well
+    # Noise depends on all digits of the plan, so the page shows a digest of the plan.
     digest = hashlib.sha256(names["workload_plan"].to_json().encode()).hexdigest()
     assert f"Plan {digest[:8]}, 944 records, seed 2." in session.text()
 

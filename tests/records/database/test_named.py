@@ -14,7 +14,10 @@ from tests.records.mixed import FRAME, check
 
 @pytest.fixture
 def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Settings that name a database table whose path is a secret environment variable."""
+    """Write settings that name a database table; return their path.
+
+    The settings read the secret path of the database from an environment variable.
+    """
     path = tmp_path / "office-secret.duckdb"
     with duckdb.connect(str(path)) as database:
         database.register("frame", FRAME)

@@ -191,7 +191,7 @@ def write_open_document(path: Path) -> None:
 
 
 def write_small(path: Path) -> Path:
-    """Write the small records in the format of the file name."""
+    """Write the records `SMALL` in the format of the suffix of ``path``; return ``path``."""
     match path.suffix:
         case ".xpt":
             pyreadstat.write_xport(SMALL, path)

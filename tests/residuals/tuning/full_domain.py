@@ -19,6 +19,9 @@ def full_domain_optimum(workload: Workload) -> float:
 
 
 def limit_unions(patch: pytest.MonkeyPatch, work: float = 0) -> None:
-    """Limit the work of unions, and allow no strategy on the full domain."""
+    """Limit the search for unions to ``work`` multiplications per step.
+
+    Strategies on the full domain are not allowed.
+    """
     patch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", work)
     patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_MULTIPLICATIONS", 0)

@@ -45,7 +45,7 @@ def mixed_workload() -> Workload:
 
 
 def triple_workload() -> Workload:
-    """One joint part on three attributes."""
+    """Return custom joint queries on three attributes."""
     rows = np.random.default_rng(1).normal(size=(7, 18))
     return Workload(sizes(3, 3, 2)).add(("n0", "n1", "n2"), Custom(rows))
 
@@ -173,8 +173,9 @@ def test_center_balance_offsets_match_derivatives() -> None:
         S, offsets = balance.offsets(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
         for role, (inside, outside) in balance.tuned_pieces.items():
-            # finite differences of the squared error S with respect to the strategy value of the piece
-            # with the attribute (inside) and to the scalar of the piece without it (outside)
+            # Finite differences of the squared error S.  First the strategy value of the residual
+            # space with the attribute (inside) is changed, then the scalar of the one without it
+            # (outside).
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
                 (inside, state.optimum(inside)[0]),

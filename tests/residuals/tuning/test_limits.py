@@ -62,13 +62,13 @@ def traced(workload: Workload, limit: float):
 
 @functools.cache
 def products() -> Workload:
-    """One space of 1,287 coordinates with two families on three attributes."""
+    """Return prefixes and ranges of three attributes, whose largest space has 1,287 coordinates."""
     names = ("a", "b", "c")
     return Workload(numeric(14, 12, 10)).add(names, "prefix").add(names, "range")
 
 
 def product_and_joint_pair() -> Workload:
-    """Products on a pair with 140 MB of query rows, and a joint pair."""
+    """Return product and joint queries on (a, b), with 140 MB of rows, and joint ones on (b, c)."""
     return (
         Workload(numeric(20, 20, 4))
         .add(("a", "b"), "range")
@@ -78,7 +78,10 @@ def product_and_joint_pair() -> Workload:
 
 
 def many_pairs() -> Workload:
-    """Different joint queries on every pair: each pair fits into memory, all together do not."""
+    """Return different joint queries on every pair of six attributes.
+
+    The matrices of one pair fit into the memory limit, those of all pairs do not.
+    """
     workload = Workload(numeric(*[12] * 6))
     for i, a in enumerate(workload.schema.names):
         for b in workload.schema.names[i + 1 :]:
@@ -125,7 +128,7 @@ def timed(
 
 
 def three_families() -> Workload:
-    """Prefixes, ranges and sums on one pair of attributes."""
+    """Return prefixes, ranges and sums on the pair (a, b), and the marginal of (b, c)."""
     both = ("a", "b")
     return (
         Workload(numeric(8, 7, 3))
@@ -145,7 +148,7 @@ def test_tuned_plan_wide_pair_needs_few_seconds():
 
 
 def coupled() -> Workload:
-    """Two families on three attributes."""
+    """Return prefixes and ranges of three attributes."""
     return Workload(numeric(5, 4, 4)).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
 
 

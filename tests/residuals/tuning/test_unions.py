@@ -67,7 +67,10 @@ UNION_SHAPES = ("nested", "cyclic", "mixed_three", "coupled_three", "all_affine_
 
 
 def work_cases():
-    """Yield pairs of a shape and a limit of work per union: two of three limits, in full runs all."""
+    """Yield pairs (shape, limit of multiplications per step of the union search).
+
+    Ordinary runs test two of the three limits for each shape, full runs all.
+    """
     for (s, shape), (w, work) in itertools.product(
         enumerate(UNION_SHAPES), enumerate((0, 4_000, 40_000))
     ):
@@ -116,7 +119,10 @@ def test_unions_more_work_is_more_accurate(monkeypatch):
 
 
 def some_split(rng):
-    """Centers of three attributes and a complement of the first two, not uniform."""
+    """Return the sizes of three attributes, a random center of each, and a random complement.
+
+    The complement belongs to the first two attributes.
+    """
     sizes, centers = (3, 4, 2), []
     for n in sizes:
         raw = rng.uniform(0.2, 1.0, n)

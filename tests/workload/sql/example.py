@@ -21,7 +21,7 @@ SCHEMA = Schema(
 
 
 def records(rows: int = 400, seed: int = 5) -> pd.DataFrame:
-    """Small random records, incomes also outside the bins."""
+    """Return random records; some incomes lie outside the bins of the schema."""
     draw = np.random.default_rng(seed)
     return pd.DataFrame(
         {

@@ -55,7 +55,10 @@ BANDED = {
 
 
 def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
-    """Counts of DuckDB by the cells of the grouped attributes."""
+    """Return the counts of DuckDB for a SQL text, by cell of its grouped attributes.
+
+    A cell is a frozenset of pairs (attribute, index of its cell).
+    """
     with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as database:
         database.register("t", RECORDS)
         frame = database.execute(sql).fetch_df()
@@ -70,7 +73,10 @@ def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
 def engine_counts(
     workload: Workload, sets: list[tuple[str, ...]]
 ) -> dict[frozenset[tuple[str, int]], int]:
-    """Exact answers of the groups, by the cell of the grouped attributes of each query."""
+    """Return the exact answers of all groups, with the same keys as `database_counts`.
+
+    ``sets`` has the grouped attributes of each group of the workload.
+    """
     counts: dict[frozenset[tuple[str, int]], int] = {}
     assert len(workload.groups) == len(sets)
     for group, grouped in zip(workload.groups, sets, strict=True):
@@ -84,6 +90,7 @@ def engine_counts(
             selected = (
                 np.argwhere(np.any(row, axis=others)) if axes else np.empty((1, 0), dtype=int)
             )
+            # each query counts the records of exactly one cell of the grouped attributes
             assert len(selected) == 1
             in_order = [name for name in group.attributes if name in grouped]
             cells = frozenset(zip(in_order, map(int, selected[0]), strict=True))
