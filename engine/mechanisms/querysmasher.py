@@ -55,7 +55,8 @@ TUNING_SOLVES = 40.0
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
 # With tuned centers the plan with uniform centers is computed first. Its dense searches may take
-# this share of the time limit, so that time remains for tuning.
+# this share of the time limit, so that time remains for tuning. A search that takes longer is
+# continued if tuning leads to no better plan.
 UNIFORM_SEARCH_SHARE = 0.25
 # Largest expected time of the search for a product strategy on the full table, in seconds and as a
 # share of the time limit; the larger of the two counts.
@@ -185,8 +186,11 @@ class QuerySmasher(ResidualMechanism):
         if not self.goal(workload).linear:
             return self._uniform_last(workload, budget, limits, deadline)
         started = planning_time()
+        first_deadline, share = deadline, UNIFORM_SEARCH_SHARE
+        if self._is_cut(workload, limits):
+            first_deadline, share = started + share * (deadline - started), 1.0
         uniform = self.candidate_plan(
-            workload, budget, limits, deadline, UNIFORM, search_share=UNIFORM_SEARCH_SHARE
+            workload, budget, limits, first_deadline, UNIFORM, search_share=share
         )
         elapsed = planning_time() - started
         # after tuning, up to two plans are computed, each with dense searches of at most
@@ -223,11 +227,30 @@ class QuerySmasher(ResidualMechanism):
             best = self._better_with_product(
                 workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
             )
+        if best is uniform and started + elapsed >= first_deadline and planning_time() < deadline:
+            best = self.candidate_plan(
+                workload, budget, limits, deadline, UNIFORM, warm=uniform.duals
+            )
         if self.keep is not None and best is not uniform:
             best = self._constrained_plan(workload, budget, limits, deadline, uniform, best)
         return replace(
             best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped))
         )
+
+    def _is_cut(self, workload: Workload, limits: Limits) -> bool:
+        """Return whether the search with uniform centers ends early, in favor of a union.
+
+        It does if it is expected to take more than `UNIFORM_SEARCH_SHARE` of the time limit, and one
+        strategy for all residual spaces, which is at least as accurate, can be searched instead.
+        """
+        # group constraints compare with the plan of uniform centers, whose search is then complete
+        if limits.time_limit is None or self.keep is not None:
+            return False
+        parts = decompose(workload, forecast=True)
+        uniform_seconds = self.forecast_split(workload, parts, limits).seconds
+        if uniform_seconds <= UNIFORM_SEARCH_SHARE * limits.time_limit:
+            return False
+        return _covers_all(self._choose_unions(workload, parts.spaces, limits), parts.spaces)
 
     def _try_split(
         self,

@@ -103,6 +103,7 @@ class CandidatePlan:
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  ``error``
         is computed from the joint cost.
+    duals : for the sum, dual weights of the searches, from which they can be continued.
     """
 
     split: Split
@@ -110,6 +111,7 @@ class CandidatePlan:
     values: Mapping[Space, float]
     assemble: Callable[[], Plan]
     joint: float = 1.0
+    duals: tuple[Array, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -341,6 +343,7 @@ class ResidualMechanism(Mechanism):
         split: Split,
         best_error: float = math.inf,
         search_share: float = 1.0,
+        warm: tuple[Array, ...] = (),
     ) -> CandidatePlan:
         """Return the plan for one split of queries into residual spaces.
 
@@ -350,9 +353,10 @@ class ResidualMechanism(Mechanism):
             lower bound shows that the error is at least ``best_error``.
         search_share : for the sum: share of the remaining time that dense searches may take; if
             they are expected to take longer, alternating searches replace some of them.
+        warm : for the sum: dual weights from which the searches start.
         """
         if self.goal(workload).linear:
-            return self._solve_sum(workload, budget, limits, deadline, split, search_share)
+            return self._solve_sum(workload, budget, limits, deadline, split, search_share, warm)
         return self._solve_objective(workload, budget, limits, deadline, split, best_error)
 
     def _solve_sum(
@@ -363,11 +367,12 @@ class ResidualMechanism(Mechanism):
         deadline: float,
         split: Split,
         search_share: float,
+        warm: tuple[Array, ...],
     ) -> CandidatePlan:
         """Return the plan for the weighted sum of variances; see `candidate_plan`."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(
-            workload, split, labels, limits, deadline, search_share=search_share
+            workload, split, labels, limits, deadline, warm=warm, search_share=search_share
         )
         state = SolverState(
             split=split,
@@ -385,6 +390,7 @@ class ResidualMechanism(Mechanism):
                 workload, budget, parts, solutions, state, joint_share=joint
             ),
             joint=joint,
+            duals=state.duals,
         )
 
     def weighted_plan(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from engine._clock import planning_time
 from engine.bounds import lower_bounds
 from engine.bounds.lower_bounds import Model, exact_bound, quick_bound
 from engine.errors import LimitExceeded
-from engine.mechanisms import forecast, plan
+from engine.mechanisms import forecast, plan, querysmasher
+from engine.mechanisms.base import Limits
 from engine.mechanisms.hdmm import best_of
 from engine.mechanisms.hierarchical import LevelPart
+from engine.mechanisms.querysmasher import QuerySmasher
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
 from engine.workload import Workload
@@ -48,7 +52,7 @@ def test_plan_too_short_time_limit_is_refused_at_once(
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 @pytest.mark.parametrize("objective", ["sum", "max"])
 def test_forecast_refuses_the_same_time_limits(centers: str, objective: str) -> None:
-    options = {"centers": centers, "objective": objective}
+    options: Any = {"centers": centers, "objective": objective}
     with pytest.raises(LimitExceeded, match="time_limit"):
         forecast(wide_sums(), time_limit=3.0, **options)
     assert forecast(wide_sums(), time_limit=20.0, **options).seconds > 3.0
@@ -101,7 +105,7 @@ def test_quick_bound_wide_attribute_evaluates_few_starts(monkeypatch: pytest.Mon
     best = quick_bound(workload)
     value, calls = Model.value, [0]
 
-    def counted(*args: object, **options: object) -> object:
+    def counted(*args: Any, **options: Any) -> Any:
         calls[0] += 1
         return value(*args, **options)
 
@@ -125,3 +129,31 @@ def test_hdmm_forecast_wide_attribute_counts_few_starts() -> None:
     workload = Workload(shapes.numeric(800)).add("a", Random(seed=1, count=900))
     # measured: 2.9 s, of which the lower bound takes half a second
     assert 1.5 < forecast(workload, "hdmm").seconds < 5.8
+
+
+def random_pairs(one: int, other: int, count: int) -> Workload:
+    return Workload(shapes.numeric(one, other)).add(("a", "b"), Random(seed=1, count=count))
+
+
+def test_uniform_search_is_cut_only_for_a_union_that_fits() -> None:
+    tuned, workload = QuerySmasher(centers="tuned"), random_pairs(60, 60, 500)
+    cut = {limit: tuned._is_cut(workload, Limits(time_limit=limit)) for limit in (5.0, 20.0, 1e3)}
+    assert cut == {5.0: False, 20.0: True, 1e3: False}
+    assert not tuned._is_cut(workload, Limits())
+    assert not replace(tuned, keep=0.1)._is_cut(workload, Limits(time_limit=20.0))
+
+
+@pytest.mark.parametrize("has_union", [True, False])
+def test_cut_uniform_search_leaves_time_for_better_plans(
+    has_union: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = random_pairs(12, 10, 30)
+    complete = plan(workload, ONE, cache=False)
+    monkeypatch.setattr(QuerySmasher, "_is_cut", lambda *_: True)
+    monkeypatch.setattr(querysmasher, "UNIFORM_SEARCH_SHARE", 1e-9)
+    if not has_union:
+        monkeypatch.setattr(querysmasher, "choose_unions", lambda *_: {})
+        monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: iter(()))
+    tuned = plan(workload, ONE, centers="tuned", time_limit=100.0, cache=False)
+    assert tuned.certificate.gap < 1e-4
+    assert tuned.weighted_rmse <= complete.weighted_rmse * (0.95 if has_union else 1.0 + 1e-5)
