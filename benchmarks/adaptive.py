@@ -79,7 +79,7 @@ def error_function(
 def row(
     method: str, workload: Workload, budget: Budget, table: Callable, seeds: int, limit: float
 ) -> str:
-    """Return the mean error and its standard error over the seeds, or why there is none."""
+    """Return the mean error over the seeds and its standard error as text, or why it is missing."""
     start = time.monotonic()
     errors = []
     try:

@@ -62,7 +62,7 @@ def workloads() -> dict[str, Workload]:
 
 
 def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
-    """Search the bound and the plan, with separate times."""
+    """Search the lower bound and the plan of a workload; return their figures and times."""
     workload = workloads()[name]
     start = time.process_time()
     square = (

@@ -81,7 +81,7 @@ def encode(records: pd.DataFrame) -> tuple[pd.DataFrame, Schema]:
 
 
 def tables(args: argparse.Namespace) -> Iterator[Table]:
-    """Yield name, records, schema and ways of each data set."""
+    """Yield (name, records, schema, numbers of attributes of its tables) of each data set."""
     survey = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
     yield "survey", pd.read_csv(demo_data.tables()["survey"]), survey, (1, 2)
     for name in ("randhie", "fair", "anes96") if args.statsmodels else ():

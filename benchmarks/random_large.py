@@ -58,7 +58,7 @@ def draw(rng: np.random.Generator, small: bool) -> Workload:
 
 
 def others(workload: Workload) -> dict[str, float]:
-    """Return the weighted RMSE of every other plan within the limits."""
+    """Return the weighted RMSE of every other mechanism that can plan within the limits."""
     out: dict[str, float] = {}
     for mechanism in MECHANISMS:
         for variant in mechanism.variants if "gaussian" in mechanism.laws else ():

@@ -94,7 +94,10 @@ def _with_group(
 def _plan_and_send(
     seed: int, memory: float, seconds: float, ratios: bool, sender: Connection
 ) -> None:
-    """Send CPU seconds, those with uniform centers, peak MB, error ratio and outcome of a plan."""
+    """Plan a random workload and send the figures of its row through ``sender``.
+
+    They are CPU seconds, CPU seconds with uniform centers, peak MB, error ratio and outcome.
+    """
     # time limits in CPU seconds, independent of other load
     time.monotonic = time.process_time
     workload = draw(np.random.default_rng(seed))

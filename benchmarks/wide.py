@@ -70,9 +70,10 @@ PLANS = (
 def _measure_plan(
     mechanism: str, family: str | None, options: dict[str, Any]
 ) -> tuple[float, float, float, float | None]:
-    """Return the CPU seconds and megabytes of a plan with its preview, and its weighted RMSE.
+    """Return (CPU seconds, megabytes, weighted RMSE, `_release_memory`) of a plan.
 
-    The last number is `_release_memory`; None for strategies that are too large for a release.
+    Seconds and megabytes include the preview.  `_release_memory` is None for strategies that are
+    too large for a release.
     """
     attributes = [Attribute.of_size(name, n) for name, n in (("a", 30_000), ("b", 2), ("c", 18))]
     plan(Workload(Schema(attributes[1:])).add("b").add("c", "prefix"), BUDGET, cache=False)
@@ -88,7 +89,7 @@ def _measure_plan(
 
 
 def _release_memory(result: Plan) -> float:
-    """Return the peak memory of a rehearsal and all its answers, over that of the answers."""
+    """Return the peak memory of a rehearsal and its answers, divided by that of the answers."""
     workload = result.workload
     records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
     # the first release loads modules and fills caches

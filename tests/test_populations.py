@@ -32,7 +32,7 @@ def test_age_tracts_have_realistic_sizes_and_ages():
 
 
 def test_selection_rule_beats_majority_choice():
-    """Setting of the paper's tables: rho 1/8, half of the cells above 5 standard errors."""
+    """The setting is that of the paper: rho 1/8, half of the cells above 5 standard errors."""
     blocks, random = race_blocks(4_000, seed=0).astype(float), np.random.default_rng(0)
     for fine_ways in (2, 7):
         both = CommonMechanism(ways(BINARY, 1, pcost=0.25), ways(BINARY, fine_ways, pcost=0.25))

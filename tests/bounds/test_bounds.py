@@ -230,9 +230,10 @@ def test_shares_norm_reaches_optimum(name):
 
 @pytest.mark.parametrize(("family", "product_bound"), [("affine", 25.85), ("abs", 27.3)])
 def test_shares_norm_forty_attributes_exceeds_product_bound(monkeypatch, family, product_bound):
-    """Bounds on the RMSE: 25.843 and 27.139 from product weights, 25.864 and 27.375 converged.
+    """The search for the bound stops after 7 rounds, and already exceeds the product bound.
 
-    Here the search for the bound stops after 7 rounds.
+    For the two families, product weights give bounds of 25.843 and 27.139 on the RMSE; converged
+    searches give 25.864 and 27.375.
     """
     workload = standard_workload("[10]^40", family)
     monkeypatch.setattr("engine.bounds.symmetric.ROUNDS", 7)
@@ -324,7 +325,10 @@ def test_product_orders_asymmetric_products_is_none():
 
 
 def test_global_bound_many_triples_is_close_to_plan():
-    """Without the function that couples to the constant, the bound would be 7% below the plan."""
+    """The lower bound is within 2% of the plan.
+
+    If no function of the cells were combined with the constant function, it would be 7% below.
+    """
     workload = products((1, "range"), (3, "prefix"), d=24, n=5)
     result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
     bound = math.sqrt(global_bound(workload) / workload.queries)

@@ -50,7 +50,10 @@ def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
 
 
 def test_levels_are_decided_in_few_clicks_with_reloads(visit: Visit, tmp_path: Path) -> None:
-    """Clicks of a decision maker, from the analyses to the paragraph, with two reloads."""
+    """A decision maker needs few clicks from choosing the analyses to the final paragraph.
+
+    The page is reloaded twice in between.
+    """
     page, records = visit.page, tmp_path / "people.csv"
     states = Schema.from_json(demo_data.schemas()["states"].read_bytes())
     synthetic(states, 3000, seed=2).to_csv(records, index=False)

@@ -189,7 +189,7 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
 
 
 def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -> None:
-    """Clicks from a file of records to a package with answers and published tables."""
+    """A curator needs few clicks from a file of records to a package with published tables."""
     page, records = visit.page, tmp_path / "people.csv"
     rows = [f"{sex},{region}" for sex in ("f", "m") for region in ("north", "south")] * 250
     records.write_text("\n".join(["sex,region", *rows]) + "\n", encoding="utf-8")

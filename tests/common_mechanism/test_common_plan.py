@@ -274,7 +274,10 @@ PAIRS = ("querysmasher", "residualplanner+", "residualplanner", "wff")
 @pytest.mark.parametrize("all_pairs", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_any_mechanism_pair_splits_on_every_shape(shape, all_pairs):
-    """Every shape takes every third pair, so that each pair is tested on many shapes."""
+    """Ordinary runs test a third of the pairs of mechanisms on each shape, full runs all.
+
+    The third changes from shape to shape, so that each pair is tested on many shapes.
+    """
     workload, options = SHAPES[shape](), []
     for name in PAIRS:
         with suppress(EngineError):

@@ -325,7 +325,11 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
 
 
 def test_texts_in_database_are_compared_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns ignore case, or are enumerations that DuckDB stores as numbers."""
+    """Texts that differ only in case are different values, as in local records.
+
+    The columns have a collation that ignores case, or are enumerations that DuckDB stores as
+    numbers.
+    """
     connection = ibis.duckdb.connect()
     texts = ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
     connection.raw_sql(

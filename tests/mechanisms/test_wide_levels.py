@@ -193,7 +193,7 @@ def test_quotient_problem_equals_the_problem(sizes):
 def county_part(family):
     """Return the part of a group that asks one family on an attribute with these areas.
 
-    Its first hierarchy has the states and counties of `level_gram`, its second one two halves.
+    The first hierarchy has the states and counties of `level_gram`, the second two halves.
     """
     rng = np.random.default_rng(1)
     county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))

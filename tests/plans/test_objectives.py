@@ -221,7 +221,10 @@ def test_max_objective_targets_scale_errors():
 
 
 def test_symmetry_rings_of_pairs_are_separated():
-    """One ring of six attributes and two rings of three have equal degrees."""
+    """In one ring of six attributes and in two rings of three, each attribute is in two pairs.
+
+    The symmetry of a workload must still tell these workloads apart.
+    """
     schema = shapes.numeric(*[2] * 6)
     ring = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("a", "f")]
     rings = [("a", "b"), ("b", "c"), ("a", "c"), ("d", "e"), ("e", "f"), ("d", "f")]

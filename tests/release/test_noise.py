@@ -238,7 +238,10 @@ def acceptance(envelope, value):
     "envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)]
 )
 def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
-    """The leading bits of a uniform decide by floats unless within 2^-30 of the threshold."""
+    """Floats decide by the leading bits of a uniform number unless it is near the threshold.
+
+    Within 2^-30 of the threshold, integers decide.
+    """
     exact_calls, real = [], noise._uniform_below
     monkeypatch.setattr(
         noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
@@ -295,7 +298,7 @@ def propose_by_integers(envelope, words, *, entropy):
     "envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)]
 )
 def test_float_filter_decides_as_integers_do(envelope, margin):
-    """At scales above the public limit the uniform has 4 leading bits: 1 in 16 is undecided."""
+    """At scales above the public limit, 4 leading bits leave 1 decision in 16 to later bits."""
     words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
     values, accepted = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
     expected = propose_by_integers(envelope, words, entropy=entropy(5))

@@ -194,7 +194,10 @@ def test_plan_size_includes_arrays_of_groups() -> None:
 
 
 def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting sizes visits no group, and a new budget builds only the blocks that are read."""
+    """The size of a plan is computed without iterating over groups that another plan shares.
+
+    A plan at a new budget builds only the blocks that are read.
+    """
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
     visited: list[object] = []

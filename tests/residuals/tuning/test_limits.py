@@ -425,7 +425,10 @@ def test_choose_unions_many_spaces_is_empty(monkeypatch):
 
 
 def test_choose_unions_contain_several_spaces(monkeypatch):
-    """Pairs of a chain overlap; the rest of the second cluster is a single space."""
+    """The pairs (a, b) and (b, c) share the space of b, so only one of them gets a union.
+
+    The space that is left of the other pair is measured alone.
+    """
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
