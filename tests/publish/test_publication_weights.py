@@ -90,6 +90,17 @@ def test_publication_weights_at_large_budget_are_nearly_equal():
     assert max(pairs) <= 4.0 * min(pairs)
 
 
+def test_publication_weights_at_large_budget_lie_between_both_weights(monkeypatch):
+    budget = Budget(pcost=1e4)
+    blended = weights_by_set(publication_weights(PAIRS, budget, expected_records=RECORDS))
+    monkeypatch.setattr(module, "LEAST_EXPONENT", 1.0)
+    predicted = weights_by_set(publication_weights(PAIRS, budget, expected_records=RECORDS))
+    ratios = {names: math.log(weight / blended["a",]) for names, weight in blended.items()}
+    for names, weight in predicted.items():
+        expected = 0.65 * math.log(weight / predicted["a",])
+        assert ratios[names] == pytest.approx(expected, abs=1e-9)
+
+
 def test_publication_weights_depend_only_on_public_arguments():
     first = publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS)
     assert publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS) == first
