@@ -184,6 +184,31 @@ def test_address_holds_plan_and_lesson() -> None:
     assert permalink.unpacked(session.app.query_params["plan"]).schema == demo_schema("cps")
 
 
+def test_address_of_lesson_hides_plan_but_reload_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_restore, "browser", lambda: "browser of a teacher")
+    session = open_schema("survey").go("workload", ways=[1]).press("add_ways")
+    request = session.studio
+    session.go("learn").set(lesson="overlap", overlap_step=3)
+    assert set(session.app.query_params) == {"lesson", "step", "at"}
+    reloaded = Session(**session.app.query_params).go("learn")
+    assert reloaded.studio.to_json() == request.to_json()
+    # a student has another browser
+    monkeypatch.setattr(session_restore, "browser", lambda: "browser of a student")
+    student = Session(**session.app.query_params).go("learn")
+    assert student.studio.workload is None
+    assert student.app.header[0].value == find_lesson("overlap").title
+    monkeypatch.setattr(session_restore, "browser", lambda: "browser of a teacher")
+    # a lesson about the tables of the plan needs the plan
+    reloaded.set(overlap_whose="My workload")
+    opened = permalink.unpacked(reloaded.app.query_params["plan"])
+    assert opened.to_json() == request.to_json()
+    assert "&plan=" in reloaded.app.code[0].value
+    reloaded.set(overlap_whose="Example")
+    assert "plan" not in reloaded.app.query_params
+    assert "plan" in reloaded.go("workload").app.query_params
+    assert not reloaded.app.session_state[session_restore.HIDDEN_PLAN]
+
+
 def test_handout_shows_answers_only_to_instructors() -> None:
     lesson = find_lesson("coarse")
     for answered in (False, True):

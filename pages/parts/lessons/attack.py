@@ -84,7 +84,10 @@ def picture(step: int) -> LessonPicture:
         )
     st.markdown(result)
     figure = show_picture(lessons.attack_picture(attack), "attack")
-    answers_text = ", ".join(f"{answer:.{int(is_noisy)}f}" for answer in attack.answers)
+    decimals = int(is_noisy)
+    # Adding 0 turns -0.0 into 0.0.
+    rounded_answers = [round(float(answer), decimals) + 0.0 for answer in attack.answers]
+    answers_text = ", ".join(f"{answer:.{decimals}f}" for answer in rounded_answers)
     st.markdown(f"Published: {answers_text.replace('-', '−')}.")
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(

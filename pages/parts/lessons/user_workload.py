@@ -10,6 +10,7 @@ import streamlit as st
 from engine._format import cost
 from engine.mechanisms import forecast
 from engine.workload import Workload
+from pages.parts.lessons import url_state
 from pages.parts.lessons.url_state import dial, present_number
 from pages.parts.shell import history
 
@@ -23,6 +24,11 @@ COST_HELP = (
 )
 EXAMPLE, MINE = "Example", "My workload"
 MAX_TUNING_S, MAX_ATTRIBUTES = 4.0, 10  # limits for a lesson
+
+
+def is_used(lesson: str) -> bool:
+    """Return whether the user chose their own workload in a lesson."""
+    return url_state.all_choices().get(lesson, {}).get("whose") == MINE
 
 
 def user_workload(lesson: str) -> Workload | None:

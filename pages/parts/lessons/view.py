@@ -15,9 +15,9 @@ from engine._format import pluralize
 from engine.errors import EngineError
 from engine.lessons.figures import HandoutChapter, chapters_html
 from pages.parts.jobs import plans
-from pages.parts.lessons import quiz, url_state
+from pages.parts.lessons import quiz, url_state, user_workload
 from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
-from pages.parts.shell import buttons, history, page_layout
+from pages.parts.shell import buttons, history, page_layout, permalink
 from pages.parts.shell.error_text import error_text, show_error
 
 OPENED = "lesson_opened"  # page state of Preview: short title of the lesson whose plan was opened
@@ -56,6 +56,10 @@ def draw(
     _actions(lesson, lesson_picture, after, link="" if is_course else link)
     if after is None:
         st.markdown(f"🏁 **Last lesson of this path.** {quiz.score(path)[1]}")
+    is_plan_used = user_workload.is_used(lesson.name)
+    if is_plan_used != st.session_state.get(page_layout.PLAN_IN_LESSON, False):
+        st.session_state[page_layout.PLAN_IN_LESSON] = is_plan_used
+        permalink.keep(hidden=not is_plan_used)
     url_state.keep(lesson.name, default_minutes=default_minutes)
     return lesson_picture.text if lesson_picture is not None else ""
 
@@ -197,9 +201,15 @@ def instructor_notes(lesson: Lesson, path: Sequence[Lesson]) -> None:
 
 
 def _link(lesson: Lesson, default_minutes: int) -> str:
-    """Return the address of the lesson with its settings, without the plan of the session."""
+    """Return the address of the lesson with its settings.
+
+    It has the plan of the session only if the lesson is about the tables of that plan.
+    """
     address = (st.context.url or "").partition("?")[0]
     parameters = url_state.shared_parameters(lesson.name, default_minutes=default_minutes)
+    plan_text = permalink.address_text()
+    if user_workload.is_used(lesson.name) and plan_text:
+        parameters[permalink.NAME] = plan_text
     return f"{address}?{urlencode(parameters)}"
 
 

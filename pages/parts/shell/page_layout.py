@@ -44,6 +44,8 @@ def page(title: str) -> PageInfo:
 
 
 DONE = "✅"  # icon of a completed step in the navigation
+# session state key: whether the open lesson is about the tables of the user
+PLAN_IN_LESSON = "plan_in_lesson"
 PREVIEWED = "previewed"  # session state key: the last request whose errors Preview has shown
 # True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
@@ -54,10 +56,13 @@ def start() -> None:
     st.set_page_config(page_title="DP query app", page_icon="🔐", layout="wide")
     permalink.restore()
     session_restore.restore()
+    permalink.restore_hidden()
     current_page = _navigation()
     history.enter(current_page.title)
     with buttons.run_pending():
-        permalink.keep()
+        # The address of a lesson is for students, whose own plan it must not replace.
+        is_lesson = current_page.title == page("Learn").title
+        permalink.keep(hidden=is_lesson and not st.session_state.get(PLAN_IN_LESSON, False))
         token = _DRAWN.set(True)
         try:
             sidebar()

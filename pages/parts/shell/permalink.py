@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -71,26 +72,53 @@ def restore() -> None:
     if history.KEY in st.session_state or not text:
         return
     try:
+        history.start_with(_opened(text))
         if text.startswith(NAMED):
-            history.start_with(
-                _shared(RequestState.from_json(long_url_store.find(text.removeprefix(NAMED))))
-            )
             st.session_state["packed"] = (history.current(), text)
-        else:
-            history.start_with(unpacked(text))
     except EngineError as error:
         st.session_state["address_trouble"] = str(error)
 
 
-def keep() -> None:
+def _opened(text: str) -> RequestState:
+    """Return the request of a text that `_packed_once` returned."""
+    if text.startswith(NAMED):
+        stored_text = long_url_store.find(text.removeprefix(NAMED))
+        return _shared(RequestState.from_json(stored_text))
+    return unpacked(text)
+
+
+def restore_hidden() -> None:
+    """When a session starts without a request in its address, open the one stored by `keep`.
+
+    Call this function after `restore` and after `session_restore.restore`.
+    """
+    text = st.session_state.get(session_restore.HIDDEN_PLAN)
+    if history.KEY not in st.session_state and text:
+        with suppress(EngineError):  # the file of a long request may have been deleted
+            history.start_with(_opened(text))
+
+
+def address_text() -> str:
+    """Return the text of the present request for an address; empty without a schema."""
+    request = history.current()
+    return "" if request.workload is None else _packed_once(request)
+
+
+def keep(*, hidden: bool = False) -> None:
     """Write the present request into the address.
 
     If the request is too long, it is stored in a file, and the address contains the name of that
     file. Without a schema, the address contains no request.
+
+    If ``hidden``, the request is not in the address but in the stored state of this browser, so
+    that people can share the address of a page without their plan. This needs the cookie of the
+    browser; without it the request is in the address.
     """
-    request = history.current()
-    text = "" if request.workload is None else _packed_once(request)
-    if not text:
+    text = address_text()
+    is_hidden = hidden and bool(session_restore.browser())
+    if is_hidden or st.session_state.get(session_restore.HIDDEN_PLAN):
+        st.session_state[session_restore.HIDDEN_PLAN] = text if is_hidden else ""
+    if not text or is_hidden:
         if NAME in st.query_params:
             del st.query_params[NAME]
     elif st.query_params.get(NAME) != text:

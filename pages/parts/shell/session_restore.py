@@ -28,8 +28,11 @@ from pages.parts.shell.figure_view import OPEN
 from pages.parts.shell.history import REPORT_TOKEN
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
+# session state key of the request that `permalink.keep` does not write into the address
+HIDDEN_PLAN = "hidden_plan"
 # Keys of the session state whose values are texts.
 SESSION_TEXTS = (
+    HIDDEN_PLAN,
     "ledger_path",
     "dataset",
     "dataset_schema",
@@ -67,7 +70,7 @@ SESSION_ROWS = ("schema_incomplete",)
 SESSION_NAMES = ("schema_names",)
 KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS, *SESSION_NAMES)
 # The state is stored for the first time when one of these keys has a value.
-STARTED = ("ledger_path", "step", "coarse_step", *SESSION_ROWS)
+STARTED = (HIDDEN_PLAN, "ledger_path", "step", "coarse_step", *SESSION_ROWS)
 # Keys of choices and results that belong to one project, and first characters of further ones. The
 # ledger and the incomplete rows of the schema are kept when another project is opened.
 PROJECT_KEYS = (
