@@ -237,8 +237,8 @@ FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
 
 @pytest.mark.parametrize(
     ("damage", "words", "when"),
-    # The change of type is left out of "midway": there the column is a text, to which every type can
-    # be cast, so that counting does not fail.
+    # The change of type is left out of "midway": there the column is a text, to which every type
+    # can be cast, so that counting does not fail.
     [
         (*failure, when)
         for when in ("before", "midway")

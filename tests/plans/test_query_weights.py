@@ -118,17 +118,22 @@ def test_objective_bound_matches_weighted_optimum(shape, goal):
     workload, tradeoff = result.workload, result.tradeoff
     weights = weights_of(tradeoff.witness or tradeoff.emphasis, workload)
     if goal["objective"] == "max":
-        size = sum(w.sum() for w in weights)
+        dual_norm = sum(w.sum() for w in weights)
     else:
-        q = goal["power"] / (goal["power"] - 1)
+        dual_power = goal["power"] / (goal["power"] - 1)
         pairs = zip(
             np.concatenate(weights), np.concatenate(oracles.query_weights(workload)), strict=True
         )
-        size = sum(o * (w / o) ** q for w, o in pairs if o > 0) ** (1 / q)
+        # the weights of the objective relative to the query weights of the workload
+        terms = (own * (w / own) ** dual_power for w, own in pairs if own > 0)
+        dual_norm = sum(terms) ** (1 / dual_power)
     weighted = Workload(workload.schema)
     for group, query_weights in zip(workload.groups, weights, strict=True):
         weighted = weighted.add(group.attributes, group.family, query_weights=query_weights)
-    low, high = (b**2 * workload.queries / size for b in oracles.class_optimum(weighted, 1.0, 1e-5))
+    low, high = (
+        rmse**2 * workload.queries / dual_norm
+        for rmse in oracles.class_optimum(weighted, 1.0, 1e-5)
+    )
     assert low * (1 - 1e-4) <= result.bound <= high * (1 + SLACK)
 
 

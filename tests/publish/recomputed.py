@@ -22,6 +22,8 @@ def answer_from_files(folder, names, query):
         space, files = row.attributes.split(), row.matrices.split()
         if not set(space) <= set(ids):
             continue
+        # coefficients of the query in this residual space: centers for the attributes outside it,
+        # then the reconstruction matrices of its strategies
         weights, remaining = np.asarray(query, float), list(ids)
         for outside in [i for i in ids if i not in space]:
             center = centers[centers["attribute"] == outside]["center"].to_numpy()

@@ -66,7 +66,8 @@ def published_errors(mechanism, workload, **options):
 def package_bytes(errors, most_weights):
     """Return the bytes of a package.
 
-    ``most_weights`` is used only as a key of the cache, because tests patch a limit of this name.
+    ``most_weights`` is only a key of the cache: tests change `linear_form.MAX_WEIGHTS`, on which
+    the package depends.
     """
     with tempfile.TemporaryDirectory() as folder:
         return write_tables(

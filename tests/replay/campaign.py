@@ -8,8 +8,8 @@ noise replaced by zeros, for tables that differ in one record or one person.  Th
 in units of the noise scale is the true privacy cost.  It may not exceed the charge (the cost that
 the ledger is charged), and for some cell it must reach the charge within 1e-4.  The lower limit
 does not apply to stages of a release, nor to plans with charge="groups", which by definition add
-the costs of the groups as if each were released separately.  The table shows the largest and smallest
-ratio of cost to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
+the costs of the groups as if each were released separately.  The table shows the largest and
+smallest ratio of cost to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def random_workload(rng: np.random.Generator) -> Workload:
 
 
 def random_union(rng: np.random.Generator) -> Workload:
-    """Return custom queries on all pairs of three attributes, which OPT_plus measures separately."""
+    """Return custom queries on all pairs of three attributes, measured separately by OPT_plus."""
     schema = Schema([Attribute.of_size(name, int(rng.integers(3, 5))) for name in "abc"])
     workload = Workload(schema)
     for pair in itertools.combinations(schema.names, 2):
@@ -242,10 +242,10 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
         if attempt > 10:
             workload = Workload.all_ways(workload.schema, (1,), "marginal")
         try:
-            # clusters are not merged, so that they are measured by separate strategies
-            with mock.patch(
-                "engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1 if options == UNION else 100
-            ):
+            # With the options UNION, clusters of queries are not merged, so that each of them is
+            # measured by a separate strategy.
+            merge_limit = 1 if options == UNION else 100
+            with mock.patch("engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", merge_limit):
                 final_plan = make_plan(workload, budget, name, cache=False, workers=1, **options)
         except (NotApplicable, PlanError, Unanswered):
             continue
@@ -289,17 +289,18 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
         common = (nested_choices if chain else coarse_or_fine)(*plans)
     except PlanError:
         return
-    ways = [
-        ([common.look, left], final_plan)
-        for left, final_plan in zip(common.residuals, common.options, strict=True)
+    # pairs (stages of a release, plan that the stages measure together)
+    releases = [
+        ([common.look, remainder], final_plan)
+        for remainder, final_plan in zip(common.residuals, common.options, strict=True)
     ]
     if common.following is not None:
         later = common.following
-        ways = ways[:1] + [
-            ([common.look, common.residuals[1], left], final_plan)
-            for left, final_plan in zip(later.residuals, later.options, strict=True)
+        releases = releases[:1] + [
+            ([common.look, common.residuals[1], remainder], final_plan)
+            for remainder, final_plan in zip(later.residuals, later.options, strict=True)
         ]
-    for parts, final_plan in ways:
+    for parts, final_plan in releases:
         yield from replay(
             CHAIN if chain else STEPS,
             parts,
@@ -308,7 +309,7 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
             tight=False,
             rng=rng,
         )
-        # a last step on other records than those of the look is charged like a separate release
+        # A second stage on other records than the first is charged like a separate release.
         if len(parts) == 2 and parts[1].blocks:
             pcost = parts[1].pcost
             yield from replay(

@@ -226,9 +226,9 @@ def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bo
             >= candidate.replace_one_pcost.worst.pcost
         ),
     }
-    again = load_plan(candidate.to_json())
-    promises["the same file"] = again.to_json() == candidate.to_json()
-    promises["the same cost"] = again.pcost == candidate.pcost
+    reloaded = load_plan(candidate.to_json())
+    promises["the same file"] = reloaded.to_json() == candidate.to_json()
+    promises["the same cost"] = reloaded.pcost == candidate.pcost
     for i, group in enumerate(candidate.workload.groups):
         values = candidate.variances(i)
         promises[f"variances of group {i}"] = len(values) == group.count and not (values < 0).any()
