@@ -35,13 +35,16 @@ def delete_answers(visit: Visit) -> None:
 def test_course_mode_shows_newest_picture_whole(visit: Visit, size: tuple[int, int]) -> None:
     page, (width, height) = visit.page, size
     page.set_viewport_size({"width": width, "height": height})
-    for lesson, step in (("attack", 2), ("noise", 1), ("pieces", 4), ("strategies", 2)):
+    for lesson, step in (
+        *(("attack", 1), ("attack", 2), ("noise", 1), ("rows", 0), ("rows", 1)),
+        *(("binning", 2), ("pieces", 4), ("strategies", 2)),
+    ):
         visit.open(f"learn?lesson={lesson}&step={step}&course=1")
         picture = page.locator(".js-plotly-plot").first
         expect(picture).to_be_visible()
         box = picture.bounding_box()
         assert box["y"] >= 0
-        assert box["y"] + box["height"] <= height
+        assert box["y"] + box["height"] <= height, (lesson, step, box)
         assert visit.find_overflows() == []
 
 

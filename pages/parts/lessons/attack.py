@@ -39,8 +39,8 @@ STEPS = (
     ),
     "**Fewer exact counts**: choose how many. How many does the attack need?",
     (
-        "**All sixteen counts with noise**, within one budget: at pcost 1 the attack fails. Raise"
-        " the privacy cost until it succeeds."
+        "**Counts with noise**, within one budget: from 16 counts at pcost 1, the attack finds"
+        " hardly more replies than chance. Raise the privacy cost until it finds all."
     ),
 )
 

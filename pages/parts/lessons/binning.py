@@ -35,7 +35,7 @@ STEPS = (
         "A sparse table with noise, whose **negative counts are set to zero**: the mean published"
         " count of each cell."
     ),
-    "**Bias of sums**: each empty cell is slightly too large, and the bias adds up.",
+    "**Bias of sums**: each empty cell is too large on average, and the bias adds up.",
     "**Fewer, wider cells**: merge adjacent cells before they are measured.",
 )
 
@@ -57,9 +57,9 @@ def picture(step: int) -> LessonPicture:
             help="With negative counts set to 0",
         )
         two.metric(
-            "Standard error of the unbiased sum",
+            "Error of unclipped sum",
             f"{example.std_of_sum:,.1f} counts",
-            help="Without clipping",
+            help="Standard error of the sum of all cells without clipping",
         )
         three.metric(
             "RMSE of one cell",

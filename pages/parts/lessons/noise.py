@@ -61,6 +61,8 @@ def picture(step: int) -> LessonPicture:
         pictures = [show_picture(releases_picture, "outcomes", plain=False)]
     if step > 0:
         with person_part:
+            guess = lessons.guess_text(neighbours(budget))
+            st.markdown(f"An attacker's success rate is at most **{guess}** (50% is pure chance).")
             person_picture = lessons.neighbours_picture(neighbours(budget))
             pictures.append(show_picture(person_picture, "neighbours", plain=False))
     if step > 1:

@@ -83,7 +83,11 @@ STYLE = b"""<style>
 @media (min-width: 900px) {
   html:has(.st-key-for_a_class) {font-size: min(22px, 2.45vh) !important}
   #root [class*=st-key-course_] [data-testid=stPlotlyChart] {height: calc(100vh - 17rem); min-height: 15rem}
-  #root :is(.st-key-course_pieces, .st-key-course_center) [data-testid=stPlotlyChart] {height: calc(100vh - 21rem)}
+  #root :is(.st-key-course_attack, .st-key-course_person, .st-key-course_caps,
+      .st-key-course_neighbours)
+    [data-testid=stPlotlyChart] {height: calc(100vh - 19rem)}
+  #root :is(.st-key-course_clipped, .st-key-course_pieces, .st-key-course_center)
+    [data-testid=stPlotlyChart] {height: calc(100vh - 21rem)}
 }
 </style>"""
 # Request headers that allow a compressed, cached or partial response. They are removed, because
