@@ -446,9 +446,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         )
     ]
     layout = {
-        "xaxis": {
-            "title": {"text": "published count minus the true count without the person (counts)"}
-        },
+        "xaxis": {"title": {"text": "published count minus true count"}},
         "yaxis": {"title": {"text": "density"}, "showticklabels": False, "rangemode": "tozero"},
         "height": 340,
         "legend": LEGEND,
