@@ -28,7 +28,9 @@ has the derivatives u_B.
 the noisy residuals.  If that is impossible, the budget of these residuals is lost.  If residuals on
 two or more attributes would get less than the share `SECURE_SHARE` of the budget, their u_B are
 therefore multiplied by a factor below 1, which is small if the squared norm of the signal is small
-in standard deviations of the squared norm of the noise.
+in standard deviations of the squared norm of the noise.  Without a reference they are also
+multiplied by a factor that is small if one-way tables would be noisy even with the whole budget,
+because the values `DEVIATIONS` are too large for many real tables (`ONE_WAY_ERROR`).
 
 **Large budgets.**  If residuals on two or more attributes get most of the budget, the weights are a
 geometric mean of those of the prediction and of the original ones.  The prediction then explains
@@ -70,6 +72,10 @@ CELL_QUANTILES = 15  # number of quantiles that represent the distribution of ce
 # is DOUBTFUL_SHARE; there it is 1 / (1 + (SECURE_SIGNAL_SD / signal)^2), where the signal is in
 # standard deviations.  The values were chosen on nine real tables.
 DOUBTFUL_SHARE, SECURE_SHARE, SECURE_SIGNAL_SD = 0.28, 0.38, 8.0
+# Without a reference, these derivatives are also divided by 1 + (e / ONE_WAY_ERROR)^4, where e is the
+# predicted L1 error of one-way tables, as a share of the records, if the whole budget is spent on
+# them.  The value was chosen on 22 real tables.
+ONE_WAY_ERROR = 0.06
 # If residuals on two or more attributes get at most SMALL_SHARE of the budget, the weights are those
 # of the prediction.  From LARGE_SHARE on, they are the geometric mean of the prediction, with the
 # exponent LEAST_EXPONENT, and of the original weights.  The values were chosen on ten real tables.
@@ -236,7 +242,14 @@ def _set_weights(
         least = MIN_SLOPE * costs * float((derivatives / costs).max())
         return np.asarray(np.maximum(derivatives, least))
 
+    is_shrunk = np.array([len(space) > 1 for space in spaces])
     reliability = np.ones(dispersions.shape[:2])
+    if deviations is None:
+        # predicted L1 error of one-way tables if the whole budget is spent on them
+        noise_without_pairs = costs * costs[~is_shrunk].sum() / pcost
+        is_single = np.array([len(space) == 1 for space in spaces])
+        error = float((factors * np.sqrt(noise_without_pairs))[is_single].mean())
+        reliability[is_shrunk] = 1.0 / (1.0 + (error / ONE_WAY_ERROR) ** 4)
     for _ in range(MAX_STEPS):
         derivatives = derivatives_at(variances, reliability)
         optimum = np.sqrt(costs / derivatives)
@@ -247,14 +260,13 @@ def _set_weights(
         step, variances = float(np.abs(np.log(new / variances)).max()), new
         if step <= STEP_TOLERANCE:
             break
-    is_shrunk = np.array([len(space) > 1 for space in spaces])
     share = float((costs / variances)[is_shrunk].sum()) / pcost
     if 0.0 < share < SECURE_SHARE:
         doubt = min(1.0, (SECURE_SHARE - share) / (SECURE_SHARE - DOUBTFUL_SHARE))
         # signal in standard deviations of the squared norm of the noise
         signals = dispersions.mean(axis=2) / (costs * variances)[:, None]
         signals = signals[is_shrunk] * np.sqrt(coordinates[is_shrunk] / 2.0)[:, None]
-        reliability[is_shrunk] = (1.0 + (SECURE_SIGNAL_SD / signals) ** 2) ** -doubt
+        reliability[is_shrunk] *= (1.0 + (SECURE_SIGNAL_SD / signals) ** 2) ** -doubt
         derivatives = derivatives_at(variances, reliability)
     return _weights_of_derivatives(derivatives, index, inside, coordinates, cells), share
 

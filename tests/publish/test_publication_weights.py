@@ -176,3 +176,16 @@ def test_publication_weights_with_bad_arguments_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MAX_SETS", 10)
     with pytest.raises(LimitExceeded, match="subsets"):
         publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS)
+
+
+def test_noisy_one_way_tables_get_most_of_the_budget():
+    """13 attributes and 7,000 records at rho 0.0002, as in a small survey at epsilon 0.1."""
+    schema = Schema([Attribute.of_size(f"x{i}", 2 + i % 11) for i in range(13)])
+    workload, shares = Workload.all_ways(schema, (1, 2), family="marginal"), []
+    for budget in (Budget(pcost=4e-4), Budget(pcost=4e-2)):
+        weighted = publication_weights(workload, budget, expected_records=7_000)
+        result = plan(weighted, budget, "residualplanner")
+        costs = [b.pcost(result.max_records) for s, b in result.blocks.items() if len(s) < 2]
+        shares.append(sum(costs) / result.pcost)
+    assert shares[0] > 0.93
+    assert shares[1] < 0.4
