@@ -368,8 +368,8 @@ def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
             limit for limit in ("time_limit", "memory_limit", "progress") if limit in options
         ]:
             raise PlanError(
-                f"The options of {quote_public(name)} contain {misplaced[0]}, which must be the same"
-                f" for all mechanisms. Pass {misplaced[0]} as an argument of compare()."
+                f"The options of {quote_public(name)} contain {misplaced[0]}, which must be the "
+                f"same for all mechanisms. Pass {misplaced[0]} as an argument of compare()."
             )
         try:
             json.dumps(dict(options))

@@ -445,8 +445,8 @@ def certificate_text(plan: Plan) -> str:
     """Return sentences with the lower bound of the certificate of a plan, and the gap above it."""
     certificate = plan.certificate
     return (
-        f"{certificate.statement} The bound is {format_number(certificate.lower_bound)} counts, this"
-        f" plan has {format_number(plan.achieved)}: {gap_text(plan)} more."
+        f"{certificate.statement} The bound is {format_number(certificate.lower_bound)} counts, "
+        f"this plan has {format_number(plan.achieved)}: {gap_text(plan)} more."
     )
 
 

@@ -234,8 +234,8 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     worst_name = table_names(tuned_plan.workload.groups)[worst]
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
-        f"{text}{number:,} of {pluralize(len(rises), 'table')} {'is' if number == 1 else 'are'} less"
-        f" accurate, {worst_name} by {rises[worst]:.1%}."
+        f"{text}{number:,} of {pluralize(len(rises), 'table')} {'is' if number == 1 else 'are'} "
+        f"less accurate, {worst_name} by {rises[worst]:.1%}."
     )
 
 

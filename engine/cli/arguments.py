@@ -121,7 +121,8 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
         return Workload.all_ways(schema_of(args.schema), ways, families or "auto")
     if args.levels:
         raise WorkloadError(
-            "--levels applies to --ways only. Leave it out, or give --schema in place of --workload."
+            "--levels applies to --ways only. Leave it out, or give --schema in place of "
+            "--workload."
         )
     if args.ways is not None:
         raise WorkloadError("--workload and --ways both define the workload. Give one of the two.")
@@ -358,8 +359,8 @@ def records_of(args: argparse.Namespace) -> Any:
 def _counts_path(text: str) -> Path:
     if not text.lower().endswith(COUNTS_ENDING):
         raise argparse.ArgumentTypeError(
-            f"The name {text} does not end in {COUNTS_ENDING}. Give a file that the command count or"
-            " counts merge has written."
+            f"The name {text} does not end in {COUNTS_ENDING}. Give a file that the command count "
+            "or counts merge has written."
         )
     return Path(text)
 
@@ -496,8 +497,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
         if len(keys) != 1:
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
             raise LedgerError(
-                f"The dataset {args.dataset!r} has {pluralize(len(keys), 'release')} in the ledger. Give"
-                f" the --key of one release{listed}."
+                f"The dataset {args.dataset!r} has {pluralize(len(keys), 'release')} in the "
+                f"ledger. Give the --key of one release{listed}."
             )
         (key,) = keys
     receipt = ledger.find(key)

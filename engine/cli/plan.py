@@ -442,8 +442,8 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
         if planning_options := [name for name in _PLANNING_OPTIONS if vars(args)[name]]:
             option = planning_options[0].replace("_", "-")
             raise PlanError(
-                f"--{option} is an option for planning, but --plans names existing plans. Give one of"
-                " the two."
+                f"--{option} is an option for planning, but --plans names existing plans. Give one "
+                "of the two."
             )
         names = args.names or [path.stem for path in args.plans]
         return common_plan_of(args, map(read_plan, args.plans), names)

@@ -72,8 +72,8 @@ def add_publish_commands(commands: Commands) -> None:
         choices=(*TABLE_FORMATS, PACKAGE),
         metavar="FORMAT",
         help=(
-            f"format of --out: {', '.join(TABLE_FORMATS)}, or {PACKAGE} for the signed release package"
-            " with the tables in a folder; by default its ending"
+            f"format of --out: {', '.join(TABLE_FORMATS)}, or {PACKAGE} for the signed release "
+            "package with the tables in a folder; by default its ending"
         ),
     )
     command.add_argument(

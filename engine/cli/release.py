@@ -329,7 +329,8 @@ def _check_counts_path(out: Path) -> None:
     """Raise DataError unless ``out`` has the ending of a file of counts and does not exist."""
     if out.suffix.lower() != COUNTS_ENDING:
         raise DataError(
-            f"The name {out} of --out does not end in {COUNTS_ENDING}. Give a name with this ending."
+            f"The name {out} of --out does not end in {COUNTS_ENDING}. Give a name with this "
+            "ending."
         )
     if out.exists():
         raise DataError(

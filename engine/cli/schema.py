@@ -86,8 +86,8 @@ def _with_code_list(schema: Schema | None, name: str, path: Path) -> Schema:
     read = ENDINGS.get(path.suffix.lower())
     if read is None:
         raise SchemaError(
-            f"The name of the code list {path} does not end in {' or '.join(ENDINGS)}. Give a file of"
-            " one of these formats."
+            f"The name of the code list {path} does not end in {' or '.join(ENDINGS)}. Give a file "
+            "of one of these formats."
         )
     code_list = read(file_bytes(path, SchemaError), name=path.stem)
     if schema is None:

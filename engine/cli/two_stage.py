@@ -57,8 +57,8 @@ def add_step_commands(commands: Commands) -> None:
         required=True,
         metavar="FILE",
         help=(
-            "plans, from coarse to fine; plan each with --options centers=uniform, so that the plans"
-            " share residual spaces"
+            "plans, from coarse to fine; plan each with --options centers=uniform, so that the "
+            "plans share residual spaces"
         ),
     )
     look.add_argument(

@@ -95,8 +95,8 @@ class LinearMechanism:
         Sigma = np.eye(len(B)) if self.Sigma is None else _matrix("Sigma", self.Sigma)
         if Sigma.shape != (len(B), len(B)):
             raise PlanError(
-                f"Sigma has the shape {Sigma.shape}, but B has {len(B)} rows. Give a matrix Sigma of"
-                f" shape {(len(B),) * 2}."
+                f"Sigma has the shape {Sigma.shape}, but B has {len(B)} rows. Give a matrix Sigma "
+                f"of shape {(len(B),) * 2}."
             )
         scale = np.sqrt(np.maximum(np.diag(Sigma), 0.0))
         if not (scale > 0).all() or (np.abs(Sigma - Sigma.T) > 1e-9 * np.outer(scale, scale)).any():
@@ -109,8 +109,8 @@ class LinearMechanism:
             _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
         ):
             raise PlanError(
-                "Sigma is not positive definite: the noise of some answers is determined by the noise"
-                " of others. Remove such answers from B and Sigma, or add independent noise."
+                "Sigma is not positive definite: the noise of some answers is determined by the "
+                "noise of others. Remove such answers from B and Sigma, or add independent noise."
             )
         for name, array in (("B", B), ("Sigma", Sigma)):
             array.setflags(write=False)
@@ -562,10 +562,10 @@ def exact_split(
         ):
             return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
-        f"The look costs {look!r} and the options cost {list(totals)}. These costs cannot be divided"
-        " exactly between two stages, because an option costs nearly the same as the look, or the"
-        " options differ too much. Give the options more similar budgets, or remove the cheapest"
-        " option."
+        f"The look costs {look!r} and the options cost {list(totals)}. These costs cannot be "
+        "divided exactly between two stages, because an option costs nearly the same as the look, "
+        "or the options differ too much. Give the options more similar budgets, or remove the "
+        "cheapest option."
     )
 
 
@@ -647,8 +647,8 @@ class CommonMechanism:
         cells = sorted({M.cells for M in mechanisms})
         if len(cells) > 1:
             raise PlanError(
-                f"The mechanisms have different numbers of cells: {cells}. Define all of them on the"
-                " same domain."
+                f"The mechanisms have different numbers of cells: {cells}. Define all of them on "
+                "the same domain."
             )
         rows, gap = _common_rows(mechanisms)
         for name, value in (

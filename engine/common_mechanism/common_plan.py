@@ -495,8 +495,9 @@ def _split_options(
             exact_look[space] = block
     if not exact_look:
         raise PlanError(
-            "These plans have no common part, so there is nothing to measure before the choice. Give"
-            " plans that have tables on the same attributes, or a query such as the total, in common."
+            "These plans have no common part, so there is nothing to measure before the choice. "
+            "Give plans that have tables on the same attributes, or a query such as the total, in "
+            "common."
         )
     stretch = min_stretch
     for _ in range(MAX_STRETCH_STEPS):
@@ -527,9 +528,9 @@ def _split_options(
         stretch *= math.sqrt(max(relative_costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Both stages together would cost {max(relative_costs)} times as much as one of the plans"
-            " alone, because answers are rounded twice. Plan with a smaller max_records, or with"
-            " fewer queries."
+            f"Both stages together would cost {max(relative_costs)} times as much as one of the "
+            "plans alone, because answers are rounded twice. Plan with a smaller max_records, or "
+            "with fewer queries."
         )
     # The look is charged before the choice, so its cost is the same for all options.  If an option
     # is charged its joint cost (maximum over cells of the summed costs), so is the look, provided
@@ -594,8 +595,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     if CLOSER_LOOK_NAME in names:
         raise PlanError(
-            f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next choice."
-            " Give the plan another name."
+            f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next "
+            "choice. Give the plan another name."
         )
     # `_split_options` limits the cost of the two stages of one choice to the cost of a plan.  A
     # chain has more stages, whose rounding can cost slightly more; then all noise is increased.
@@ -622,8 +623,8 @@ def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) 
         if not previous.residuals[1].blocks:
             raise PlanError(
                 f"The closer look after '{name}' has nothing to measure, because the look before it"
-                " measures the same already. Leave this option out, or choose between all options at"
-                " once with coarse_or_fine()."
+                " measures the same already. Leave this option out, or choose between all options "
+                "at once with coarse_or_fine()."
             )
         chain = replace(previous, following=chain)
     return chain
@@ -755,8 +756,8 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
         or "stop" in chosen
     ):
         raise PlanError(
-            f"The {len(chosen)} names {list(chosen)!r:.200} do not fit the {len(options)} plans. Give"
-            " one name per plan: different texts of 1 to 80 characters in one line, none of them"
-            " 'stop'."
+            f"The {len(chosen)} names {list(chosen)!r:.200} do not fit the {len(options)} plans. "
+            "Give one name per plan: different texts of 1 to 80 characters in one line, none of "
+            "them 'stop'."
         )
     return chosen

@@ -155,8 +155,8 @@ def nested_decision(
         return decision(
             0,
             True,
-            f"Choose {names[0]}: at most {max(upper_shares[1:]):.1%} of cells would be reliable in a finer"
-            " analysis",
+            f"Choose {names[0]}: at most {max(upper_shares[1:]):.1%} of cells would be reliable in "
+            "a finer analysis",
         )
     text = (
         f"Choose {names[0]}: between {lower_shares[1]:.1%} and {upper_shares[1]:.1%} of cells"
@@ -313,8 +313,8 @@ class NestedPlanRule:
         )
         if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This measurement is not that of the look of these options. Give the measurement that"
-                " stepwise.look() returned for the options of this rule."
+                "This measurement is not that of the look of these options. Give the measurement "
+                "that stepwise.look() returned for the options of this rule."
             )
         primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
@@ -565,8 +565,8 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
     years = max(CENSUS_AGES["Total"])
     if age not in schema or by not in schema or schema[age].size != years:
         raise WorkloadError(
-            f"The census analyses need the attribute '{by}', and '{age}' with {years} cells, one per"
-            " year. Use the demo schema of the census."
+            f"The census analyses need the attribute '{by}', and '{age}' with {years} cells, one "
+            "per year. Use the demo schema of the census."
         )
     analyses = {"Total": Workload(schema).add((by,), "marginal")}
     for name, edges in CENSUS_AGES.items():

@@ -171,8 +171,8 @@ class StepCosts:
         exact = Decimal(self.totals[i]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
-                "The result file of the look was changed: the costs in it do not match the options in"
-                " it. Restore the file from a copy."
+                "The result file of the look was changed: the costs in it do not match the options "
+                "in it. Restore the file from a copy."
             )
         return float(exact)
 

@@ -652,8 +652,8 @@ def ratio_picture(
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
         alt=(
             f"Of {shown.size:,} {grid.what}, {first_name} is less accurate for {worse:.1%} and more"
-            f" accurate for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} to"
-            f" {format_number(float(shown.max()))}."
+            f" accurate for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} "
+            f"to {format_number(float(shown.max()))}."
         ),
         note=(
             f"Above 1 (vermilion on a map) {first_name} has the larger error, below 1 (blue)"

@@ -238,8 +238,8 @@ def to_finish_text(
         fits = f"What the dataset has left is enough only for {', '.join(affordable)}."
     else:
         fits = (
-            "What the dataset has left is too little. Choose a smaller budget on Preview, or another"
-            " dataset."
+            "What the dataset has left is too little. Choose a smaller budget on Preview, or "
+            "another dataset."
         )
     return (
         f"The first measurement (look) costs {format_budget(common.look.budget)}. Together with the"
@@ -282,8 +282,8 @@ def summary_text(
     closer = "".join(f"'{in_screen_words(choice.option)}' and then " for choice in choices[:-1])
     chosen = "to stop" if is_stop else f"'{last.option}'"
     sentences = [
-        f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look at"
-        " what the analyses have in common.",
+        f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look "
+        "at what the analyses have in common.",
         _requirement_text(rules),
         *_findings(verdicts),
         *_deciders(choices),
@@ -314,7 +314,8 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
     if len(rules) == 1:
         return f"The rule, set before the look, was that {_lower_first(recorded[0])}."
     texts = [
-        f"after look {number}, {'no rule' if rule is None else _lower_first(rule_summary(rule))[:-1]}"
+        f"after look {number}, "
+        f"{'no rule' if rule is None else _lower_first(rule_summary(rule))[:-1]}"
         for number, rule in enumerate(rules, start=1)
     ]
     return f"The rule, set before the first look, was: {'; '.join(texts)}."

@@ -270,10 +270,11 @@ def gap_text(example: CentersExample) -> str:
         return f"{gain_text} **Plan and bound are equal**: no mechanism has a smaller error."
     n_tables = len(example.tuned.blocks)
     return (
-        f"{gain_text} The plan is still **{percent_rounded_up(example.gap, 2)}** above the bound. The"
-        f" **plan** may not be optimal: it measures {n_tables} tables separately, and measuring them jointly"
-        f" could be better. The **bound** may be too low: it was computed by {example.how}, and"
-        " better weights could raise it. No mechanism can improve the error by more than this gap."
+        f"{gain_text} The plan is still **{percent_rounded_up(example.gap, 2)}** above the bound. "
+        f"The **plan** may not be optimal: it measures {n_tables} tables separately, and measuring "
+        "them jointly could be better. The **bound** may be too low: it was computed by "
+        f"{example.how}, and better weights could raise it. No mechanism can improve the error by "
+        "more than this gap."
     )
 
 
@@ -688,8 +689,8 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
         table = np.full((), np.nan)
     if table.shape != sizes or not np.isfinite(table).all():
         raise WorkloadError(
-            f"The coefficients of a query are finite numbers in an array of shape {sizes}. Give such"
-            " an array."
+            f"The coefficients of a query are finite numbers in an array of shape {sizes}. Give "
+            "such an array."
         )
     if table.size > MAX_CELLS:
         raise WorkloadError(

@@ -715,8 +715,8 @@ def contest_picture(
         figure=set_margins(figure),
         table=table,
         alt=(
-            f"{best.name} has the smallest RMSE, {best.rmse:.{decimals}f} counts; no strategy can be below "
-            f"{max(bounds.values()):.{decimals}f}."
+            f"{best.name} has the smallest RMSE, {best.rmse:.{decimals}f} counts; no strategy can "
+            f"be below {max(bounds.values()):.{decimals}f}."
         ),
         note="All strategies have privacy cost 1. The axis does not begin at 0.",
     )
@@ -734,8 +734,8 @@ def proof_text(contest: Contest, share: float) -> str:
             " error."
         )
     return (
-        f"The optimal strategy is **{percent_rounded_up(gap, 2)}** above the bound that these weights"
-        " prove: no strategy is better by more than that. Other weights prove more."
+        f"The optimal strategy is **{percent_rounded_up(gap, 2)}** above the bound that these "
+        "weights prove: no strategy is better by more than that. Other weights prove more."
     )
 
 
@@ -846,8 +846,8 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
         figure=set_margins(figure),
         table=table,
         alt=(
-            f"With a larger cap, fewer rows are lost and the noise is larger; the error of the total"
-            f" is smallest at a cap of {best}: {error} counts."
+            "With a larger cap, fewer rows are lost and the noise is larger; the error of the "
+            f"total is smallest at a cap of {best}: {error} counts."
         ),
         note=("Every cap gives a person the same guarantee. Dashed: the chosen cap."),
     )

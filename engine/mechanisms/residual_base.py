@@ -79,8 +79,8 @@ STOPPED = {
     ),
     "time": " The time limit ended the search for centers.",
     "work": (
-        " Pairs of attributes that would take long were left out of the search for centers; a longer"
-        " time limit includes them."
+        " Pairs of attributes that would take long were left out of the search for centers; a "
+        "longer time limit includes them."
     ),
 }
 

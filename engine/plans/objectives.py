@@ -130,8 +130,8 @@ def objective(
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"targets has {len(values)} numbers for {len(workload.groups)} groups. Give one number per"
-            " group, or one number for all groups."
+            f"targets has {len(values)} numbers for {len(workload.groups)} groups. Give one number "
+            "per group, or one number for all groups."
         )
     # Targets are given as standard errors, but the objective is about variances.
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
@@ -639,8 +639,8 @@ class Emphasis:
             )
         ):
             raise ValueError(
-                "the query weights of the plan (emphasis) are invalid: lists differ in length, or an"
-                " index or a weight is out of range"
+                "the query weights of the plan (emphasis) are invalid: lists differ in length, or "
+                "an index or a weight is out of range"
             )
         return emphasis
 
@@ -652,7 +652,8 @@ class Emphasis:
             if omitted or (group_class >= 0 and group.weight == 0):
                 raise ValueError(
                     "the query weights of the plan (emphasis) do not match the workload: groups of"
-                    " positive weight must have query weights, and groups of weight 0 must have none"
+                    " positive weight must have query weights, and groups of weight 0 must have "
+                    "none"
                 )
             if group_class >= 0:
                 lengths = (
@@ -662,8 +663,8 @@ class Emphasis:
                 )
                 if [len(self.vectors[n]) for n in self.vector_indices[group_class]] != lengths:
                     raise ValueError(
-                        "the query weights of the plan (emphasis) do not match the workload: a group"
-                        " needs one weight per query"
+                        "the query weights of the plan (emphasis) do not match the workload: a "
+                        "group needs one weight per query"
                     )
         return workload
 

@@ -1455,9 +1455,9 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
         shape = tuple(group_variance.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
-                f"This objective needs {len(noises)} numbers for each of {math.prod(shape):,} queries"
-                f" of a group, but at most {MAX_ENTRIES:,} numbers are allowed. Use fewer queries,"
-                " leave out query_weights, or choose the objective 'sum'."
+                f"This objective needs {len(noises)} numbers for each of {math.prod(shape):,} "
+                f"queries of a group, but at most {MAX_ENTRIES:,} numbers are allowed. Use fewer "
+                "queries, leave out query_weights, or choose the objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
         for j, summand in enumerate(group_variance.summands):

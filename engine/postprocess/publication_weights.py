@@ -188,8 +188,8 @@ def _set_weights(
     """
     if sum(2 ** len(names) for names in importance) > MAX_SETS:
         raise LimitExceeded(
-            f"The groups have more than {MAX_SETS:,} subsets of attributes. Use a workload with fewer"
-            " attributes per group."
+            f"The groups have more than {MAX_SETS:,} subsets of attributes. Use a workload with "
+            "fewer attributes per group."
         )
     inside = {names: list(subsets(names)) for names in importance}
     spaces = sorted({space for spaces in inside.values() for space in spaces}, key=len)

@@ -594,8 +594,8 @@ class PublishForecast:
         megabytes = self.bytes_needed / 1e6
         memory = f"{megabytes:,.0f} MB" if megabytes >= 1.0 else "under 1 MB"
         return (
-            f"{self.cells:,} cells in all tables: about {duration_text(self.seconds)} and {memory} of"
-            " memory."
+            f"{self.cells:,} cells in all tables: about {duration_text(self.seconds)} and {memory} "
+            "of memory."
         )
 
 
@@ -640,8 +640,8 @@ def _check_records_memory(published: Published, people: int, limit: int, advice:
     needed = 8 * (RECORD_COPIES * people * len(published.names) + TABLE_COPIES * cells)
     if needed > limit:
         raise LimitExceeded(
-            f"{people:,} synthetic records would need about {needed / 1e9:,.1f} GB, but the limit is"
-            f" {limit / 1e9:,.1f} GB. {advice}"
+            f"{people:,} synthetic records would need about {needed / 1e9:,.1f} GB, but the limit "
+            f"is {limit / 1e9:,.1f} GB. {advice}"
         )
 
 

@@ -411,8 +411,8 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )
         raise NotApplicable(
-            f"The {subject} measures a separate table for every group, but consistent tables can only"
-            f" be computed from residual spaces. Plan {advice}."
+            f"The {subject} measures a separate table for every group, but consistent tables can "
+            f"only be computed from residual spaces. Plan {advice}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     position = {name: i for i, name in enumerate(names)}

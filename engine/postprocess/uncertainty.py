@@ -288,9 +288,9 @@ class QualityRule:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.doubtful_cv > self.suppressed_cv:
             raise PlanError(
-                f"doubtful_cv is {self.doubtful_cv:g}, above suppressed_cv {self.suppressed_cv:g}, but a"
-                " number must be doubtful before it is suppressed. Give a doubtful_cv of at most"
-                " suppressed_cv."
+                f"doubtful_cv is {self.doubtful_cv:g}, above suppressed_cv {self.suppressed_cv:g}, "
+                "but a number must be doubtful before it is suppressed. Give a doubtful_cv of at "
+                "most suppressed_cv."
             )
         if not self.least_count >= 0.0 or not 0.0 <= self.least_signal <= 1.0:
             raise PlanError(

@@ -98,7 +98,8 @@ def check_target(
         raise PlanError(f"{requested} is a folder. Give the name of a file.")
     if not target.parent.is_dir():
         raise PlanError(
-            f"The folder {target.parent} does not exist. Create it, or give a file in another folder."
+            f"The folder {target.parent} does not exist. Create it, or give a file in another "
+            "folder."
         )
     for input_path in (Path(k).resolve() for k in keep):
         # the files that belong to the input if it is a ledger; the first is its folder of results
@@ -112,8 +113,8 @@ def check_target(
             )
     if target.parent.name.endswith(LEDGER_SUFFIXES[0]) or _belongs_to_ledger(target):
         raise PlanError(
-            f"{requested} is a ledger or belongs to one, and ledgers are never overwritten. Give the"
-            " name of another file."
+            f"{requested} is a ledger or belongs to one, and ledgers are never overwritten. Give "
+            "the name of another file."
         )
     if not os.path.lexists(target):
         return target

@@ -343,8 +343,8 @@ class ArrayFile:
             return read_array(content, kinds=kind, shape=shape)
         except (KeyError, ValueError):
             raise PlanError(
-                f"The array {quote_public(name)} of the measurements is missing, or does not have the"
-                f" shape {shape} that the plan implies. Give the package as it was published."
+                f"The array {quote_public(name)} of the measurements is missing, or does not have "
+                f"the shape {shape} that the plan implies. Give the package as it was published."
             ) from None
 
 

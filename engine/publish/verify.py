@@ -145,8 +145,8 @@ def _options(text: bytes) -> dict[str, Any]:
     for name, kind in types.items():
         if type(how.get(name)) is not kind:
             raise PlanError(
-                f"The option {name} in {HOW} is missing, or is not of the type {kind.__name__}. Give"
-                " the package as it was published."
+                f"The option {name} in {HOW} is missing, or is not of the type {kind.__name__}. "
+                "Give the package as it was published."
             )
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
     if rule.keys() != names or not all(
@@ -437,8 +437,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
         raise PlanError(
-            "The spend in the certificate does not have the fields seq, hash, pcost and utc. Give the"
-            " package as it was published."
+            "The spend in the certificate does not have the fields seq, hash, pcost and utc. Give "
+            "the package as it was published."
         )
     check_positive(
         "confidence in the certificate",

@@ -147,8 +147,8 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     for name in names:
         if name_counts[name] > 1:
             raise DataError(
-                f"{name_counts[name]} columns have the name {quote_public(name)}; column names must be"
-                " different. Rename or remove one"
+                f"{name_counts[name]} columns have the name {quote_public(name)}; column names "
+                "must be different. Rename or remove one"
             )
 
 

@@ -84,8 +84,8 @@ class Clock:
         if self.unit == _BUSINESS_DAY:
             raise DataError(
                 f"column {quote_public(attribute.name)} has dates as days of a Stata business"
-                " calendar (%tb), and the file does not contain this calendar. Store calendar dates in"
-                " the file"
+                " calendar (%tb), and the file does not contain this calendar. Store calendar "
+                "dates in the file"
             )
         if self.unit in _STORED_PER_DAY:
             finest = "day"

@@ -92,8 +92,8 @@ class IntervalGram:
             raise ValueError(f"An interval Gram has {self.cells} cells. Use at least 2.")
         if not all(0.0 <= weight < math.inf for weight in weights) or not any(weights):
             raise ValueError(
-                f"The weights of marginal, prefix, suffix and range queries are {weights}. Use finite"
-                " weights of at least 0, and at least one that is positive."
+                f"The weights of marginal, prefix, suffix and range queries are {weights}. Use "
+                "finite weights of at least 0, and at least one that is positive."
             )
 
     def __add__(self, other: IntervalGram) -> IntervalGram:
@@ -797,8 +797,8 @@ class IntervalSolution:
         """Return the covariance of every cell with the total of all cells, shape (n,)."""
         if not self.space.whole:
             raise ValueError(
-                "A residual space does not determine the total. Use the solution for all cells of the"
-                " attribute."
+                "A residual space does not determine the total. Use the solution for all cells of "
+                "the attribute."
             )
         n = self.space.cells
         prefixes = self.prefix_variances()
@@ -818,9 +818,9 @@ class IntervalSolution:
         space, m = self.space, self.space.dimension
         if space.cells > MAX_STRATEGY_CELLS:
             raise LimitExceeded(
-                f"Prefix, suffix and range queries on an attribute with {space.cells:,} cells need a"
-                f" strategy matrix, which is formed for at most {MAX_STRATEGY_CELLS:,} cells. Merge"
-                " cells into bins, or choose the marginal of this attribute only."
+                f"Prefix, suffix and range queries on an attribute with {space.cells:,} cells need "
+                f"a strategy matrix, which is formed for at most {MAX_STRATEGY_CELLS:,} cells. "
+                "Merge cells into bins, or choose the marginal of this attribute only."
             )
         out = np.zeros((m, m))
         g = None if space.whole else np.cumsum(self.dual)[:-1] - space.cumulative

@@ -537,10 +537,10 @@ class SubworkloadSolver:
                 raise LimitExceeded(
                     f"An attribute with {sizes[0]:,} cells has queries on areas of a hierarchy and"
                     " other queries, such as areas of a second hierarchy. On more than"
-                    f" {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy can be planned together"
-                    " only with the marginal. Leave out the other queries, which can be computed"
-                    f" from the cells; or merge cells until at most {MAX_MIXED_AREA_CELLS:,} remain;"
-                    " or choose the mechanism 'residualplanner'."
+                    f" {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy can be planned "
+                    "together only with the marginal. Leave out the other queries, which can be "
+                    "computed from the cells; or merge cells until at most "
+                    f"{MAX_MIXED_AREA_CELLS:,} remain; or choose the mechanism 'residualplanner'."
                 )
             if len(axes) == 1 and has_structured_sum:
                 wide = [structured_cost(gram) for gram in grams if gram is not None]
@@ -614,10 +614,10 @@ class SubworkloadSolver:
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are no products"
-                f" over its attributes. Their strategy needs {needed / 1e9:.1f} GB, more than the"
-                f" limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of"
-                " these attributes."
+                f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are no "
+                f"products over its attributes. Their strategy needs {needed / 1e9:.1f} GB, more "
+                f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge "
+                "cells of these attributes."
             )
         solution = self._solution(
             assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
@@ -754,9 +754,10 @@ class SubworkloadSolver:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"The strategy for a table of {' x '.join(map(str, factor.sizes))} cells needs about"
-                f" {needed / 1e9:.1f} GB, more than the limit of {self.memory_limit / 1e9:.1f} GB."
-                " Raise memory_limit, or merge cells of these attributes."
+                f"The strategy for a table of {' x '.join(map(str, factor.sizes))} cells needs "
+                f"about {needed / 1e9:.1f} GB, more than the limit of "
+                f"{self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge cells of these "
+                "attributes."
             )
         search = self._search(factor, centers, complements, spaces)
         if self.recorded is not None:

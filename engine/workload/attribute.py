@@ -320,7 +320,8 @@ class Attribute:
             )
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
             raise SchemaError(
-                f"{subject} has a size of type {type(self.size).__name__}; give a whole number of cells"
+                f"{subject} has a size of type {type(self.size).__name__}; give a whole number of "
+                "cells"
             )
         object.__setattr__(self, "size", int(self.size))
         if self.edges is None and self.size < 1:
@@ -343,20 +344,22 @@ class Attribute:
             self._check_labels(subject)
         elif self.other is not None:
             raise SchemaError(
-                f"{subject} has a value for 'other', which needs labels; give labels, or omit 'other'"
+                f"{subject} has a value for 'other', which needs labels; give labels, or omit "
+                "'other'"
             )
         if self.edges is not None:
             self._check_edges(subject)
         elif self.decimal is not None or self.thousands is not None:
             raise SchemaError(
-                f"{subject} has a value for 'decimal' or 'thousands', which need edges; give edges, or"
-                " omit the two"
+                f"{subject} has a value for 'decimal' or 'thousands', which need edges; give "
+                "edges, or omit the two"
             )
         if any(getattr(self, key) is not None for key in DATE_KEYS):
             self._check_dates(subject)
         elif self.clip and self.edges is None:
             raise SchemaError(
-                f"{subject} has clip=True, which needs edges or dates; give one of these, or omit clip"
+                f"{subject} has clip=True, which needs edges or dates; give one of these, or omit "
+                "clip"
             )
         elif self.integer and self.edges is None:
             raise SchemaError(
@@ -364,8 +367,8 @@ class Attribute:
             )
         elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(
-                f"{subject} has a value for 'missing', which needs labels, edges or dates; give one of"
-                " these, or omit 'missing'"
+                f"{subject} has a value for 'missing', which needs labels, edges or dates; give "
+                "one of these, or omit 'missing'"
             )
         object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
         if self.hierarchies:
@@ -379,7 +382,8 @@ class Attribute:
         labels = self.labels
         if not isinstance(labels, tuple) or len(labels) != self.size:
             raise SchemaError(
-                f"{subject} has {len(labels or ()):,} labels, but the size {self.size:,}; omit the size"
+                f"{subject} has {len(labels or ()):,} labels, but the size {self.size:,}; omit the "
+                "size"
             )
         # One search of the joined labels is fast. The slow loop over single labels runs only if the
         # search found a fault, to name the invalid label.
@@ -397,7 +401,8 @@ class Attribute:
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
                 raise SchemaError(
-                    f"{subject} has {key}={quote_public(value)}, which is not among its labels; add it"
+                    f"{subject} has {key}={quote_public(value)}, which is not among its labels; "
+                    "add it"
                 )
 
     def _check_edges(self, subject: str) -> None:
@@ -422,26 +427,28 @@ class Attribute:
         if not all(map(operator.lt, checked, checked[1:])):
             i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
             raise SchemaError(
-                f"{subject} has edges that do not increase at position {i}; sort them and remove repeats"
+                f"{subject} has edges that do not increase at position {i}; sort them and remove "
+                "repeats"
             )
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
                 raise SchemaError(
-                    f"{subject} has a value for 'missing' that is not a finite number; give a number, or"
-                    " omit 'missing'"
+                    f"{subject} has a value for 'missing' that is not a finite number; give a "
+                    "number, or omit 'missing'"
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(
-                    f"{subject} replaces missing values by a number outside its edges; give a number"
-                    " inside"
+                    f"{subject} replaces missing values by a number outside its edges; give a "
+                    "number inside"
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
             # Above this limit floats cannot distinguish consecutive integers.
             if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
                 raise SchemaError(
-                    f"{subject} has integer=True, but an edge or the number for missing values is not a"
-                    f" whole number of at most {MAX_INTEGER:,}; change that number, or omit integer"
+                    f"{subject} has integer=True, but an edge or the number for missing values is "
+                    f"not a whole number of at most {MAX_INTEGER:,}; change that number, or omit "
+                    "integer"
                 )
         if self.decimal not in (None, *DECIMALS):
             raise SchemaError(
@@ -450,20 +457,20 @@ class Attribute:
             )
         if self.thousands not in (None, *THOUSANDS):
             raise SchemaError(
-                f"{subject} has the thousands separator {quote_public(self.thousands)}; give . , ' or"
-                " a blank"
+                f"{subject} has the thousands separator {quote_public(self.thousands)}; give . , ' "
+                "or a blank"
             )
         if self.thousands == (self.decimal or "."):
             raise SchemaError(
-                f"{subject} has the same sign for decimals and thousands; give a different decimal sign"
-                " or thousands separator"
+                f"{subject} has the same sign for decimals and thousands; give a different decimal "
+                "sign or thousands separator"
             )
 
     def _check_dates(self, subject: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
             raise SchemaError(
-                f"{subject} has dates, which exclude labels, edges and the kind 'categorical'; omit the"
-                " dates, or make the kind 'numeric' and omit labels and edges"
+                f"{subject} has dates, which exclude labels, edges and the kind 'categorical'; "
+                "omit the dates, or make the kind 'numeric' and omit labels and edges"
             )
         if self.integer:
             raise SchemaError(f"{subject} has integer=True, but its cells are dates; omit integer")
@@ -515,8 +522,8 @@ class Attribute:
                 )
             if self.name in hierarchy.level_names:
                 raise SchemaError(
-                    f"{subject} has a level with the name of the attribute, which already denotes the"
-                    " cells; rename the level or the attribute"
+                    f"{subject} has a level with the name of the attribute, which already denotes "
+                    "the cells; rename the level or the attribute"
                 )
         names = [hierarchy.name for hierarchy in hierarchies]
         if len(set(names)) < len(names):
@@ -544,9 +551,9 @@ class Attribute:
         added = [text for text in self.labels if text not in listed]
         if unknown := [text for text in added if text not in (self.other, self.missing)]:
             raise SchemaError(
-                f"{subject} has the label {quote_public(unknown[0])}, which is not a cell of the code"
-                f" list{difference_text(unknown[0], code_list.codes, quote_public)}. Add it to the"
-                " list, or correct the label"
+                f"{subject} has the label {quote_public(unknown[0])}, which is not a cell of the "
+                f"code list{difference_text(unknown[0], code_list.codes, quote_public)}. Add it to "
+                "the list, or correct the label"
             )
         if surplus := listed.difference(self.labels):
             raise SchemaError(
@@ -701,8 +708,8 @@ class Attribute:
         dated = kind == DATE_KIND
         if len(domains) + dated > 1 or not (domains or dated or "size" in options):
             raise SchemaError(
-                f"attribute {quote_public(name)} has none or several of size, labels, edges and dates;"
-                " give exactly one"
+                f"attribute {quote_public(name)} has none or several of size, labels, edges and "
+                "dates; give exactly one"
             )
         size = options.pop("size", None)
         if dated:
@@ -797,7 +804,8 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     entries = tuple(sequence(texts, f"missing_values of {subject}", "a list of texts"))
     if len(entries) > _MAX_MISSING_VALUES:
         raise SchemaError(
-            f"{subject} has more than {_MAX_MISSING_VALUES:,} entries in missing_values; remove some"
+            f"{subject} has more than {_MAX_MISSING_VALUES:,} entries in missing_values; remove "
+            "some"
         )
     for text in entries:
         check_text(text, f"an entry of missing_values of {subject}", MAX_LABEL)

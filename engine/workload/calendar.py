@@ -199,8 +199,8 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
         raise SchemaError(
-            f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; add"
-            " the absent directive to the format"
+            f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; "
+            "add the absent directive to the format"
         )
     # ISO dates are accepted with every format, so a format that matches them must read the same
     # day.

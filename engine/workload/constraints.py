@@ -209,10 +209,10 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
         shared = [name for name in first.attributes if name in second.attributes]
         if not np.array_equal(first.table(sizes, shared), second.table(sizes, shared)):
             raise SchemaError(
-                f"the invariants on {set_name(first.attributes)} and on {set_name(second.attributes)}"
-                " contradict each other: their totals"
-                f" {f'by {set_name(shared)}' if shared else 'of all records'} differ. Correct one of"
-                " them"
+                f"the invariants on {set_name(first.attributes)} and on "
+                f"{set_name(second.attributes)} contradict each other: their totals"
+                f" {f'by {set_name(shared)}' if shared else 'of all records'} differ. Correct one "
+                "of them"
             )
     return invariants
 
@@ -265,12 +265,13 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
         )
     if not (np.isfinite(table) & (table >= 0) & (table == np.floor(table))).all():
         raise SchemaError(
-            f"the invariant on {subject} has values that are not counts; give whole numbers, 0 or more"
+            f"the invariant on {subject} has values that are not counts; give whole numbers, 0 or "
+            "more"
         )
     if not 0 < table.sum() <= _MAX_TOTAL:
         raise SchemaError(
-            f"the counts of the invariant on {subject} have the sum {table.sum():g}; give counts with a"
-            " sum from 1 to 2^50"
+            f"the counts of the invariant on {subject} have the sum {table.sum():g}; give counts "
+            "with a sum from 1 to 2^50"
         )
     ranked = tuple(n for n in sizes if n in names)
     ordered = table.reshape(shape).transpose([names.index(n) for n in ranked])
@@ -425,8 +426,8 @@ def _maximal_support_table(
         raise SchemaError(
             f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
             " whether they contradict each other can be checked for at most"
-            f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that share"
-            " attributes"
+            f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that "
+            "share attributes"
         )
     coordinates, count = np.unravel_index(cells, possible.shape), cells.size
     sums, targets = list[Any](), list[Any]()

@@ -82,9 +82,9 @@ class Family(ABC):
         for a in attributes if self.ordered else ():
             if a.kind != "numeric":
                 raise WorkloadError(
-                    f"The family '{self.name}' needs attributes with ordered cells, but '{a.name}' is"
-                    f" {a.kind}. Use the family 'marginal' for '{a.name}', or declare this attribute"
-                    " numeric in the schema."
+                    f"The family '{self.name}' needs attributes with ordered cells, but '{a.name}' "
+                    f"is {a.kind}. Use the family 'marginal' for '{a.name}', or declare this "
+                    "attribute numeric in the schema."
                 )
         return self
 
@@ -174,9 +174,9 @@ def check_dense_size(name: str, queries: int, cells: int) -> None:
     """Raise WorkloadError if a matrix of queries x cells would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
-            f"The family '{name}' would store a matrix of {queries:,} queries x {cells:,} cells, but at"
-            f" most {MAX_DENSE_ENTRIES:,} entries are allowed. Use fewer queries, or attributes with"
-            " fewer cells."
+            f"The family '{name}' would store a matrix of {queries:,} queries x {cells:,} cells, "
+            f"but at most {MAX_DENSE_ENTRIES:,} entries are allowed. Use fewer queries, or "
+            "attributes with fewer cells."
         )
 
 
@@ -472,7 +472,8 @@ class Areas(Family):
     def _selected(self) -> LevelSelection:
         if self.selection is None:
             raise WorkloadError(
-                f"The family '{self.name}' has no attribute yet. Add the family to a workload first."
+                f"The family '{self.name}' has no attribute yet. Add the family to a workload "
+                "first."
             )
         return self.selection
 
@@ -685,7 +686,8 @@ class Levels(Areas):
             return
         if not isinstance(self.weights, Sequence) or len(self.weights) != len(self.levels):
             raise WorkloadError(
-                f"The weights are not a list of {len(self.levels)} numbers. Give one weight per level."
+                f"The weights are not a list of {len(self.levels)} numbers. Give one weight per "
+                "level."
             )
         for weight in self.weights:
             if weight != 0:
@@ -888,8 +890,8 @@ class Custom(Family):
             ) from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}. It must have one row per query, one column"
-                " per cell and only finite numbers. Correct it."
+                f"The custom matrix has shape {rows.shape}. It must have one row per query, one "
+                "column per cell and only finite numbers. Correct it."
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
@@ -923,8 +925,8 @@ class Custom(Family):
     def _rows(self) -> Array:
         if self.matrix is None:
             raise WorkloadError(
-                "The predicates of this custom family have not been evaluated on attributes. Add the"
-                " family to a workload first."
+                "The predicates of this custom family have not been evaluated on attributes. Add "
+                "the family to a workload first."
             )
         return self.matrix
 
@@ -1101,8 +1103,8 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
     """
     if len(content) > MAX_FILE:
         raise WorkloadError(
-            f"The matrix file has {len(content):,} bytes, but at most {MAX_FILE:,} are allowed. Give"
-            " fewer queries."
+            f"The matrix file has {len(content):,} bytes, but at most {MAX_FILE:,} are allowed. "
+            "Give fewer queries."
         )
     return _npy(content, name) if content.startswith(_NPY_MAGIC) else _csv(content, name)
 
@@ -1131,17 +1133,18 @@ def _npy(content: bytes, name: str) -> Array:
         raise WorkloadError(f"{name} is not a readable array. Save it with numpy.save.") from None
     if len(shape) not in (1, 2) or dtype.kind not in "biuf":
         raise WorkloadError(
-            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}, but a"
-            " query matrix is a table of real numbers. Save one row per query, one column per cell."
+            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}, "
+            "but a query matrix is a table of real numbers. Save one row per query, one column per "
+            "cell."
         )
     if (
         math.prod(shape) > MAX_DENSE_ENTRIES
         or math.prod(shape) * dtype.itemsize != len(content) - stream.tell()
     ):
         raise WorkloadError(
-            f"The header of {name} states {math.prod(shape):,} numbers, but the file has another length,"
-            f" or there are more than {MAX_DENSE_ENTRIES:,} numbers. Save the matrix again, or give"
-            " fewer queries."
+            f"The header of {name} states {math.prod(shape):,} numbers, but the file has another "
+            f"length, or there are more than {MAX_DENSE_ENTRIES:,} numbers. Save the matrix again, "
+            "or give fewer queries."
         )
     stream.seek(0)
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))
@@ -1162,7 +1165,7 @@ def _csv(content: bytes, name: str) -> Array:
         ) from None
     if len({len(row) for row in rows}) != 1:
         raise WorkloadError(
-            f"The rows of {name} have different lengths, or the file has no rows. Give one number per"
-            " cell in every row."
+            f"The rows of {name} have different lengths, or the file has no rows. Give one number "
+            "per cell in every row."
         )
     return np.array(rows)

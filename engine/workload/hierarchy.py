@@ -68,7 +68,8 @@ class HierarchyLevel(FrozenValue):
         if len(set(self.labels)) < len(self.labels):
             repeated = Counter(self.labels).most_common(1)[0][0]
             raise SchemaError(
-                f"{subject} has the area {quote_public(repeated)} twice; give each area its own label"
+                f"{subject} has the area {quote_public(repeated)} twice; give each area its own "
+                "label"
             )
         object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
@@ -80,8 +81,8 @@ class HierarchyLevel(FrozenValue):
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
             raise SchemaError(
-                f"{subject} has the area {quote_public(self.labels[empty[0]])} without cells; give the"
-                " area cells, or remove it"
+                f"{subject} has the area {quote_public(self.labels[empty[0]])} without cells; give "
+                "the area cells, or remove it"
             )
 
     @property
@@ -148,16 +149,16 @@ class Hierarchy(FrozenValue):
             raise SchemaError(f"{subject} has two levels with the same name; rename one of them")
         if len({len(level.area_of_cell) for level in self.levels}) > 1:
             raise SchemaError(
-                f"{subject} has levels with different numbers of cells; give an area for each cell on"
-                " every level"
+                f"{subject} has levels with different numbers of cells; give an area for each cell "
+                "on every level"
             )
         for coarse, fine in zip(self.levels, self.levels[1:], strict=False):
             parents = _parents(coarse, fine)
             if (parents[fine.area_of_cell] != coarse.area_of_cell).any():
                 raise SchemaError(
-                    f"{subject} has an area of the level {quote_public(fine.name)} with cells in two"
-                    f" areas of the level {quote_public(coarse.name)}; order the levels from coarse to"
-                    " fine, and put each area into one area of the level before"
+                    f"{subject} has an area of the level {quote_public(fine.name)} with cells in "
+                    f"two areas of the level {quote_public(coarse.name)}; order the levels from "
+                    "coarse to fine, and put each area into one area of the level before"
                 )
 
     @cached_property
@@ -227,8 +228,8 @@ class Hierarchy(FrozenValue):
         """Rebuild a hierarchy from `to_dict`; raise SchemaError if the description is invalid."""
         if not isinstance(document, dict) or document.keys() != {"name", "levels", "areas"}:
             raise SchemaError(
-                "a hierarchy in the file is not an object with the keys name, levels and areas; give"
-                " these keys and no others"
+                "a hierarchy in the file is not an object with the keys name, levels and areas; "
+                "give these keys and no others"
             )
         entries = document["levels"]
         if not isinstance(entries, list) or len(entries) > MAX_LEVELS:
@@ -420,8 +421,8 @@ class CodeList(FrozenValue):
         for row in rows:
             if isinstance(row, (str, bytes)) or len(row) not in (3, 4):
                 raise SchemaError(
-                    f"row {len(codes) + 1} of the code list is neither (code, label, parent) nor (code,"
-                    " label, parent, level); correct the row"
+                    f"row {len(codes) + 1} of the code list is neither (code, label, parent) nor "
+                    "(code, label, parent, level); correct the row"
                 )
             if len(codes) == MAX_AREAS:
                 raise _too_many_codes()
@@ -619,14 +620,15 @@ def _all_match(lines: Sequence[str], pattern: re.Pattern[str]) -> bool:
 
 def _too_many_codes() -> SchemaError:
     return SchemaError(
-        f"the code list has more than {MAX_AREAS:,} codes; leave a fine level out, or split the list"
+        f"the code list has more than {MAX_AREAS:,} codes; leave a fine level out, or split the "
+        "list"
     )
 
 
 def _too_many_levels() -> SchemaError:
     return SchemaError(
-        f"the code list has more than {MAX_LEVELS} levels between the total and the cells; leave some"
-        " out"
+        f"the code list has more than {MAX_LEVELS} levels between the total and the cells; leave "
+        "some out"
     )
 
 
@@ -672,8 +674,9 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
                 parent, positions
             )
             raise SchemaError(
-                f"the code {quote_public(code)} has the unknown parent {quote_public(parent)}{near}."
-                " Add a row for this parent, or leave the parent empty for a code below the total"
+                f"the code {quote_public(code)} has the unknown parent "
+                f"{quote_public(parent)}{near}. Add a row for this parent, or leave the parent "
+                "empty for a code below the total"
             )
     return positions
 
@@ -740,8 +743,9 @@ def _code_list(
         raise _too_many_levels()
     if names and (isinstance(names, str) or len(names) != len(areas) - first):
         raise SchemaError(
-            f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the cells,"
-            " but a different number of level names; give one name per level, from coarse to fine"
+            f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the "
+            "cells, but a different number of level names; give one name per level, from coarse to "
+            "fine"
         )
     levels = []
     for i, nodes in enumerate(areas[first:]):
@@ -753,8 +757,8 @@ def _code_list(
         if len(names_in_list) > 1:
             listed = ", ".join(map(quote_public, sorted(names_in_list)[:3]))
             raise SchemaError(
-                f"codes at depth {first + i + 1} of the code list have different levels: {listed}; give"
-                " all codes at one depth the same level"
+                f"codes at depth {first + i + 1} of the code list have different levels: {listed}; "
+                "give all codes at one depth the same level"
             )
         level_name = names[i] if names else next(iter(names_in_list), f"level {i + 1}")
         levels.append(

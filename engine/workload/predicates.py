@@ -67,8 +67,8 @@ def compared_dates(
     period = read_period(constant)
     if period is None:
         raise WorkloadError(
-            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write a date"
-            f" such as '{attribute.label(0)}' or '{attribute.days(0)[0]}'."
+            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write a "
+            f"date such as '{attribute.label(0)}' or '{attribute.days(0)[0]}'."
         )
     if attribute.unit == "day":
         low = attribute.first_cell + np.arange(attribute.date_cells)
@@ -170,8 +170,8 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     """
     if len(text) > MAX_TEXT:
         raise WorkloadError(
-            f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Shorten it, or"
-            " use several queries."
+            f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed. Shorten "
+            "it, or use several queries."
         )
     terms = _terms(attributes)
     placeholders = dict(zip(terms, _placeholders(list(terms)), strict=True))

@@ -197,7 +197,8 @@ class Schema:
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
             raise error(
-                f"A list of attributes contains a name twice: {', '.join(checked)}. Give each name once."
+                f"A list of attributes contains a name twice: {', '.join(checked)}. Give each name "
+                "once."
             )
         return checked
 
@@ -492,8 +493,9 @@ class Schema:
             "attributes",
         }:
             raise SchemaError(
-                f"the keys are not those of a schema; give 'format' (with {_FORMAT!r}) and 'attributes',"
-                " and optionally 'person', 'rows_per_person', 'impossible' and 'invariants'"
+                f"the keys are not those of a schema; give 'format' (with {_FORMAT!r}) and "
+                "'attributes', and optionally 'person', 'rows_per_person', 'impossible' and "
+                "'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:

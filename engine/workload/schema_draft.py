@@ -113,7 +113,8 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
     smallest_step = (Fraction(high) - Fraction(low)) / _DECIMAL_BINS
     if float(smallest_step) <= 0.0:
         raise SchemaError(
-            f"the range of {quote_public(name)} is empty. Write the smaller number before the larger"
+            f"the range of {quote_public(name)} is empty. Write the smaller number before the "
+            "larger"
         )
     power = Fraction(10) ** math.floor(math.log10(smallest_step))
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= smallest_step)
@@ -205,9 +206,9 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     # The file may contain private records, so the error does not quote it.
     if not attributes:
         raise SchemaError(
-            f"No attribute can be drafted from the dictionary: all {len(reasons):,} columns have fewer"
-            " than two values, or invalid lines. Write all values of a column, or a range such as"
-            " 0-99."
+            f"No attribute can be drafted from the dictionary: all {len(reasons):,} columns have "
+            "fewer than two values, or invalid lines. Write all values of a column, or a range "
+            "such as 0-99."
         )
     return DraftSchema(
         schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes)

@@ -84,8 +84,8 @@ def check_text(text: Any, what: str, limit: int) -> None:
         )
     if FORBIDDEN.search(text):
         raise SchemaError(
-            f"{what}, {quote_public(text)}, has control characters or characters that change the text"
-            " direction; remove them"
+            f"{what}, {quote_public(text)}, has control characters or characters that change the "
+            "text direction; remove them"
         )
 
 
@@ -268,8 +268,8 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
             document[key] = [_parsed_number(text, float) for text in texts]
         elif len(texts) > 1:
             raise SchemaError(
-                f"the column {key} has several texts, separated by |; write one text, and \\| for a |"
-                " inside it"
+                f"the column {key} has several texts, separated by |; write one text, and \\| for "
+                "a | inside it"
             )
         elif key in TRUE_OR_FALSE:
             if cell.lower() not in ("true", "false"):
@@ -293,5 +293,6 @@ def _parsed_number(text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise SchemaError(
-            f"{quote_public(text)} is not a {'whole number' if kind is int else 'number'}; correct it"
+            f"{quote_public(text)} is not a {'whole number' if kind is int else 'number'}; correct "
+            "it"
         ) from None

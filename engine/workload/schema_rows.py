@@ -113,8 +113,8 @@ def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
         ]
     except KeyError as error:
         raise SchemaError(
-            f"the label {quote_public(error.args[0])} has no area in the hierarchy of the attribute;"
-            " restore the previous labels, or read a code list with this label"
+            f"the label {quote_public(error.args[0])} has no area in the hierarchy of the "
+            "attribute; restore the previous labels, or read a code list with this label"
         ) from None
     except (TypeError, ValueError):
         raise SchemaError("the hierarchies are not valid JSON; read the code list again") from None
@@ -233,8 +233,8 @@ def _date_texts(values: str) -> dict[str, str]:
     parts = [part.strip() for part in values.split(":")]
     if len(parts) != 3:
         raise SchemaError(
-            f"the dates {quote_public(values)} are not of the form first:last:unit; write dates such"
-            " as 2024-01:2024-12:month"
+            f"the dates {quote_public(values)} are not of the form first:last:unit; write dates "
+            "such as 2024-01:2024-12:month"
         )
     return dict(zip(("start", "stop", "unit"), parts, strict=True))
 
@@ -259,8 +259,8 @@ def parse_edges(text: str) -> list[float]:
             edges += numbers if len(numbers) == 1 else _even_edges(*numbers)
     except ValueError:
         raise SchemaError(
-            f"the bin edges {quote_public(text)} are not numbers; write edges such as 0, 18, 65, 120,"
-            " or first:last:step"
+            f"the bin edges {quote_public(text)} are not numbers; write edges such as 0, 18, 65, "
+            "120, or first:last:step"
         ) from None
     return edges
 
@@ -273,8 +273,8 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
     """
     if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
         raise SchemaError(
-            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,}; write"
-            " the first edge, a larger last edge, and a positive step"
+            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,}; "
+            "write the first edge, a larger last edge, and a positive step"
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):

@@ -109,8 +109,8 @@ class Columns:
             if matches:
                 raise WorkloadError(
                     f"The column {quote_public(name)} could be the attribute"
-                    f" {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the exact name"
-                    " in double quotes."
+                    f" {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the exact "
+                    "name in double quotes."
                 )
         near = (
             near_matches(name, self.schema.names)
@@ -392,8 +392,8 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
     if not operands:
         raise WorkloadError(
-            f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Write an attribute on"
-            " one side, or remove the comparison."
+            f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Write an attribute "
+            "on one side, or remove the comparison."
         )
     if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
@@ -434,8 +434,9 @@ def _sum(
             else:
                 what = "dates"
             raise WorkloadError(
-                f"'{a.name}' has {what} instead of codes, so sums and comparisons with other attributes"
-                f" are not possible. Compare '{a.name}' with constants; write texts in single quotes."
+                f"'{a.name}' has {what} instead of codes, so sums and comparisons with other "
+                f"attributes are not possible. Compare '{a.name}' with constants; write texts in "
+                "single quotes."
             )
         operands[a.name] = a
         return word(a.name), float(a.size)
@@ -465,8 +466,8 @@ def _sum(
     bound = left_bound * right_bound if is_product else left_bound + right_bound
     if bound > MAX_NUMBER:
         raise WorkloadError(
-            f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, so it would be rounded. Use smaller"
-            " numbers."
+            f"{sql_text(node)} can be larger than {MAX_NUMBER:,}, so it would be rounded. Use "
+            "smaller numbers."
         )
     return f"{left} {signs[type(node)]} {right}", bound
 
@@ -610,8 +611,8 @@ class Grouping:
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
             raise WorkloadError(
-                f"GROUP BY has '{name}' both by cells and by CASE, or by two CASE. Write one statement"
-                " for each of them."
+                f"GROUP BY has '{name}' both by cells and by CASE, or by two CASE. Write one "
+                "statement for each of them."
             )
         return name
 
@@ -763,7 +764,8 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
         raise WorkloadError(f"The statement is not valid SQL{where}. Correct it.") from None
     except _PARSER_ERRORS:
         raise WorkloadError(
-            "The statement is not valid SQL. Write SELECT a, COUNT(*) FROM t GROUP BY a, or similar."
+            "The statement is not valid SQL. Write SELECT a, COUNT(*) FROM t GROUP BY a, or "
+            "similar."
         ) from None
     if isinstance(statement, exp.SetOperation):
         raise WorkloadError(
@@ -771,8 +773,8 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
         )
     if not isinstance(statement, exp.Select):
         raise WorkloadError(
-            f"{sql_text(statement)} is not a SELECT of counts. Write SELECT a, COUNT(*) FROM t GROUP"
-            " BY a, or similar."
+            f"{sql_text(statement)} is not a SELECT of counts. Write SELECT a, COUNT(*) FROM t "
+            "GROUP BY a, or similar."
         )
     return statement
 
@@ -802,8 +804,8 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
             raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise WorkloadError(
-            f"FROM {sql_text(source)} is not a table name. Write the name of the table; subqueries and"
-            " functions are not supported."
+            f"FROM {sql_text(source)} is not a table name. Write the name of the table; subqueries "
+            "and functions are not supported."
         )
     if table is not None and source.name.casefold() != table.casefold():
         expected = (
@@ -812,8 +814,8 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
             else f"earlier statements use {table[:60]!r}"
         )
         raise WorkloadError(
-            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use the same table in"
-            " all statements."
+            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use the same "
+            "table in all statements."
         )
     return source.name
 
@@ -1002,7 +1004,8 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
             raise WorkloadError(
-                f"{sql_text(item)} is in SELECT but not in GROUP BY. Add it to GROUP BY, or remove it."
+                f"{sql_text(item)} is in SELECT but not in GROUP BY. Add it to GROUP BY, or remove "
+                "it."
             )
     return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
@@ -1140,6 +1143,6 @@ def _check_size(queries: int, cells: int) -> None:
     if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
         raise WorkloadError(
             f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells. At most"
-            f" {MAX_JOINT_QUERIES:,} queries, and at most {MAX_QUERY_ENTRIES:,} queries x cells, are"
-            " allowed. Remove WHERE, or use attributes with fewer cells."
+            f" {MAX_JOINT_QUERIES:,} queries, and at most {MAX_QUERY_ENTRIES:,} queries x cells, "
+            "are allowed. Remove WHERE, or use attributes with fewer cells."
         )

@@ -509,7 +509,8 @@ class Workload(FrozenValue):
             or not 0 <= index < self.queries
         ):
             raise WorkloadError(
-                f"There is no query {index!r}. Give the number of a query, 0 to {self.queries - 1:,}."
+                f"There is no query {index!r}. Give the number of a query, 0 to "
+                f"{self.queries - 1:,}."
             )
         group = bisect.bisect_right(self.starts, int(index)) - 1
         return self.describe_in_group(group, int(index) - self.starts[group])
@@ -557,8 +558,8 @@ class Workload(FrozenValue):
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(
-                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. Leave"
-                " some groups out."
+                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. "
+                "Leave some groups out."
             )
         return cls(
             schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"]))
@@ -609,8 +610,8 @@ def make_group(
     if isinstance(spec, Mapping):
         if set(spec) != set(names):
             raise WorkloadError(
-                f"The mapping has families for {', '.join(map(str, spec)) or 'no attribute'}, but the"
-                f" group is on {', '.join(names) or 'no attribute'}. Give one family for each"
+                f"The mapping has families for {', '.join(map(str, spec)) or 'no attribute'}, but "
+                f"the group is on {', '.join(names) or 'no attribute'}. Give one family for each"
                 " attribute of the group."
             )
         spec = MappingProxyType({name: spec[name] for name in names})
@@ -786,8 +787,8 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
         raise WorkloadError(
-            f"Group {number} of the file has an attribute that is not a text. Write names of attributes"
-            " in quotes."
+            f"Group {number} of the file has an attribute that is not a text. Write names of "
+            "attributes in quotes."
         )
     spec, packed = spec_from_data(data.get("family")), data.get("query_weights")
     group = make_group(schema, names, spec, data.get("weight", 1.0))
@@ -802,7 +803,8 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
         )
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise WorkloadError(
-            f"The query weights of group {number} of the file are damaged. Export the workload again."
+            f"The query weights of group {number} of the file are damaged. Export the workload "
+            "again."
         ) from None
     return make_group(schema, names, spec, group.weight, weights)
 

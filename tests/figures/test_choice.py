@@ -175,8 +175,8 @@ def test_rule_text_contains_rule_numbers():
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
     assert (
-        "the next analysis, '2-way', decide between it and finer ones. If too few are reliable in '1-way'"
-        in words
+        "the next analysis, '2-way', decide between it and finer ones. If too few are reliable in "
+        "'1-way'" in words
     )
     assert "No safety margin." in coarse_figures.rule_text(
         NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0)

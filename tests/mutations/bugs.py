@@ -669,8 +669,8 @@ BUGS = (
         file="engine/ledger/balance.py",
         old="            if pure_epsilon is None:\n                raise",
         new=(
-            "            if pure_epsilon is None:\n                return f'{_PURE_EPSILON_PREFIX}{pcost!r}'\n "
-            "               raise"
+            "            if pure_epsilon is None:\n                return "
+            "f'{_PURE_EPSILON_PREFIX}{pcost!r}'\n                raise"
         ),
         tests=(
             "tests/release/test_procedure.py::test_pure_total_sums_epsilon_and_refuses_gaussian",

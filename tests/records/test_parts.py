@@ -264,7 +264,8 @@ def test_command_line_counts_shards_and_releases_sum(
     assert main([*args, "--ledger", paths["all.counts"], "--out", paths["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         run(
-            f"release --plan {paths['plan']} --counts {paths['plan']} --dataset d --ledger {paths['book']}"
+            f"release --plan {paths['plan']} --counts {paths['plan']} --dataset d --ledger "
+            f"{paths['book']}"
         )
     assert (
         main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")])

@@ -33,7 +33,8 @@ def cell_of(name: str, value: object) -> int:
 
 FROM = "COUNT(*) AS n FROM t"
 BANDED = {
-    f"SELECT CASE WHEN age < 18 THEN 'c' WHEN age < 65 THEN 'a' ELSE 'o' END AS band, {FROM} GROUP BY band": [
+    f"SELECT CASE WHEN age < 18 THEN 'c' WHEN age < 65 THEN 'a' ELSE 'o' END AS band, {FROM} GROUP "
+    "BY band": [
         "age < 18",
         "18 <= age < 65",
         "age >= 65",
@@ -42,12 +43,14 @@ BANDED = {
         "not 18 <= age < 65",
         "18 <= age < 65",
     ],
-    f"SELECT CASE code WHEN 1 THEN 'x' WHEN 3 THEN 'y' END, {FROM} WHERE age < 18 AND code < 4 GROUP BY ALL": [
+    f"SELECT CASE code WHEN 1 THEN 'x' WHEN 3 THEN 'y' END, {FROM} WHERE age < 18 AND code < 4 "
+    "GROUP BY ALL": [
         "code == 1 and age < 18",
         "code == 3 and age < 18",
         "code in [0, 2] and age < 18",
     ],
-    f"SELECT CASE WHEN code > 2 THEN 'x' ELSE 'y' END, {FROM} WHERE code + \"hours-per-week\" < 6 GROUP BY 1": [
+    f"SELECT CASE WHEN code > 2 THEN 'x' ELSE 'y' END, {FROM} WHERE code + \"hours-per-week\" < 6 "
+    "GROUP BY 1": [
         "code >= 3 and code + hours_per_week < 6",
         "code <= 2 and code + hours_per_week < 6",
     ],

@@ -27,9 +27,8 @@ REFUSED = {
     "SELECT CASE WHEN age < 18 THEN 'a' END, COUNT(*) FROM t": "not in GROUP BY",
     "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": ("not in GROUP BY"),
     "SELECT COUNT(*) FROM t GROUP BY age, CASE WHEN age < 18 THEN 'a' END": "by cells and by CASE",
-    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN 1 END": (
-        "two CASE"
-    ),
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN "
+    "1 END": ("two CASE"),
     "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' WHEN sex = 'F' THEN 'b' END": (
         "one attribute in all conditions"
     ),
