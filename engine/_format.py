@@ -235,12 +235,12 @@ def percent_rounded_up(share: float, decimals: int = 1) -> str:
     Sentences and labels with a gap to a lower bound use this function, so that they never state
     less than the gap.  Cells of tables are rounded to the nearest hundredth of a percent instead.
 
-    >>> percent_rounded_up(0.0312), percent_rounded_up(0.03), percent_rounded_up(0.00012, 2)
+    >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.00012, 2)
     ('3.2%', '3.0%', '0.02%')
     """
     if not math.isfinite(share):
         return format_number(share)
-    # Without the subtraction, rounding errors would turn 3% into 3.1%.
+    # without the subtraction, 1.03 - 1, which is slightly above 0.03, would become 3.1%
     steps = math.ceil(share * 10 ** (2 + decimals) - 1e-9)
     return f"{max(steps, 0) / 10**decimals:,.{decimals}f}%"
 

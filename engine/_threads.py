@@ -44,8 +44,8 @@ def _pool() -> ThreadPoolExecutor:
 def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
     """Return the results of a function for all parts, in order.
 
-    The calls run on all cores if there are several parts and the longest has at least
-    `MIN_LENGTH_PER_THREAD` elements.
+    The calls run in several threads if there are several parts and the longest has at least
+    `MIN_LENGTH_PER_THREAD` elements, except inside `single_threaded`.
 
     >>> map_in_threads(len, ["ab", "c"])
     [2, 1]

@@ -131,7 +131,10 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
-    """Draw step 6: the typed confirmation of the look (first measurement); return its code."""
+    """Draw step 6, where the user types to confirm the look (first measurement).
+
+    Return the Python script of the look, if there is one.
+    """
     return two_stage_view.take_look(common, settings, PAYER, FILE)
 
 

@@ -122,7 +122,7 @@ def choose_payer(plan: Plan) -> str:
 
 
 def confirm(plan: Plan) -> str:
-    """Draw step 4: the typed confirmation, or the progress of the release; return its code.
+    """Draw step 4: the typed confirmation, or the progress of the release; return its script.
 
     If the plan was released already, this step shows that release. A checkbox repeats it with new
     noise at full cost.

@@ -188,7 +188,7 @@ def forbidden_imports(file: Path) -> list[str]:
     return messages
 
 
-def test_mechanisms_and_pages_do_not_import_each_other() -> None:
+def test_only_registry_imports_mechanisms_and_nothing_imports_pages() -> None:
     assert [line for file in SOURCES for line in forbidden_imports(file)] == []
 
 

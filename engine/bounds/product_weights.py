@@ -208,7 +208,7 @@ class LinkedQueries:
 
     Attributes
     ----------
-    links : the distinct links, separate problems on the free attributes.
+    links : the distinct links; each is a separate problem (`Link`) on the free attributes.
     sums : pairs (factor, coefficients).  The nuclear norm of the workload is the sum over all pairs
         of factor * sqrt(sum over links i of (coefficients[i] * norm of link i)^2).
     roles : mapping from free attributes to roles; attributes of one role have equal weights.
@@ -217,10 +217,10 @@ class LinkedQueries:
         of the part).
     swaps : mapping from keys of parts on two attributes to whether they are symmetric in them.
     singles : mapping from roles to the keys of their parts on one attribute.
-    joints : mapping from keys of parts on several attributes to the roles of these attributes, at
-        one of the occurrences of the part.
-    intervals : mapping from keys of parts with interval queries on one attribute to their Gram as
-        weights of these queries.
+    joints : mapping from keys of parts on several attributes to the roles of these attributes where
+        the part occurs first in the workload; elsewhere the roles may differ.
+    intervals : mapping from keys of parts with interval queries on one attribute to their
+        `IntervalGram`, which has one weight per kind of interval query (prefix, range, ...).
     """
 
     links: list[Link]
@@ -635,10 +635,10 @@ class State:
         return self.frames[role, k]
 
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return the part with this key, represented in functions of its attributes.
+        """Return the queries of a part, written in basis functions of each attribute.
 
-        A part holds queries of one family, here on several attributes.
-        ``places`` has for each attribute its role and its number of functions.
+        A part holds queries of one family, here on several attributes.  ``places`` has the pair
+        (role, number of basis functions) of each attribute, as in `frame`.
         """
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)

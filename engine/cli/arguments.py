@@ -523,7 +523,10 @@ def common_plan_of(
 
 
 def head_of(measurement: Measurement) -> str:
-    """Return the first line of the output: dataset and time of a release, or "REHEARSAL"."""
+    """Return the first line of the output.
+
+    It has the dataset and the time of a release, or says that this is a rehearsal.
+    """
     return (
         "REHEARSAL, not for publication"
         if measurement.rehearsal

@@ -514,7 +514,7 @@ def coarse_and_fine(workload: Workload) -> Analyses:
 
     The coarser workload replaces a group on k attributes by k groups on k - 1 of them; equal groups
     are added once.  Attributes retain their query family, except a family on several attributes,
-    which becomes marginal.
+    which becomes marginal.  Weights of groups and queries are left out.
 
     Raises
     ------

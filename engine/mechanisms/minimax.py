@@ -1039,8 +1039,8 @@ def minimax_search(
 ) -> MinimaxResult:
     """Search for the plan that minimises the largest variance, and for the best lower bound.
 
-    The search ends when it has converged or after the deadline, but not before `MIN_ITERATIONS`
-    iterations.
+    The search ends at the gap `STOP_GAP`, when the gap no longer falls, after the largest number of
+    iterations, or after the deadline; but not before `MIN_ITERATIONS` iterations.
 
     Raises
     ------

@@ -792,11 +792,9 @@ class TradeoffSearch:
         """Return the target gap of the next optimization of budget shares."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
-        # an error of a tenth of STOP_GAP does not affect the result
-        return min(
-            FIRST_SHARE_GAP,
-            max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)),
-        )
+        # a target below a tenth of STOP_GAP would not change the result
+        target = max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0))
+        return min(FIRST_SHARE_GAP, target)
 
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
         """Optimize the budget shares of a candidate and update the best plan.

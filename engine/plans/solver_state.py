@@ -170,6 +170,7 @@ class Certificate:
         -----
         The bounds are proved for neighbours that add or remove a record.  They do not hold if
         neighbours replace a record, because the number of records can then be released exactly.
+        The certificate then has the lower bound 0 and an infinite gap, and ``search`` is not called.
         """
         gap = math.inf if searched else 0.0
         if bound > 0:

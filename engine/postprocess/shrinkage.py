@@ -534,7 +534,7 @@ def shrunk_total(total: float, variance: float) -> float:
 def shrunk_contrasts(
     evidence: Evidence, total: float, tell: Listener, checkpoints: Checkpoints = NO_CHECKPOINTS
 ) -> dict[Axes, Array]:
-    """Shrink all tables towards their references; return the contrasts of the fitted tables.
+    """Shrink all tables that are not public; return the contrasts of all tables.
 
     ``total`` is the number of records, above 0.  The result maps attribute sets to contrasts in the
     shapes of their tables.  Fitted tables that overlap agree up to the tolerance of the fits;

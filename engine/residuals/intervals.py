@@ -209,8 +209,8 @@ class IntervalSpace:
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # the answer of suffix j is z_n - z_(j-1), so the sum of squares of all suffixes has
-            # products of z_n and every other difference
+            # z_i is the sum of the first i cells, so the answer of suffix j is z_n - z_(j-1), and the
+            # sum of squares of all suffixes has products of z_n with every other z_i
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)

@@ -259,8 +259,8 @@ def parse_edges(text: str) -> list[float]:
             edges += numbers if len(numbers) == 1 else _even_edges(*numbers)
     except ValueError:
         raise SchemaError(
-            f"the bin edges {quote_public(text)} are not numbers; write edges such as 0, 18, 65, "
-            "120, or first:last:step"
+            f"the bin edges {quote_public(text)} are not numbers or first:last:step; write edges"
+            " such as 0, 18, 65, 120, or 0:120:10"
         ) from None
     return edges
 

@@ -127,15 +127,18 @@ def test_draw_uses_noise_scale_of_each_block(
 def test_draw_above_max_records_uses_integer_arithmetic(
     counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    within, real = [], grid._on_grid
-    monkeypatch.setattr(
-        grid, "_on_grid", lambda block, table, ok: within.append(ok) or real(block, table, ok)
-    )
-    for max_records in (499, 500):
+    flags, real = [], grid._on_grid
+
+    def on_grid(block, table, within_max_records):
+        flags.append(within_max_records)  # without this flag, `_on_grid` computes in integers
+        return real(block, table, within_max_records)
+
+    monkeypatch.setattr(grid, "_on_grid", on_grid)
+    for max_records in (counts.records - 1, counts.records):
         small_plan = plan(WORKLOAD, Budget(pcost=0.5), max_records=max_records)
-        within.clear()
+        flags.clear()
         list(draw(small_plan, counts, lambda *_: None))
-        assert set(within) == {max_records >= counts.records}
+        assert set(flags) == {max_records >= counts.records}
 
 
 def test_measure_holds_answers_of_one_block(

@@ -362,8 +362,8 @@ class Evaluation:
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
         """Add to ``self.by_role`` the derivatives of S through a piece's residual Gram.
 
-        S depends on the centers of the piece's attributes outside the space through this Gram.
-        ``by_gram`` is the derivative of S with respect to the Gram.
+        The residual Gram depends on the centers of those attributes of the piece that are outside
+        the space, so S depends on them, too.  ``by_gram`` is the derivative of S with respect to the Gram.
         """
         centers = [self.center(r) for r in piece.roles]
         # The Gram is R^T R.  This is the derivative of S with respect to R, which is linear in the
@@ -660,11 +660,13 @@ class CenterProblem:
         return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
-        """Return one tuple (positions, factors, scalars) per residual space of a group.
+        """Return tuples (positions, factors, scalars), one per residual space of a group.
 
-        ``positions`` are those of the space's attributes in the group.  ``factors`` are pairs (axes
-        in the space, index of a piece), and ``scalars`` are indices of pieces: their product is the
-        Gram of the group on the space.  ``ranks`` lists the axes of the group in schema order.
+        Residual spaces on which the Gram of the group is 0 are left out.  ``positions`` are those
+        of the space's attributes in the group.  ``factors`` are pairs (axes in the space, index of a
+        piece), and ``scalars`` are indices of pieces.  The Gram of the group on the space is the
+        product of the Grams of all factors and of all scalars.  ``ranks`` lists the axes of the
+        group in schema order.
         """
         position = {axis: p for p, axis in enumerate(ranks)}
         choices = []  # for every part, its pieces

@@ -69,7 +69,7 @@ def draw_waiting(past: str) -> None:
 def take_look(
     common: CommonPlan, settings: Settings, payer_step: str, file_step: str
 ) -> Script | None:
-    """Draw the confirmation or the progress of the first measurement (look); return its code.
+    """Draw the confirmation or the progress of the first measurement (look); return its script.
 
     ``payer_step`` and ``file_step`` are the titles of the steps in which the dataset and the
     records are chosen.
