@@ -1,15 +1,17 @@
 """Predicate language: parsing of conditions and evaluation on cells.
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
-and sums, differences and products of coded attributes. A level of a hierarchy is compared with the
-labels of its areas; a level with the name of an attribute cannot be used. The text is parsed and
-never executed. `compared_dates` evaluates comparisons with dates for predicates and for SQL.
+and sums, differences and products of coded attributes. Both = and == test equality. A level of a
+hierarchy is compared with the labels of its areas; a level with the name of an attribute cannot be
+used. The text is parsed and never executed. `compared_dates` evaluates comparisons with dates for
+predicates and for SQL.
 """
 
 from __future__ import annotations
 
 import ast
 import datetime
+import itertools
 import keyword
 import math
 import operator
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import near_matches, quote_public
+from engine._format import near_matches, quote_public, shortest_text
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.calendar import read_period
@@ -107,8 +109,12 @@ def cut_text(attribute: Attribute, i: int) -> str:
 
 
 MAX_TEXT = 10_000
-# Matches quoted texts (group 1) and names in backticks (group 2).
-_TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")
+# Matches quoted texts (group 1), names in backticks (group 2) and the sign = alone, which is
+# neither doubled nor a part of <=, >=, !=, := or => (group 3).
+_TEXT_NAME_OR_EQUALS = re.compile(
+    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`|((?<![=<>!:])=(?![=>]))"""
+)
+MAX_EXAMPLE_LABEL = 40  # characters of a label in an example
 _COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -176,7 +182,9 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     terms = _terms(attributes)
     placeholders = dict(zip(terms, _placeholders(list(terms)), strict=True))
 
-    def replace_name(match: re.Match[str]) -> str:
+    def to_python(match: re.Match[str]) -> str:
+        if match[3] is not None:
+            return "=="
         name = match[2]
         if name is not None and name not in placeholders:
             raise WorkloadError(
@@ -186,11 +194,11 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
             )
         return match[1] if name is None else f" {placeholders[name]} "
 
-    source = _TEXT_OR_NAME.sub(replace_name, text)
+    source = _TEXT_NAME_OR_EQUALS.sub(to_python, text)
     try:
         return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        example = next(
+        backticks = next(
             (
                 f", and {_display_name(a)} in backticks"
                 for a in attributes
@@ -199,9 +207,36 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
             "",
         )
         raise WorkloadError(
-            f'The predicate {text[:80]!r} cannot be read. Write it like "age >= 30 and sex =='
-            f" 'F'\"{example}."
+            f"The predicate {text[:80]!r} cannot be read. Write it like"
+            f' "{example(attributes)}"{backticks}.'
         ) from None
+
+
+def example(attributes: Sequence[Attribute]) -> str:
+    """Return a predicate on the first two attributes that have a short one.
+
+    Without such attributes, the predicate is on age and sex.
+
+    >>> day, sex = Attribute.dates("day", "2024-01", "2024-12"), ["F", "M"]
+    >>> example([day, Attribute.categorical("sex", sex), Attribute.of_size("code", 9)])
+    "day >= '2024-07' and sex == 'F'"
+    """
+    comparisons = (_example_comparison(a) for a in attributes)
+    first_two = list(itertools.islice(filter(None, comparisons), 2))
+    return " and ".join(first_two) or "age >= 30 and sex == 'F'"
+
+
+def _example_comparison(attribute: Attribute) -> str:
+    """Return a comparison of an attribute with a constant; empty if its first label is long."""
+    name = _display_name(attribute)
+    if attribute.labels is not None:
+        label = attribute.labels[0]
+        return f"{name} == {label!r}" if len(label) <= MAX_EXAMPLE_LABEL else ""
+    if attribute.is_dated:
+        return f"{name} >= {attribute.label(attribute.date_cells // 2)!r}"
+    if attribute.edges is not None:
+        return f"{name} >= {shortest_text(attribute.edges[attribute.size // 2])}"
+    return f"{name} >= {attribute.size // 2}"
 
 
 def _terms(
@@ -277,7 +312,7 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
         )
         raise WorkloadError(
             f"The predicate {text[:80]!r} {problem}. Use these names:"
-            f" {', '.join(words[:10])}. Example: \"age >= 30 and sex == 'F'\"."
+            f' {", ".join(words[:10])}. Example: "{example(attributes)}".'
         )
     axes = {
         axis

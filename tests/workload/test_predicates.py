@@ -5,6 +5,7 @@ import pytest
 from engine.analysis import condition_query
 from engine.errors import WorkloadError
 from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.predicates import example
 from tests.shapes import mixed
 from tests.workload.refusals import check_refused
 
@@ -97,6 +98,8 @@ FINE = {
     "age <= 120": 24,
     "age >= -5": 24,
     "age > 1e6": 0,
+    "sex = 'F' and wave=1": 4,
+    "sex in ['F'] and not (1 = wave) and age >= 30": 2,
 }
 
 
@@ -117,6 +120,27 @@ def test_valid_predicate_selects_expected_cells(text):
         Workload(mixed()).add(("age", "sex", "wave"), Custom(predicates=[text])).groups[0].parts
     )
     assert part.family.rows(part.sizes).sum() == FINE[text]
+
+
+def test_single_equals_inside_label_is_unchanged():
+    schema = Schema([Attribute.categorical("grade", ["a=b", "a==b"])])
+    workload = Workload(schema).add("grade", Custom(predicates=["grade = 'a=b'"]))
+    assert workload.groups[0].parts[0].family.rows((2,)).tolist() == [[1, 0]]
+
+
+def test_example_in_error_message_is_valid_for_schema():
+    attributes = [
+        Attribute.categorical("long", ["x" * 50, "y"]),
+        Attribute.dates("visit day", "2023-01-01", "2023-12-31"),
+        Attribute.numeric("height", [0.1, 0.25, 2.5]),
+        Attribute.categorical("it's", ["it's", "other"]),
+        Attribute.of_size("code", 9),
+    ]
+    for first in range(len(attributes)):
+        schema = Schema(attributes[first:])
+        text = example(schema.attributes)
+        assert condition_query(schema, text).tensor.any()
+        check_refused(WorkloadError, [text], condition_query, schema, "code <")
 
 
 def test_attribute_name_with_hyphen_maps_to_underscore():

@@ -7,7 +7,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
-from engine.workload import Attribute, Schema
+from engine.workload import Attribute, Schema, predicates
 from engine.workload.integer_bins import cell_text
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, range_form
@@ -53,7 +53,7 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
     text = st.text_input(
         "Condition",
         key=f"{key}_text",
-        placeholder="age >= 30 and sex == 'F'",
+        placeholder=predicates.example([schema[name] for name in names or schema.names]),
         help=CONDITION,
     )
     if not text.strip():
