@@ -25,7 +25,9 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
     range on a chart.
     """
     methods = ["Choose cells", *([DRAW] if with_drawing else []), "Write a condition"]
-    method = st.radio("Input method", methods, horizontal=True, key=f"{key}_how")
+    method = st.radio(
+        "Input method", methods, horizontal=True, key=f"{key}_how", persist_state="session"
+    )
     if method == DRAW:
         ranges = range_form.choose(schema)
         if schema.cells(ranges) > MAX_CELLS:
@@ -34,11 +36,16 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
             )
             return None
         return analysis.run_query(schema, ranges)
+    # The choice outlives the page, so it can contain attributes that were removed meanwhile.
+    chosen = st.session_state.get(f"{key}_names", [])
+    if not set(chosen) <= set(schema.names):
+        st.session_state[f"{key}_names"] = [name for name in chosen if name in schema.names]
     names = st.multiselect(
         "Attributes",
         schema.names,
         key=f"{key}_names",
         help="Without attributes: the total count.",
+        persist_state="session",
     )
     if schema.cells(names) > MAX_CELLS:
         st.info(f"These attributes have {texts.number(schema.cells(names))} cells. Choose fewer.")
@@ -55,6 +62,7 @@ def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | N
         key=f"{key}_text",
         placeholder=predicates.example([schema[name] for name in names or schema.names]),
         help=CONDITION,
+        persist_state="session",
     )
     if not text.strip():
         st.caption("Write a condition on the selected attributes, or on any if none is selected.")

@@ -43,6 +43,23 @@ def test_file_step_proposes_records_of_demo() -> None:
     assert not any(b.key == "use_demo_records" for b in session.app.button)
 
 
+def test_question_to_rehearsal_outlives_visit_to_other_page() -> None:
+    session = open_demo("survey", (1,), page="release")
+    wait(session.set(rows=500).press("rehearse"))
+    session.set(
+        rehearsal_view="Ask a question",
+        rehearsal_ask_how="Write a condition",
+        rehearsal_ask_names=["age"],
+        rehearsal_ask_text="age >= 30",
+    )
+    answer = session.metrics()["Answer (counts)"]
+    session.go("start").go("release", rehearsal_view="Ask a question")
+    assert session.metrics()["Answer (counts)"] == answer
+    # A name that is not in the schema is dropped.
+    session.go("start").go("release", rehearsal_ask_names=["age", "removed"])
+    assert session.app.multiselect(key="rehearsal_ask_names").value == ["age"]
+
+
 def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_demo("survey", (1,), page="release")
     assert "No rehearsal" in session.text()
