@@ -396,7 +396,7 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     ----------
     table : result of `expected_costs`.
     also : label of a further mechanism, with any options.  If it is expected to take at most a
-        second, it is the first of the ``most`` mechanisms; otherwise it is ignored.
+        minute, it is the first of the ``most`` mechanisms; otherwise it is ignored.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -409,8 +409,13 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     default_labels = {m.name for m in registry.MECHANISMS}
     quick = [
         str(label)
-        for label in ready.loc[ready["seconds"] <= QUICK_FORECAST_S, "mechanism"]
-        if label == also or (label in default_labels and label not in REFERENCE_MECHANISMS)
+        for label, seconds in zip(ready["mechanism"], ready["seconds"], strict=True)
+        if (label == also and seconds <= REFERENCE_FORECAST_S)
+        or (
+            seconds <= QUICK_FORECAST_S
+            and label in default_labels
+            and label not in REFERENCE_MECHANISMS
+        )
     ]
     references = ready.loc[
         ready["mechanism"].isin(REFERENCE_MECHANISMS) & (ready["seconds"] <= REFERENCE_FORECAST_S),

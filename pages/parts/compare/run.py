@@ -13,7 +13,12 @@ from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
 from engine.analysis import expected_wait_text, partial_comparison
-from engine.analysis.compare import Comparison, expected_costs, quick_choices
+from engine.analysis.compare import (
+    REFERENCE_FORECAST_S,
+    Comparison,
+    expected_costs,
+    quick_choices,
+)
 from engine.errors import EngineError
 from engine.mechanisms import label_of, load_plan, title_of, variants
 from engine.plans import Plan
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 # Session keys of the labels of the chosen mechanisms, the time limit in seconds, and the key of the
 # last job.
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
+# Session keys of the label of the current mechanism at the last visit, and of the selection to
+# which this page itself added the current mechanism: (workload and budget, labels).
+LAST_CURRENT, EXTENDED = "compare_last_current", "compare_extended"
 DEFAULT_LIMIT_S = 60
 FIRST_PLANS = 2  # number of best plans that are loaded early, for the views of two plans
 # Result of the job: the comparison, and a mapping from the label of a mechanism to (name, options).
@@ -147,9 +155,10 @@ def running() -> bool:
 def run(request_state: RequestState) -> Compared | None:
     """Draw the choice of mechanisms, the forecast and the progress; return the results.
 
-    A comparison starts automatically if the selected mechanisms are those of `_first`. Until it is
-    done, the results of the mechanisms that have finished are returned, or the results of the
-    previous selection. None if there are no results at all.
+    A comparison starts automatically if the selected mechanisms are those of `_first`, or if this
+    page added the current mechanism and no mechanism is slow. Until it is done, the results of the
+    mechanisms that have finished are returned, or the results of the previous selection. None if
+    there are no results at all.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info(
@@ -167,7 +176,10 @@ def run(request_state: RequestState) -> Compared | None:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
         with show_errors():
-            if labels == _first(request_state, all_choices) and job_queue.find(key) is None:
+            if job_queue.find(key) is None and (
+                labels == _first(request_state, all_choices)
+                or _is_quick_extension(request_state, choices)
+            ):
                 begin(key, request_state, choices, limit)
             _start(key, request_state, choices, limit, place)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
@@ -187,6 +199,39 @@ def _first(
     return quick_choices(table, also=current_choice(request_state)[0])
 
 
+def _is_quick_extension(
+    request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]]
+) -> bool:
+    """Return whether this page added the current mechanism and no choice is expected to be slow."""
+    labels = [label_of(name, options) for name, options in choices]
+    if st.session_state.get(EXTENDED) != (request_state.workload_budget_key, labels):
+        return False
+    table = _expected_of(request_state, choices)
+    return bool((table["seconds"].fillna(0.0) <= REFERENCE_FORECAST_S).all())
+
+
+def _update_selection(
+    request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Store the default selection, or add the current mechanism if it has changed.
+
+    Labels that are no longer available are removed. An empty selection stays empty.
+    """
+    current = current_choice(request_state)[0]
+    previous = st.session_state.get(LAST_CURRENT, current)
+    st.session_state[LAST_CURRENT] = current
+    if CHOSEN not in st.session_state:
+        st.session_state[CHOSEN] = _first(request_state, choices)
+        return
+    selected = list(st.session_state[CHOSEN])
+    labels = [label for label in selected if label in choices]
+    if selected and current != previous and current not in labels:
+        labels.insert(0, current)
+        st.session_state[EXTENDED] = (request_state.workload_budget_key, labels)
+    if labels != selected:
+        st.session_state[CHOSEN] = labels
+
+
 def _select(labels: list[str]) -> None:
     st.session_state[CHOSEN] = labels
 
@@ -197,7 +242,7 @@ def _selected(
     """Draw the choice of mechanisms; return the chosen labels, and the column to its right."""
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with show_errors():
-        st.session_state.setdefault(CHOSEN, _first(request_state, choices))
+        _update_selection(request_state, choices)
     labels = left.multiselect(
         "Mechanisms to compare",
         list(choices),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.mechanisms import variants
-from pages.parts.compare.run import Compared
+from pages.parts.compare.run import Compared, available_choices
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script, budget_text, plan_script, workload_script
 
@@ -22,7 +22,7 @@ def _comparison(
     a dot, and its value contains names separated by spaces. For example,
     ``engine__figures="rows_picture block_names"`` imports two names from `engine.figures`.
     """
-    choices = [(name, dict(options)) for name, options in _choices(comparison)]
+    choices = [(name, dict(options)) for name, options in _choices(request_state, comparison)]
     argument = "" if not choices else f", {choices!r}"
     body = [
         f"results = comparison(workload, {budget_text(request_state.budget)}{argument})",
@@ -40,16 +40,21 @@ def _comparison(
     return script.text()
 
 
-def _choices(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
+def _choices(
+    request_state: RequestState, comparison: Compared | None
+) -> list[tuple[str, Mapping[str, Any]]]:
     """Return pairs (name, options) of the compared mechanisms.
 
-    Empty if nothing was compared, or if all mechanisms were: these are the default of the function
-    `engine.analysis.comparison`, which the code calls.
+    If nothing was compared, these are all mechanisms and that of the current plan. The list is
+    empty if it would equal `variants`, the default of `engine.analysis.comparison`.
     """
     if comparison is None:
-        return []
-    labels = list(comparison.results.frame["mechanism"])
-    return [] if set(labels) == set(variants()) else [comparison.choices[label] for label in labels]
+        choices = available_choices(request_state)
+    else:
+        choices = {
+            label: comparison.choices[label] for label in comparison.results.frame["mechanism"]
+        }
+    return [] if choices.keys() == variants().keys() else list(choices.values())
 
 
 def compare(request_state: RequestState, comparison: Compared | None) -> str:

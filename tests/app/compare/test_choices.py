@@ -246,3 +246,27 @@ def test_mechanism_accepts_each_of_its_choices() -> None:
             for value in values:
                 instance = mechanism(**{option: {"x": value} if option == "base" else value})
                 assert instance.options()[option] in (value, {"x": value})
+
+
+def test_plan_for_largest_error_is_compared() -> None:
+    session = run_comparison(open_small_workload(), MECHANISMS[:2])
+    label = "querysmasher (objective=max)"
+    assert label not in session.text()
+    key = f"option_objective_{session.app.session_state['history'].version}"
+    session.set(fold_mechanism=True)
+    session.set(**{key: "max"})
+    session.until(lambda: "Done: the results are below" in session.text())
+    assert session.app.session_state["compare_chosen"] == [label, *MECHANISMS[:2]]
+    assert "not compared" not in mechanism_choice(session).options[0]
+    results = run_code(session)["results"].frame.set_index("mechanism")
+    assert results["max_std"].idxmin() == label
+    session.press("undo")  # the plan for the largest error is no longer available
+    assert session.app.session_state["compare_chosen"] == MECHANISMS[:2]
+
+
+def test_code_without_comparison_includes_current_plan() -> None:
+    session = open_small_workload().go("compare", compare_chosen=[])
+    assert "objective" not in session.app.code[-1].value
+    session.set(fold_mechanism=True)
+    session.set(**{f"option_objective_{session.app.session_state['history'].version}": "max"})
+    assert "('querysmasher', {'objective': 'max'})" in session.app.code[-1].value
