@@ -115,6 +115,27 @@ def worst_query(plan: Plan, group: int) -> int | None:
     return int(np.argmax(plan.variances(group)))
 
 
+def least_accurate_queries(plan: Plan, group: int) -> list[int]:
+    """Return, for each part of a group, its query in the least accurate query of the group.
+
+    The first query of a part is returned if it is equally inaccurate, or if the group is too large
+    to be searched.
+    """
+    counts = tuple(part.count for part in plan.workload.groups[group].parts)
+    worst = worst_query(plan, group)
+    if worst is None:
+        return [0] * len(counts)
+    variance = plan.group_variance(group)
+    queries = [int(i) for i in np.unravel_index(worst, counts)]
+    for p in range(len(queries)):
+        candidate = [*queries[:p], 0, *queries[p + 1 :]]
+        points = tuple(np.array(pair) for pair in zip(candidate, queries, strict=True))
+        candidate_variance, largest = variance.at(points)
+        if candidate_variance >= largest * (1.0 - EQUAL_ERROR_TOLERANCE):
+            queries = candidate
+    return queries
+
+
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return a sentence with the residual spaces that contribute most to a variance.
 

@@ -12,7 +12,7 @@ from engine import analysis
 from engine.analysis import breakdown, budget_for_error, tolerance_for, worst_group
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
-from engine.analysis.variance_breakdown import breakdown_text, worst_query
+from engine.analysis.variance_breakdown import breakdown_text, least_accurate_queries, worst_query
 from engine.errors import NotAnswerable, NotApplicable, PlanError
 from engine.mechanisms import at_budget, plan
 from engine.plans import Plan
@@ -273,6 +273,9 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
                 variances[query], rel=1e-9
             )
         assert variances[worst_query(result, i)] == variances.max()
+        counts = [part.count for part in group.parts]
+        queries = least_accurate_queries(result, i)
+        assert variances.reshape(counts)[tuple(queries)] == pytest.approx(variances.max(), 1e-5)
         assert breakdown_text(result, i)
     assert math.sqrt(result.variances(worst_group(result)).max()) == pytest.approx(
         stds(result)[-1], rel=1e-9

@@ -157,18 +157,18 @@ def draw_selected_group(plan: Plan) -> None:
             with row, st.popover("Single queries"):
                 _single_queries(plan, number)
     else:
-        place, row = st.container(), st.container(horizontal=True)
-        with row, st.popover("Axes and data"):
-            axes_and_fixed = group_choice.choose_slice(plan, number)
-            if axes_and_fixed is not None:
-                picture = figures.error_picture(plan, number, *axes_and_fixed)
-                figure_view.table(picture.table, name="errors", alt=picture.title)
-            _errors_of_all_groups(plan)
+        axes_and_fixed = group_choice.choose_slice(plan, number)
         if axes_and_fixed is not None:
-            with place:
-                figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
-                if picture.note:
-                    st.caption(escape_markdown(picture.note))
+            picture = figures.error_picture(plan, number, *axes_and_fixed)
+            st.markdown(f"**{escape_markdown(picture.title)}**")
+            figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
+            if picture.note:
+                st.caption(escape_markdown(picture.note))
+        row = st.container(horizontal=True)
+        with row, st.popover("Data"):
+            if axes_and_fixed is not None:
+                _error_table(picture)
+            _errors_of_all_groups(plan)
     variance_breakdown_view.why(plan, number, row, trial)
 
 
@@ -184,7 +184,15 @@ def _single_queries(plan: Plan, number: int) -> None:
     if axes_and_fixed is not None:
         picture = figures.error_picture(plan, number, *axes_and_fixed)
         figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
-        figure_view.table(picture.table, name="errors", alt=picture.title)
+        _error_table(picture)
+
+
+def _error_table(picture: figures.Picture) -> None:
+    """Draw the errors of a chart as a table whose first column is the error.
+
+    In a narrow popover, the columns on the right are outside the visible part of the table.
+    """
+    figure_view.table(picture.table, name="errors", alt=picture.title, first="standard error")
 
 
 def _select(number: int) -> None:

@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
 from engine.analysis import find_cells, find_groups, worst_group
+from engine.analysis.variance_breakdown import least_accurate_queries
 from engine.plans import Plan
 from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range
 from engine.workload.integer_bins import cell_text, query_texts
@@ -44,10 +45,11 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
     )
 
 
-def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int:
+def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str, default: int = 0) -> int:
     """Draw the choice of a cell of an attribute, with a search if there are many.
 
-    Return the index of the chosen cell.
+    Return the index of the chosen cell.  ``default`` is the index of the cell that is chosen at
+    first in a list without a search; a list with a search begins with its first match.
     """
     name = escape_markdown(attribute.name)
     cells: Sequence[int] = range(attribute.size)
@@ -57,9 +59,14 @@ def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str) -> int
         if not cells:
             place.caption("No value has this text. The first value is used.")
             return 0
+        default = 0
     return int(
         place.selectbox(
-            f"Value of {name}", cells, format_func=partial(cell_text, attribute), key=key
+            f"Value of {name}",
+            cells,
+            index=default,
+            format_func=partial(cell_text, attribute),
+            key=key,
         )
     )
 
@@ -71,6 +78,7 @@ def choose_slice(
 
     A query of a group combines one query of each of its parts. The user chooses one or two parts as
     axes of the chart, which then shows all their queries, and fixes one query of every other part.
+    At first, the fixed queries are those of the least accurate query of the group.
 
     Parameters
     ----------
@@ -106,8 +114,10 @@ def choose_slice(
             help="One attribute: a line or a triangle of ranges. Two: a heat map.",
         )
         others = [p for p in names if p not in axes]
+        defaults = least_accurate_queries(plan, number)
         for column, p in zip(st.columns(max(len(others), 1)), others, strict=False):
-            fixed[p] = _fixed(column, plan, group, p, key=f"{prefix}fixed_{number}_{p}")
+            key = f"{prefix}fixed_{number}_{p}"
+            fixed[p] = _fixed(column, plan, group, p, key=key, default=defaults[p])
     if not group.parts:
         return None, fixed
     if not axes:
@@ -123,23 +133,31 @@ def _group_text(group: Group, number: int) -> str:
     return f"{number + 1}: {names}, {group.family_text} ({count})"
 
 
-def _fixed(column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str) -> int:
-    """Draw the choice of one query of part ``number`` of a group; return the index of the query."""
+def _fixed(
+    column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str, default: int
+) -> int:
+    """Draw the choice of one query of part ``number`` of a group; return the index of the query.
+
+    ``default`` is the index of the query that is chosen at first; searches ignore it.
+    """
     part = group.parts[number]
     attributes = [plan.schema[group.attributes[a]] for a in part.axes]
     name = " × ".join(a.name for a in attributes)
     if isinstance(part.family, Marginal):
-        return choose_cell(column, attributes[0], key=key)
+        return choose_cell(column, attributes[0], key=key, default=default)
     if part.count > MAX_OPTIONS and _has_areas(group, number):
         return _choose_area(column, plan, group, number, key=key)
     if part.count > MAX_OPTIONS:
         return int(
-            column.number_input(f"Query on {escape_markdown(name)}", 0, part.count - 1, 0, key=key)
+            column.number_input(
+                f"Query on {escape_markdown(name)}", 0, part.count - 1, default, key=key
+            )
         )
     return int(
         column.selectbox(
             f"Value of {escape_markdown(name)}",
             range(part.count),
+            index=default,
             format_func=lambda i: (
                 query_texts(attributes, [part.family.text(attributes, i)])[0] or "all records"
             ),

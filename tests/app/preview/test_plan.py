@@ -103,6 +103,19 @@ def test_preview_views_show_numbers_of_the_plan() -> None:
     assert "does not measure" in session.errors()
 
 
+def test_chart_of_a_pair_starts_at_least_accurate_slice() -> None:
+    schema = Schema.from_json('{"day": 12, "age": 6}')
+    workload = Workload(schema).add(("day", "age"), {"day": "prefix", "age": "range"})
+    session = open_preview(workload)
+    table = next(f.value for f in session.app.dataframe if "standard error" in f.value)
+    # The number comes first: a narrow popover cuts the columns on the right.
+    assert next(iter(table)) == "standard error"
+    largest = session.metrics()["Largest error (counts)"]
+    assert format_number(table["standard error"].max()) == largest
+    slice_text = session.app.selectbox(key="fixed_0_0").value
+    assert f"with day <= {slice_text}" in session.text()
+
+
 def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
