@@ -64,7 +64,7 @@ def draw(plan: Plan) -> None:
 
 
 def _button(label: str, options: Mapping[str, Any], key: str) -> None:
-    buttons.button(label, _apply, options, key=key, type="tertiary")
+    buttons.button(label, _apply, options, key=key)
 
 
 def _apply(options: Mapping[str, Any]) -> None:

@@ -23,6 +23,8 @@ LABELS = {
     "solver": "Strategy search",
     "branching": "Children per node",
 }
+# The default centers depend on these options, so a change also redraws the field of the centers.
+CHANGES_CENTERS = ("objective", "solver")
 # Values of the option "objective" that the user can choose in the form.
 OBJECTIVES = ("sum", "max")
 # Maps an option to dependent options. These are valid only for some values of the option, so a
@@ -67,7 +69,10 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
     others = {k: v for k, v in request_state.options.items() if k not in (name, *dependent_options)}
     with deferred_errors("mechanism"):
         mechanism_class(request_state.mechanism)(**others | {name: value})
-        history.change(options=others if value == default else others | {name: value})
+        history.change(
+            options=others if value == default else others | {name: value},
+            redraw=name in CHANGES_CENTERS,
+        )
 
 
 def draw(plan: Plan | None) -> None:

@@ -88,6 +88,16 @@ def test_centers_field_stores_only_deviating_choice() -> None:
     assert session.studio.options == UNIFORM
 
 
+def test_centers_field_shows_centers_of_plan_for_largest_error() -> None:
+    session = open_options(options={})
+    assert session.app.selectbox(key=option_key(session, "centers")).value == "tuned"
+    session.set(**{option_key(session, "objective"): "max"})
+    assert session.app.selectbox(key=option_key(session, "centers")).value == "uniform"
+    assert session.studio.options == {"objective": "max"}
+    session.set(**{option_key(session, "objective"): "sum"})
+    assert session.app.selectbox(key=option_key(session, "centers")).value == "tuned"
+
+
 def test_preview_has_no_choice_of_the_mechanism() -> None:
     session = open_options().go("preview")
     assert not [s for s in session.app.selectbox if "echanism" in s.label]
