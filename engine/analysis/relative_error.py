@@ -142,14 +142,15 @@ def publishable_by_group(
 ) -> pd.DataFrame:
     """Return a table of the shares of publishable answers, with a row per group.
 
-    The first column, "attributes", names the group; every further column is a mechanism, the most
+    The first column, "attributes", is the number of the group, counted from 1, and its name, such
+    as "3: sex"; every further column is a mechanism, the most
     accurate one first.  Rows are in ascending order of the shares of the first mechanism.  The
     standard error of a query is taken to be the RMSE of its group, and the records are assumed to
     be spread uniformly.
     """
     import pandas as pd
 
-    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups))]
+    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups), start=1)]
     table = pd.DataFrame({"attributes": names})
     counts = [
         scale.records * _even_shares(group, chosen_queries(workload, g))

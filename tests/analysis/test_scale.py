@@ -64,7 +64,7 @@ def test_publishable_by_group_lists_every_mechanism() -> None:
     assert list(table) == ["attributes", *map(title_of, choices)]
     assert table[title_of(choices[0])].is_monotonic_increasing
     table = table.sort_values("attributes", ignore_index=True)
-    assert table["attributes"].tolist()[:2] == ["0: a (marginal)", "1: b"]
+    assert table["attributes"].tolist()[:2] == ["1: a (marginal)", "2: b"]
     for label in choices:
         errors = plan(workload, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
         counts = [100 / math.prod(group.sizes) for group in workload.groups[:-1]]

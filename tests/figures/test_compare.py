@@ -182,6 +182,8 @@ def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
         pytest.approx(row) for row in (errors / errors.min(axis=0)).tolist()
     ]
     assert np.nanmin(picture.figure.data[0].z) == pytest.approx(1.0)
+    numbers = [int(name.split(":")[0]) for name in picture.table["attributes"]]
+    assert numbers == list(range(1, len(workload.groups) + 1))
     page = comparison_page(compared, workload, Budget(pcost=0.7))
     assert "<b>" not in page
     assert "http" not in page
