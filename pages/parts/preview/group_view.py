@@ -40,7 +40,7 @@ def groups(plan: Plan) -> None:
     sizes, search_text = {f"{k}-way": k for k in ways}, ""
     views = [ALL, *sizes, *([MAP] if figures.has_map(plan.workload) else [])]
     view = st.radio(
-        "Tables, least accurate first", views, horizontal=True, key=f"ways_shown_{len(ways)}"
+        "Tables by largest error", views, horizontal=True, key=f"ways_shown_{len(ways)}"
     )
     if view == MAP:
         selected_group(plan)
@@ -61,7 +61,8 @@ def groups(plan: Plan) -> None:
         st.info("No table has all these attributes. Enter fewer names.", icon="🔎")
         return
     numbers, selected = table["group"].tolist(), selected_group(plan)
-    columns = ["attributes", "RMSE", "largest standard error", "queries"]
+    # The column that orders the rows is the first column of numbers.
+    columns = ["attributes", "largest standard error", "RMSE", "queries"]
     if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable"]
@@ -74,14 +75,14 @@ def groups(plan: Plan) -> None:
         table[columns].assign(attributes=names),
         hide_index=True,
         row_height=figure_view.TALL_ROW_HEIGHT if is_long else None,
-        alt="Tables by error, least accurate first",
+        alt="Tables by largest error, least accurate first",
         height=TABLE_HEIGHT_PX if len(table) > SHORT_TABLE else "auto",
         column_config={
             "attributes": st.column_config.TextColumn("Table", width=NAME_WIDTH_PX),
-            "RMSE": _error_column("Typical", "Typical error (RMSE) of the table, in counts."),
             "largest standard error": _error_column(
                 "Largest", "Standard error of its least accurate query, in counts."
             ),
+            "RMSE": _error_column("Typical", "Typical error (RMSE) of the table, in counts."),
             "publishable": st.column_config.NumberColumn(
                 "Publishable", format="percent", width=COLUMN_WIDTH_PX
             ),

@@ -116,6 +116,13 @@ def test_chart_of_a_pair_starts_at_least_accurate_slice() -> None:
     assert f"with day <= {slice_text}" in session.text()
 
 
+def test_column_that_orders_the_tables_comes_first(session: Session) -> None:
+    shown = session.app.dataframe[0].value
+    assert list(shown)[:2] == ["attributes", "largest standard error"]
+    assert shown["largest standard error"].is_monotonic_decreasing
+    assert any(radio.label == "Tables by largest error" for radio in session.app.radio)
+
+
 def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
