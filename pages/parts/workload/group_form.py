@@ -43,16 +43,29 @@ def add_button(
 ) -> tuple[Group, ...]:
     """Draw the button that adds groups; return those groups that the workload does not have.
 
-    ``label`` computes the text of the button from the groups that it adds. Right after an addition
+    ``label`` computes the text of the button from the groups that it adds. The button is not
+    highlighted if the workload has tables on the same attributes: more of their queries lower the
+    accuracy, and an addition resets the form to a proposal of such tables. Right after an addition
     the page shows what was added, and not the hint that the groups are already in the workload.
     """
+    workload = history.current().required_workload
     message = history.page_state().pop(ADDED, "")
     if message:
         st.success(escape_markdown(message), icon="✅")
-        new = new_groups(history.current().required_workload, groups)
+        new = new_groups(workload, groups)
     else:
         new = forecast_form.groups_to_add(groups)
-    buttons.button(label(new or groups), _add, new, key=key, type="primary", disabled=not new)
+    # Workloads can have 100,000 groups, so they are not listed at each redraw of the page.
+    existing = {frozenset(group.attributes) for group in workload.groups} if new else set()
+    is_highlighted = not new or any(frozenset(group.attributes) not in existing for group in new)
+    buttons.button(
+        label(new or groups),
+        _add,
+        new,
+        key=key,
+        type="primary" if is_highlighted else "secondary",
+        disabled=not new,
+    )
     show_deferred_error("group")
     return new
 

@@ -55,6 +55,20 @@ def test_addition_clears_chosen_attributes() -> None:
     assert [group.attributes for group in session.studio.workload.groups] == [("age",), ()]
 
 
+def test_same_attributes_with_other_counts_are_not_highlighted() -> None:
+    session = open_workload("cps")
+
+    def button_type() -> str:
+        return next(b for b in session.app.button if b.key == "add_ways").proto.type
+
+    assert button_type() == "primary"
+    session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
+    # The form is reset: it proposes the cells of age, which has ranges in the workload.
+    assert button_type() == "secondary"
+    session.set(ways=[1, 2])
+    assert button_type() == "primary"
+
+
 def test_form_names_tables_with_another_type_of_counts() -> None:
     workload = Workload.all_ways(SURVEY, (1, 2))
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
