@@ -67,5 +67,14 @@ def level_page(
         by default all of these queries.
     """
     end = len(areas) * level.per_area if stop is None else stop
-    runs = level.runs(areas, start, end) or [(0, 0)]
-    return pd.concat([read(*run) for run in runs], ignore_index=True)
+    return read_runs(read, level.runs(areas, start, end))
+
+
+def read_runs(
+    read: Callable[[int, int], pd.DataFrame], runs: Sequence[tuple[int, int]]
+) -> pd.DataFrame:
+    """Return one table of the queries of a group in several ranges (first, exclusive end).
+
+    ``read`` is a function that returns the rows of the queries ``first:end`` of the group.
+    """
+    return pd.concat([read(*run) for run in runs or [(0, 0)]], ignore_index=True)

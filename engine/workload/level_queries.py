@@ -19,6 +19,7 @@ from engine._arrays import Index
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.families import Areas, Family, Level, Marginal
+from engine.workload.part_queries import consecutive_runs
 from engine.workload.schema import Schema
 from engine.workload.workload import Group, make_group
 
@@ -77,11 +78,7 @@ class LevelQueries:
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
         """Return the indices of `numbers` as ranges (first, exclusive end) of consecutive
         indices."""
-        numbers = self.numbers(areas, start, stop)
-        if not len(numbers):
-            return []
-        pieces = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-        return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
+        return consecutive_runs(self.numbers(areas, start, stop))
 
 
 def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:

@@ -1,4 +1,4 @@
-"""Widgets that choose a level of a code list, its areas by search, and a page of a long list."""
+"""Widgets that choose the queries of a group that a table lists: by level, search and page."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import streamlit as st
 
 from engine.analysis import levels
 from engine.plans import Plan
+from engine.workload import Group
+from engine.workload.integer_bins import query_texts
 from engine.workload.level_queries import LevelQueries, level_groups, levels_of_group
+from engine.workload.part_queries import PartQueries
 from pages.parts.shell.error_text import escape_markdown
 
-SEARCHED_AREAS = 20  # levels with fewer areas have no search field
+SEARCHED_AREAS = 20  # levels with fewer areas, and parts with fewer queries, have no search field
 ALL = "All levels"
 MAX_DOWNLOAD = 200_000  # queries of a level in one download
 # Function read(first, end) that returns the table rows of the queries first, ..., end - 1.
@@ -24,14 +27,16 @@ Read = Callable[[int, int], Any]
 class Queries:
     """The queries of a group that a table lists, and which of them are on the open page.
 
-    The table lists all queries of the group, or those of one level of a code list.
+    The table lists all queries of the group, those of one level of a code list, or those that a
+    search has found.
 
     Attributes
     ----------
     total : number of listed queries on all pages.
     first, end : the open page has the listed queries from index ``first`` to ``end`` (exclusive).
-    level : the level; None if all queries of the group are listed.
+    level : the level; None if no level is chosen.
     areas : the areas of the level whose queries are listed.
+    found : the queries that a search has found; None if there is no search.
     sums : empty if the group has the listed queries. Otherwise the listed queries are those of a
         level that the group does not have; their answers are sums of published cells, and ``sums``
         is the title of the level.
@@ -42,10 +47,13 @@ class Queries:
     end: int
     level: LevelQueries | None = None
     areas: Sequence[int] = ()
+    found: PartQueries | None = None
     sums: str = ""
 
     def page(self, read: Read) -> Any:
         """Return the rows of the open page; ``read`` returns the rows of queries of the group."""
+        if self.found is not None:
+            return levels.read_runs(read, self.found.runs(self.first, self.end))
         if self.level is None:
             return read(self.first, self.end)
         return levels.level_page(read, self.level, self.areas, self.first, self.end)
@@ -92,7 +100,8 @@ def choose_queries(
 ) -> Queries | None:
     """Draw the choice of the queries of a group that a table lists.
 
-    The user chooses a level, areas of the level and a page, as far as there are several.
+    The user chooses a level, areas of the level and a page, as far as there are several.  Without a
+    level, the user can search the queries of each attribute if they fill several pages.
 
     Parameters
     ----------
@@ -102,7 +111,7 @@ def choose_queries(
 
     Returns
     -------
-    The chosen queries; None if no area matches the search.
+    The chosen queries; None if no area or no query matches the search.
     """
     group = plan.workload.groups[number]
     by_title = {level.title: level for level in levels_of_group(plan.schema, group)}
@@ -121,9 +130,62 @@ def choose_queries(
             return None
         first, end = choose_page(total, length, key=f"{key}_page_{number}_{title}_{text}")
         return Queries(total=total, first=first, end=end, level=level, areas=areas)
+    if title not in sums and group.count > length:
+        texts = _search_parts(plan, group, key=f"{key}_find_{number}")
+        if any(texts):
+            return _found_queries(plan, group, texts, length, key=f"{key}_page_{number}_{texts}")
     total = sums[title].count if title in sums else group.count
     first, end = choose_page(total, length, key=f"{key}_page_{number}_{title}")
     return Queries(total=total, first=first, end=end, sums=title if title in sums else "")
+
+
+def _search_parts(plan: Plan, group: Group, *, key: str) -> list[str]:
+    """Draw one search field per part of a group that has many queries; return a text per part.
+
+    The text of a part without a search field is empty.
+    """
+    texts = [""] * len(group.parts)
+    searched = [p for p, part in enumerate(group.parts) if part.count >= SEARCHED_AREAS]
+    for column, p in zip(st.columns(max(len(searched), 1)), searched, strict=False):
+        name = " × ".join(group.attributes[axis] for axis in group.parts[p].axes)
+        middle = group.parts[p].count // 2
+        texts[p] = column.text_input(
+            f"Find a value of {escape_markdown(name)}",
+            key=f"{key}_{p}",
+            placeholder=f"Part of a query, such as {_part_texts(plan, group, p, [middle])[0]}",
+        ).strip()
+    return texts
+
+
+def _part_texts(plan: Plan, group: Group, number: int, indices: Sequence[int]) -> list[str]:
+    """Return the texts of some queries of part ``number`` of a group."""
+    part = group.parts[number]
+    attributes = [plan.schema[group.attributes[axis]] for axis in part.axes]
+    return query_texts(attributes, (part.family.text(attributes, i) for i in indices))
+
+
+def _found_queries(
+    plan: Plan, group: Group, texts: Sequence[str], length: int, *, key: str
+) -> Queries | None:
+    """Draw the choice of a page of the queries whose parts contain the searched texts.
+
+    ``texts`` has one text per part of the group; case is ignored.  Return the queries on the page;
+    None if no query matches.
+    """
+    chosen: list[Sequence[int]] = []
+    for p, part in enumerate(group.parts):
+        needle = texts[p].casefold()
+        indices: Sequence[int] = range(part.count)
+        if needle:
+            candidates = _part_texts(plan, group, p, indices)
+            indices = [i for i in indices if needle in candidates[i].casefold()]
+        chosen.append(indices)
+    found = PartQueries(chosen=tuple(chosen), counts=tuple(part.count for part in group.parts))
+    if not found.total:
+        st.info("No query has this text. Enter fewer letters.", icon="🔎")
+        return None
+    first, end = choose_page(found.total, length, key=key)
+    return Queries(total=found.total, first=first, end=end, found=found)
 
 
 def choose_page(rows: int, length: int, *, key: str) -> tuple[int, int]:

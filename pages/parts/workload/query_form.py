@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from engine import _format as texts
@@ -15,6 +17,7 @@ from pages.parts.workload.family_form import CONDITION
 
 MAX_CELLS = 4_000_000  # cells of the table of a query
 MAX_LABELS = 2_000
+MAX_STOPS = 50  # largest number of cells on a slider; longer ranges have two lists with search
 DRAW = "Draw a range"
 
 
@@ -89,7 +92,7 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
         )
     if attribute.size == 1:
         return [0]
-    if attribute.size <= MAX_LABELS:
+    if attribute.size <= MAX_STOPS:
         first, last = st.select_slider(
             name,
             range(attribute.size),
@@ -97,6 +100,13 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             format_func=lambda i: escape_markdown(cell_text(attribute, i)),
             key=key,
         )
+    elif attribute.size <= MAX_LABELS:
+        cells, text = range(attribute.size), partial(cell_text, attribute)
+        one = st.selectbox(f"{name}: from", cells, format_func=text, key=f"{key}_first")
+        other = st.selectbox(
+            f"{name}: to", cells, index=attribute.size - 1, format_func=text, key=f"{key}_last"
+        )
+        first, last = sorted((one, other))
     else:
         first = int(
             st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first")

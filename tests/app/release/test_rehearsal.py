@@ -60,6 +60,46 @@ def test_question_to_rehearsal_outlives_visit_to_other_page() -> None:
     assert session.app.multiselect(key="rehearsal_ask_names").value == ["age"]
 
 
+def test_answers_of_long_table_are_searched_by_attribute() -> None:
+    schema = Schema(
+        [
+            Attribute.dates("day", "2023-01-01", "2023-03-31", unit="day"),
+            Attribute.numeric("age", range(31), integer=True),
+        ]
+    )
+    workload = Workload(schema).add(("day", "age"), {"day": "prefix", "age": "range"})
+    studio = RequestState(workload=workload)
+    session = wait(Session(plan=permalink.packed(studio)).go("release"))
+    wait(session.set(rows=500).press("rehearse"))
+    every = 30 * 31 // 2
+    session.set(rehearsal_find_0_0="02-07")
+    assert f"Answers 1 to 100 of {every}." in session.text()
+    table = answers_on_page(session)
+    assert table["query"].str.startswith("day <= 2023-02-07 and").all()
+    session.set(rehearsal_find_0_0="", rehearsal_find_0_1="7 <= AGE < 10")
+    table = answers_on_page(session)
+    assert len(table) == 90
+    assert table["query"].str.endswith("and 7 <= age < 10").all()
+    session.set(rehearsal_find_0_0="02-07")
+    (answer,) = answers_on_page(session)["answer"]
+    assert answer == table["answer"][37]
+    session.set(rehearsal_find_0_0="1999")
+    assert "No query has this text" in session.text()
+
+
+def test_cells_of_long_range_are_chosen_by_their_names() -> None:
+    schema = Schema([Attribute.dates("day", "2023-01-01", "2023-03-31", unit="day")])
+    studio = RequestState(workload=Workload(schema).add("day"))
+    session = wait(Session(plan=permalink.packed(studio)).go("release"))
+    wait(session.set(rows=500).press("rehearse"))
+    session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["day"])
+    session.set(rehearsal_ask_day_first=31, rehearsal_ask_day_last=58)
+    assert "day in 2023-02-01..2023-02-28" in session.text()
+    # A last day before the first one exchanges the two.
+    session.set(rehearsal_ask_day_last=0)
+    assert "day in 2023-01-01..2023-02-01" in session.text()
+
+
 def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_demo("survey", (1,), page="release")
     assert "No rehearsal" in session.text()

@@ -1,0 +1,59 @@
+"""Queries of a group that combine chosen queries of its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine._arrays import Index
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartQueries:
+    """Queries of a group that combine chosen queries of each part (factor of the query matrix).
+
+    Attributes
+    ----------
+    chosen : indices of the chosen queries, per part of the group.
+    counts : number of queries of each part of the group.
+
+    >>> found = PartQueries(chosen=([1], range(3)), counts=(2, 3))
+    >>> found.total, found.runs(0, 2)
+    (3, [(3, 5)])
+    """
+
+    chosen: tuple[Sequence[int], ...]
+    counts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return math.prod(map(len, self.chosen))
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the indices, within the group, of the queries ``start:stop`` among the chosen ones.
+
+        The indices are returned as ranges (first, exclusive end).
+        """
+        positions = np.unravel_index(
+            np.arange(start, min(stop, self.total)), tuple(map(len, self.chosen))
+        )
+        indices = tuple(
+            np.asarray(chosen, dtype=np.int64)[position]
+            for chosen, position in zip(self.chosen, positions, strict=True)
+        )
+        return consecutive_runs(np.asarray(np.ravel_multi_index(indices, self.counts)))
+
+
+def consecutive_runs(numbers: Index) -> list[tuple[int, int]]:
+    """Return an array of integers as ranges (first, exclusive end) of consecutive integers.
+
+    >>> consecutive_runs(np.array([3, 4, 5, 9]))
+    [(3, 6), (9, 10)]
+    """
+    if not len(numbers):
+        return []
+    pieces = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
