@@ -58,7 +58,9 @@ MARKERS_PER_LINE = 12
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # mechanisms with a smaller relative difference are equally accurate
 MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_Gaps`) are not drawn
-MAX_NAMED_RATIO = 5.0  # mechanisms above this multiple are only counted in the note, not named
+# If no mechanism is below `MAX_DRAWN_RATIO`, mechanisms up to this multiple of the best are drawn.
+# In the order of the rows of `where_picture`, larger ratios count as this one.
+MAX_RATIO_TO_BEST = 5.0
 MAX_MAP_GROUPS = 20
 BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost
 TIE_TOLERANCE = 1e-6  # relative; mechanisms closer to the best one also count as best for a table
@@ -151,13 +153,16 @@ class _Gaps:
         return max([0.02, *(1.05 * self.gaps[label] for label in self.labels)])
 
     def omitted_text(self) -> str:
-        """Return sentences about the mechanisms that are not drawn."""
-        extreme = [label for label in self.omitted if 1.0 + self.gaps[label] > MAX_NAMED_RATIO]
-        titles = [title_of(label) for label in self.omitted if label not in extreme]
-        sentences = [f"Over {MAX_DRAWN_RATIO:g} times: {', '.join(titles)}."] if titles else []
-        if extreme:
-            sentences.append(f"Over {MAX_NAMED_RATIO:g} times: {len(extreme)}.")
-        return " ".join(sentences)
+        """Return a sentence with the mechanisms that are not drawn and their errors; "" if none."""
+        if not self.omitted:
+            return ""
+        texts = [
+            f"{title_of(label)}, {format_number(1.0 + self.gaps[label])} times {self.reference}"
+            if self.gaps[label] < math.inf
+            else f"{title_of(label)}, unbounded error"
+            for label in self.omitted
+        ]
+        return f"Not drawn: {'; '.join(texts)}."
 
 
 def _tied_labels(comparison: Comparison, labels: Sequence[str]) -> list[list[str]]:
@@ -218,7 +223,7 @@ def _gaps(comparison: Comparison) -> _Gaps:
     smallest_gap = min(gaps.values(), default=0.0)
     limit = MAX_DRAWN_RATIO - 1.0
     if smallest_gap > limit:
-        limit = MAX_NAMED_RATIO * (1.0 + smallest_gap) - 1.0
+        limit = MAX_RATIO_TO_BEST * (1.0 + smallest_gap) - 1.0
     drawn_labels = [label for label in order if gaps[label] <= limit]
     return _Gaps(
         drawn=tuple(map(tuple, _tied_labels(comparison, drawn_labels))),
@@ -227,6 +232,13 @@ def _gaps(comparison: Comparison) -> _Gaps:
         errors=errors,
         reference="the bound" if has_bound else "the best",
     )
+
+
+def ranking_note(comparison: Comparison) -> str:
+    """Return what the dashed line of `ranking_picture` is, and which mechanisms are not drawn."""
+    relative = _gaps(comparison)
+    dashed = f"Dashed: {relative.reference}."
+    return f"{dashed} {relative.omitted_text()}".strip()
 
 
 def ranking_picture(comparison: Comparison) -> Picture:
@@ -395,7 +407,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     with np.errstate(invalid="ignore", divide="ignore"):
         loss_ratios = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
     shown = loss_ratios[[labels.index(tied[0]) for tied in drawn]]
-    worst = np.minimum(np.nan_to_num(shown, nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
+    worst = np.minimum(np.nan_to_num(shown, nan=MAX_RATIO_TO_BEST), MAX_RATIO_TO_BEST).max(axis=0)
     shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
     names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups), start=1)]
     titles = [title_of(label) for label in labels]

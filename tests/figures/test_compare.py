@@ -24,6 +24,7 @@ from engine.figures import (
     effort_picture,
     family_picture,
     range_picture,
+    ranking_note,
     ranking_picture,
     ratio_picture,
     refusals,
@@ -158,13 +159,17 @@ def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
     )
 
 
-def test_mechanisms_far_from_bound_are_summarized() -> None:
+def test_mechanisms_far_from_bound_are_named() -> None:
     comparison = by_hand(
         {"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf}
     )
     for picture in (ranking_picture(comparison), effort_picture(comparison)):
-        assert "Over 2 times: Weighted Fourier Factorizations. Over 5 times: 2." in picture.note
+        assert (
+            "Not drawn: Weighted Fourier Factorizations, 2.50 times the bound; Identity, 900.0 times"
+            " the bound; Gaussian mechanism, unbounded error." in picture.note
+        )
         assert len(picture.table) == 5
+    assert "Not drawn" not in ranking_note(by_hand({"querysmasher": 0.01, "hdmm": 0.2}))
     assert dots(ranking_picture(comparison)) == pytest.approx({"querysmasher": 0.01, "hdmm": 0.2})
     # the best mechanism is drawn even if it is far from the bound
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]

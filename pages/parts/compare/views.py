@@ -59,7 +59,7 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     _show_ties(request_state, results)
     if not figures.all_tied(results):
         notes = {
-            "ranking": "Dashed: the bound.",
+            "ranking": figures.ranking_note(results),
             "seconds": "Lower left is better.",
         }
         for place, (key, picture) in zip(
