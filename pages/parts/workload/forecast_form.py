@@ -31,7 +31,9 @@ def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
     if groups and not new:
         st.caption("Already in the workload. Raise its weight to make it more accurate.")
     elif len(new) < len(groups):
-        text = f"{len(groups) - len(new):,} of {len(groups):,} tables are already included."
+        n_included = len(groups) - len(new)
+        verb = "is" if n_included == 1 else "are"
+        text = f"{n_included:,} of {len(groups):,} tables {verb} already included."
         attribute_sets = {group.attributes for group in workload.groups}
         if all(group.attributes in attribute_sets for group in new):
             text += (

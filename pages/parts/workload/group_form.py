@@ -94,9 +94,9 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
     query_kind = right.radio(
         "Type of counts", list(NUMERIC_FAMILIES), key="ways_ask", horizontal=True
     )
-    st.caption(_example(schema, query_kind))
+    example_place = st.container()
     special = st.multiselect(
-        "Use a different query type for",
+        "Use another type of counts for",
         schema.names,
         key="special",
         placeholder="Attributes (optional)",
@@ -106,6 +106,7 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
         families = _families(schema, query_kind) | {
             name: _family_choice(schema, name) for name in special
         }
+        example_place.caption(_example(schema, families))
         tables = _all_tables(
             f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}",
             schema,
@@ -148,13 +149,17 @@ def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
     }
 
 
-def _example(schema: Schema, query_kind: str) -> str:
-    """Return an example query of a type of counts, on a numeric attribute if there is one."""
+def _example(schema: Schema, families: Mapping[str, Any]) -> str:
+    """Return an example query, on the first numeric attribute if there is one.
+
+    ``families`` maps attributes to their query family, if it is not the default.
+    """
     attribute = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
-    family = NUMERIC_FAMILIES[query_kind] if attribute.kind == "numeric" else "marginal"
+    family = families.get(attribute.name, default_family(attribute.kind))
     example = Workload(schema).add(attribute.name, family)
     (text,) = query_texts(schema.attributes, [example.describe(example.queries // 2)])
-    return escape_markdown(f"Example: records with {text}.")
+    records = text if text == "all records" else f"records with {text}"
+    return escape_markdown(f"Example: {records}.")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the tables")

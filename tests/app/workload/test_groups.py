@@ -69,6 +69,18 @@ def test_same_attributes_with_other_counts_are_not_highlighted() -> None:
     assert button_type() == "primary"
 
 
+def test_example_has_the_type_of_counts_of_its_attribute() -> None:
+    schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("sex", 2)])
+    session = Session(plan=permalink.packed(RequestState(workload=Workload(schema)))).go("workload")
+    assert "Example: records with age = 6." in session.text()
+    session.set(special=["age"], own_age="prefix")
+    assert "Example: records with age <= 6." in session.text()
+    session.set(own_age="total")
+    assert "Example: all records." in session.text()
+    session.set(own_age="prefix", ways=[1]).press("add_ways").set(special=[])
+    assert "1 of 2 tables is already included." in session.text()
+
+
 def test_form_names_tables_with_another_type_of_counts() -> None:
     workload = Workload.all_ways(SURVEY, (1, 2))
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
