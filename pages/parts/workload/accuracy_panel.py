@@ -51,7 +51,7 @@ def _errors(plan: Plan) -> None:
             meaning("Largest error"),
         ),
     )
-    st.markdown("**Least accurate tables**")
+    st.markdown("**Tables by typical error**")
     table = analysis.worst_tables(plan)
     names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
     st.dataframe(
@@ -61,7 +61,7 @@ def _errors(plan: Plan) -> None:
         column_config={
             "attributes": st.column_config.TextColumn("Table", width=160),
             "typical error": st.column_config.NumberColumn(
-                "Standard error",
+                "Typical error",
                 format="%,.2f",
                 width=110,
                 help="Root mean square (RMSE) of the standard errors in the table, in counts.",

@@ -33,10 +33,11 @@ def test_panel_shows_errors_of_the_plan() -> None:
     assert worst["typical error"].iloc[0] == reference.by_group()["rmse"].max()
 
 
-def test_panel_shows_standard_errors_without_plus_minus() -> None:
+def test_panel_shows_typical_errors_without_plus_minus() -> None:
     session = open_panel(Budget(pcost=1.0))
     column = json.loads(session.app.dataframe[-1].proto.columns)["typical error"]
-    assert column["label"] == "Standard error"
+    assert column["label"] == "Typical error"
+    assert "Tables by typical error" in session.text()
     assert "±" not in column["type_config"]["format"]
 
 
