@@ -399,10 +399,13 @@ LATEX = {
 }
 
 
-def latex_text(table: Frame, percent: Collection[str] = ()) -> str:
+def latex_text(table: Frame, percent: Collection[str] = (), caption: str = "") -> str:
     """Return a table as LaTeX (package booktabs), with numbers right-aligned and texts escaped.
 
-    ``percent`` names the columns of shares that are written as percentages.
+    Parameters
+    ----------
+    percent : columns of shares that are written as percentages.
+    caption : if not empty, the result is a floating table with this caption.
 
     >>> import pandas as pd
     >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))
@@ -423,7 +426,11 @@ def latex_text(table: Frame, percent: Collection[str] = ()) -> str:
         cells = [_latex(value, percent=p) for value, p in zip(row, is_percent, strict=True)]
         lines.append(" & ".join(cells) + r" \\")
     body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
-    return "\n".join([*body, r"\bottomrule", r"\end{tabular}", ""])
+    body += [r"\bottomrule", r"\end{tabular}"]
+    if caption:
+        top = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}"]
+        body = [*top, *body, r"\end{table}"]
+    return "\n".join([*body, ""])
 
 
 def _latex(value: Any, *, percent: bool = False) -> str:

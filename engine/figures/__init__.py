@@ -4,6 +4,7 @@ from engine.figures.base import SHARE_COLUMNS, Picture, enlarge, short_table_nam
 from engine.figures.compare import (
     all_tied,
     budgets_picture,
+    comparison_caption,
     comparison_page,
     costs,
     effort_picture,
@@ -73,6 +74,7 @@ __all__ = [
     "budget_picture",
     "budgets_picture",
     "cells_in_box",
+    "comparison_caption",
     "comparison_page",
     "costs",
     "coverage_picture",

@@ -17,6 +17,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._format import (
+    cost,
     duration_text,
     format_number,
     number,
@@ -134,6 +135,7 @@ class _Gaps:
     gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
     errors : maps the label of a mechanism to its error, in counts.
     reference : name of the reference.
+    is_weighted : whether the errors and the bound are weighted RMSEs.
     """
 
     drawn: tuple[tuple[str, ...], ...]
@@ -141,6 +143,7 @@ class _Gaps:
     gaps: Mapping[str, float]
     errors: Mapping[str, float]
     reference: str
+    is_weighted: bool
 
     @property
     def labels(self) -> list[str]:
@@ -231,20 +234,22 @@ def _gaps(comparison: Comparison) -> _Gaps:
         gaps=gaps,
         errors=errors,
         reference="the bound" if has_bound else "the best",
+        is_weighted=is_weighted,
     )
 
 
 def ranking_note(comparison: Comparison) -> str:
     """Return what the dashed line of `ranking_picture` is, and which mechanisms are not drawn."""
     relative = _gaps(comparison)
-    dashed = f"Dashed: {relative.reference}."
-    return f"{dashed} {relative.omitted_text()}".strip()
+    value = f", {format_number(comparison.bound)} counts" if comparison.bound > 0 else ""
+    return f"Dashed: {relative.reference}{value}. {relative.omitted_text()}".strip()
 
 
 def ranking_picture(comparison: Comparison) -> Picture:
     """Return a dot plot of the gaps of the mechanisms to the lower bound, best first.
 
-    Mechanisms that are equally accurate for every table share a row.
+    Mechanisms that are equally accurate for every table share a row.  The last row of the table of
+    numbers is the lower bound, if one is known.
     """
     table, relative = ranking(comparison), _gaps(comparison)
     traces: list[dict[str, Any]] = []
@@ -287,12 +292,18 @@ def ranking_picture(comparison: Comparison) -> Picture:
         "height": 110 + 17 * n_lines,
         "showlegend": False,
     }
+    shown = table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]])
+    if comparison.bound > 0:
+        # The bound is a row of the table, so that the CSV, LaTeX and HTML tables have it.
+        name = "Lower bound (weighted RMSE)" if relative.is_weighted else "Lower bound"
+        bound_row = {"mechanism": name, "RMSE": comparison.bound}
+        shown.loc[len(shown)] = [bound_row.get(str(column), math.nan) for column in shown]
     best = min(relative.errors, key=lambda label: relative.gaps[label])
     claim = f", {gap_words(float(bound_gaps[best]))}" if comparison.bound > 0 else ""
     return Picture(
         title=f"Gap to {relative.reference}",
         figure=set_margins(go.Figure(traces, layout)),
-        table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
+        table=shown,
         alt=(
             f"{_verdict(relative, best)} with {format_number(relative.errors[best])} counts{claim}."
         ),
@@ -680,6 +691,24 @@ STYLE = (
     " 0;font-size:.9rem}caption{text-align:left;font-weight:bold}th,td{border:1px solid"
     " #76838f;padding:.2rem .6rem;text-align:left}"
 )
+
+
+def comparison_caption(comparison: Comparison, workload: Workload, budget: Budget) -> str:
+    """Return a caption for tables of a comparison: queries, privacy parameters and lower bound."""
+    queries_text = (
+        f"{pluralize(workload.queries, 'query', 'queries')} in"
+        f" {pluralize(len(workload.groups), 'table')}"
+    )
+    parameters = budget.numbers()
+    if budget.pure_epsilon is not None:
+        parameters = f"Pure epsilon {cost(budget.pure_epsilon)}: {parameters}"
+    sentences = [queries_text, parameters]
+    if comparison.bound > 0:
+        bound_name = "Lower bound"
+        if _gaps(comparison).is_weighted:
+            bound_name += " on the weighted RMSE"
+        sentences.append(f"{bound_name}: {format_number(comparison.bound)} counts")
+    return f"{'. '.join(sentences)}."
 
 
 def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) -> str:

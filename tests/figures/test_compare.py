@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine._format import format_number
+from engine._format import format_number, latex_text
 from engine.analysis import ROWS, NoiseScale, losses, results_table, within_text
 from engine.analysis.compare import Comparison, comparison, expected_costs
 from engine.analysis.error_distribution import error_distribution
@@ -19,6 +19,7 @@ from engine.figures import (
     Picture,
     all_tied,
     budgets_picture,
+    comparison_caption,
     comparison_page,
     costs,
     effort_picture,
@@ -122,7 +123,7 @@ def test_tied_mechanisms_are_drawn_once() -> None:
         (text,) = draw
         assert all(title_of(label) in text.replace("<br>", " ") for label in same)
     # the table still lists every mechanism
-    assert len(ranking_picture(tied).table) == len(same)
+    assert len(ranking_picture(tied).table) == len(same) + 1
     assert set(where_picture(compared, workload.add("a", "prefix")).table) == {"attributes", *names}
 
 
@@ -159,6 +160,29 @@ def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
     )
 
 
+def test_bound_is_stated_in_note_table_caption_and_page(compared: Comparison) -> None:
+    workload, budget = example_workload(), Budget(pcost=0.7)
+    text = f"{format_number(compared.bound)} counts"
+    assert ranking_note(compared).startswith(f"Dashed: the bound, {text}.")
+    table = ranking_picture(compared).table
+    assert table["mechanism"].iloc[-1] == "Lower bound"
+    assert table["RMSE"].iloc[-1] == compared.bound
+    assert "<td>Lower bound</td>" in comparison_page(compared, workload, budget)
+    caption = comparison_caption(compared, workload, budget)
+    assert f"{workload.queries} queries in {len(workload.groups)} tables. zCDP rho 0.35" in caption
+    assert "at delta 1e-06" in caption
+    assert caption.endswith(f"Lower bound: {text}.")
+    assert f"\\caption{{{caption}}}" in latex_text(table, caption=caption)
+    unknown = by_hand({"wff": 0.0}, bound=0.0)
+    assert ranking_note(unknown) == "Dashed: the best."
+    assert len(ranking_picture(unknown).table) == 1
+    assert "bound" not in comparison_caption(unknown, workload, budget)
+    weighted = comparison(example_workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
+    assert ranking_picture(weighted).table["mechanism"].iloc[-1] == "Lower bound (weighted RMSE)"
+    pure = comparison_caption(unknown, workload, Budget.pure(1.0))
+    assert "Pure epsilon 1: rho" in pure
+
+
 def test_mechanisms_far_from_bound_are_named() -> None:
     comparison = by_hand(
         {"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf}
@@ -168,7 +192,7 @@ def test_mechanisms_far_from_bound_are_named() -> None:
             "Not drawn: Weighted Fourier Factorizations, 2.50 times the bound; Identity, 900.0 times"
             " the bound; Gaussian mechanism, unbounded error." in picture.note
         )
-        assert len(picture.table) == 5
+        assert len(picture.table[picture.table["mechanism"] != "Lower bound"]) == 5
     assert "Not drawn" not in ranking_note(by_hand({"querysmasher": 0.01, "hdmm": 0.2}))
     assert dots(ranking_picture(comparison)) == pytest.approx({"querysmasher": 0.01, "hdmm": 0.2})
     # the best mechanism is drawn even if it is far from the bound

@@ -12,7 +12,11 @@ from pages.parts.shell.error_text import escape_markdown
 
 
 def head(
-    text: str, pictures: Mapping[str, Picture], *, report: Callable[[], str] | None = None
+    text: str,
+    pictures: Mapping[str, Picture],
+    *,
+    report: Callable[[], str] | None = None,
+    caption: str = "",
 ) -> None:
     """Draw the main result of a view, and next to it the menu that exports its charts.
 
@@ -21,12 +25,13 @@ def head(
     text : main result, one sentence.
     pictures : maps the key of a chart to its picture.
     report : function that returns an HTML report; None if the view has no report.
+    caption : in LaTeX tables, follows the title of the chart; if empty, tables have no caption.
     """
     left, right = st.columns([6, 1], vertical_alignment="center")
     left.markdown(f"**{escape_markdown(text)}**")
     with right.popover("Export", key="export"):
         for key, picture in pictures.items():
-            _export_buttons(key, picture)
+            _export_buttons(key, picture, caption)
         if report is not None:
             st.download_button(
                 "HTML report",
@@ -38,11 +43,15 @@ def head(
             )
 
 
-def _export_buttons(key: str, picture: Picture) -> None:
+def _export_buttons(key: str, picture: Picture, caption: str) -> None:
     """Draw the buttons that save one chart and its table."""
     st.caption(escape_markdown(picture.title))
     with st.container(horizontal=True):
-        figure_view.download_buttons(lambda: picture.table, name=key)
+        figure_view.download_buttons(
+            lambda: picture.table,
+            name=key,
+            caption=f"{picture.title}. {caption}" if caption else "",
+        )
         st.button(
             "SVG", key=f"svg_{key}"
         )  # the script of `browser_history` saves the chart on a click

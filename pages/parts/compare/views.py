@@ -55,7 +55,8 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     def report() -> str:
         return figures.comparison_page(results, workload, request_state.budget)
 
-    export_menu.head(pictures["ranking"].alt, pictures, report=report)
+    caption = figures.comparison_caption(results, workload, request_state.budget)
+    export_menu.head(pictures["ranking"].alt, pictures, report=report, caption=caption)
     _show_ties(request_state, results)
     if not figures.all_tied(results):
         notes = {
@@ -146,8 +147,10 @@ def tables(request_state: RequestState, comparison: Compared | None) -> str:
         if figures.all_tied(comparison.results):
             st.info("These mechanisms have the same error for every table.", icon="🟰")
         else:
-            picture = figures.where_picture(comparison.results, request_state.required_workload)
-            export_menu.head(picture.alt, {"where": picture})
+            results, workload = comparison.results, request_state.required_workload
+            picture = figures.where_picture(results, workload)
+            caption = figures.comparison_caption(results, workload, request_state.budget)
+            export_menu.head(picture.alt, {"where": picture}, caption=caption)
             export_menu.chart(picture, key="where")
             export_menu.data({"where": picture}, key="where")
     return script.compare(request_state, comparison)

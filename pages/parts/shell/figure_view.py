@@ -226,12 +226,18 @@ def downloads(full_table: Callable[[], Frame], *, name: str, shares: Collection[
 
 
 def download_buttons(
-    full_table: Callable[[], Frame], *, name: str, shares: Collection[str] = ()
+    full_table: Callable[[], Frame],
+    *,
+    name: str,
+    shares: Collection[str] = (),
+    caption: str = "",
 ) -> None:
-    """Draw the buttons of `downloads`."""
+    """Draw the buttons of `downloads`; the LaTeX table has the ``caption``, if any."""
     percent = (*SHARE_COLUMNS, *shares)
     for label, ending, mime, meaning in FILES:
-        write = csv_text if ending == "csv" else partial(latex_text, percent=percent)
+        write = (
+            csv_text if ending == "csv" else partial(latex_text, percent=percent, caption=caption)
+        )
         st.download_button(
             label,
             data=partial(_file_bytes, full_table, write),

@@ -39,6 +39,8 @@ def test_ranking_view_shows_all_figures(small: Session) -> None:
     text = small.set(compare_view="Ranking").text()
     for title in ("Gap to the bound", "Error and planning time"):
         assert title in text
+    bound = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).bound
+    assert f"Dashed: the bound, {format_number(bound)} counts." in text
     assert "Smallest publishable count" not in text
     small.app.session_state["scale_records"] = 50_000
     best = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"].min()
