@@ -64,6 +64,10 @@ def test_rows_of_demo_schemas_give_equal_attributes(name: str) -> None:
         ("0, 18 65", Attribute.numeric("x", [0, 18, 65])),
         ("0:100:50", Attribute.numeric("x", [0, 50, 100])),
         ("12", Attribute.of_size("x", 12, kind="categorical")),
+        (
+            "2024-01-01:2024-12-31:day",
+            Attribute.dates("x", "2024-01-01", "2024-12-31", "day"),
+        ),
         ("2024-01:2024-12:quarter", Attribute.dates("x", "2024-01", "2024-12", "quarter")),
     ],
 )

@@ -29,6 +29,7 @@ from pages.parts.workload import (
 )
 
 PAGE = 100  # answers per page
+CORRELATED = "These answers can share noise, so the share on one page can differ from {:g}%."
 SIGNS = {"minus": -1.0, "plus": 1.0}  # factor of the second query in a sum or difference
 
 
@@ -121,8 +122,13 @@ def browse(
     picture = figures.answers_picture(with_integers(answers), rehearsal=measurement.rehearsal)
     scale = record_count_form.other_page_scale()
     figure_view.chart(picture, key=key)()
+    # The sentence explains the number of intervals that contain the truth, which `picture.alt` has.
+    correlated = (
+        "" if records is None or len(answers) < 2 else f" {CORRELATED.format(100 * confidence)}"
+    )
     st.caption(
-        escape_markdown(picture.alt) + " Negative answers stay negative, so that sums are unbiased."
+        f"{escape_markdown(picture.alt)}{correlated} Negative answers stay negative, so that sums"
+        " are unbiased."
     )
     if scale is not None:
         hide = st.checkbox("Hide unreliable answers", key=f"{key}_hide", persist_state="session")

@@ -43,7 +43,8 @@ ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
     "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or by first, last and"
-    " step `0:100:5` · dates `2024-01:2024-12:month` · number of codes `10`"
+    " step `0:100:5` · dates `2024-01:2024-12:month` or `2024-01-01:2024-12-31:day` · number of"
+    " codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
 FORMAT_COLUMNS = ("decimal", "thousands", "date_format")
@@ -329,7 +330,7 @@ def _columns(*, with_levels: bool) -> dict[str, Any]:
             width=170 if with_levels else 290,
             help=(
                 "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first:last:step, 0:100:5."
-                " Dates: 2024-01:2024-12:month. Codes: how many, 10."
+                " Dates: 2024-01:2024-12:month or 2024-01-01:2024-12-31:day. Codes: how many, 10."
             ),
         ),
         "other": text(

@@ -105,6 +105,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "No rehearsal" in session.text()
     wait(session.set(rows=500).press("rehearse"))
     assert "REHEARSAL on simulated records" in session.text()
+    assert "so the share on one page can differ from 95%" in session.text()
     table = answers_on_page(session)
     assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
     records = tasks.synthetic(session.studio.schema, 500, 1)
