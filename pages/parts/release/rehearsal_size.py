@@ -19,7 +19,7 @@ DEFAULT_RECORDS = 10_000
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
 MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 # Rehearsals of at most this size start without a further click.
-QUICK_QUERIES, QUICK_RECORDS = 100_000, 200_000
+QUICK_QUERIES, QUICK_RECORDS = 2_000_000, 200_000
 
 
 def seed(place: DeltaGenerator, key: str) -> int:

@@ -91,6 +91,15 @@ def test_rehearsal_opens_from_preview() -> None:
     assert "REHEARSAL on simulated records" in session.text()
 
 
+def test_rehearsal_of_a_million_queries_starts_from_preview() -> None:
+    schema = Schema.from_json('{"day": 300, "age": 100}')
+    workload = Workload(schema).add(("day", "age"), {"day": "prefix", "age": "range"})
+    assert workload.queries > 1_000_000
+    session = wait(open_preview(workload))
+    wait(session.press("to_rehearsal"))
+    assert "REHEARSAL on simulated records" in session.text()
+
+
 def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     session.press("what_if_drop").press("what_if_forget")
     assert "What if:" not in session.text()
