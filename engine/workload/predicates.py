@@ -1,9 +1,9 @@
 """Predicate language: parsing of conditions and evaluation on cells.
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
-and sums, differences and products of coded attributes. Both = and == test equality. A level of a
-hierarchy is compared with the labels of its areas; a level with the name of an attribute cannot be
-used. The text is parsed and never executed. `compared_dates` evaluates comparisons with dates for
+and sums, differences and products of coded attributes. Both = and == test equality; ≤, ≥
+and ≠ are read, too. A level of a hierarchy is compared with the labels of its areas; a level with
+the name of an attribute cannot be used. The text is parsed and never executed. `compared_dates` evaluates comparisons with dates for
 predicates and for SQL.
 """
 
@@ -109,11 +109,12 @@ def cut_text(attribute: Attribute, i: int) -> str:
 
 
 MAX_TEXT = 10_000
-# Matches quoted texts (group 1), names in backticks (group 2) and the sign = alone, which is
-# neither doubled nor a part of <=, >=, !=, := or => (group 3).
-_TEXT_NAME_OR_EQUALS = re.compile(
-    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`|((?<![=<>!:])=(?![=>]))"""
+# Matches quoted texts (group 1), names in backticks (group 2) and signs that are replaced by those of
+# Python (group 3): ≤, ≥, ≠, and = unless it is a part of another sign.
+_TEXT_NAME_OR_SIGN = re.compile(
+    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`|([≤≥≠]|(?<![=<>!:])=(?![=>]))"""
 )
+_PYTHON_SIGN = {"=": "==", "≤": "<=", "≥": ">=", "≠": "!="}
 MAX_EXAMPLE_LABEL = 40  # characters of a label in an example
 _COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -184,7 +185,7 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
 
     def to_python(match: re.Match[str]) -> str:
         if match[3] is not None:
-            return "=="
+            return _PYTHON_SIGN[match[3]]
         name = match[2]
         if name is not None and name not in placeholders:
             raise WorkloadError(
@@ -194,7 +195,7 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
             )
         return match[1] if name is None else f" {placeholders[name]} "
 
-    source = _TEXT_NAME_OR_EQUALS.sub(to_python, text)
+    source = _TEXT_NAME_OR_SIGN.sub(to_python, text)
     try:
         return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

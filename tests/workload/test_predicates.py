@@ -99,6 +99,7 @@ FINE = {
     "age >= -5": 24,
     "age > 1e6": 0,
     "sex = 'F' and wave=1": 4,
+    "30 ≤ age and age≥30 and sex ≠ 'F'": 8,
     "sex in ['F'] and not (1 = wave) and age >= 30": 2,
 }
 
