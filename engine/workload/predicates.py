@@ -1,10 +1,10 @@
 """Predicate language: parsing of conditions and evaluation on cells.
 
 The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
-and sums, differences and products of coded attributes. Both = and == test equality; ≤, ≥
-and ≠ are read, too. A level of a hierarchy is compared with the labels of its areas; a level with
-the name of an attribute cannot be used. The text is parsed and never executed. `compared_dates` evaluates comparisons with dates for
-predicates and for SQL.
+and sums, differences and products of coded attributes. Both = and == test equality, and ≤, ≥ and ≠
+are the same as <=, >= and !=. A level of a hierarchy is compared with the labels of its areas; a
+level with the name of an attribute cannot be used. The text is parsed and never executed.
+`compared_dates` evaluates comparisons with dates for predicates and for SQL.
 """
 
 from __future__ import annotations
