@@ -286,7 +286,8 @@ def _computed_results(
     report = progress_reporter(progress, "The comparison was cancelled.")
 
     def report_running(fraction: float, labels: list[str]) -> None:
-        report(fraction, f"Comparing: {', '.join(labels)}")
+        titles = ["lower bound" if label == BOUND else title_of(label) for label in labels]
+        report(fraction, f"Comparing: {', '.join(titles)}")
 
     def store(label: str, result: Any) -> None:
         if not isinstance(result, Failed) and result["status"] == "ok":

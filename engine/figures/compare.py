@@ -307,7 +307,16 @@ def ranking_picture(comparison: Comparison) -> Picture:
         alt=(
             f"{_verdict(relative, best)} with {format_number(relative.errors[best])} counts{claim}."
         ),
-        note=" ".join(filter(None, [relative.omitted_text(), comparison.statement])),
+        note=" ".join(
+            filter(
+                None,
+                [
+                    relative.omitted_text(),
+                    "Gaps in the chart are rounded up.",
+                    comparison.statement,
+                ],
+            )
+        ),
     )
 
 

@@ -124,13 +124,16 @@ def test_partial_comparison_returns_finished_rows() -> None:
     workload = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "ab"]), (1, 2))
     request = workload, Budget(pcost=0.123), ["wff", "identity", "laplace"]
     seen: list[tuple[list[str], bool] | None] = []
+    progress_texts: set[str] = set()
 
     def look(fraction: float, text: str) -> bool:
+        progress_texts.add(text)
         partial = partial_comparison(*request)
         seen.append(partial and (list(partial.frame["mechanism"]), partial.bound > 0))
         return True
 
     done = comparison(*request, jobs=1, progress=look)
+    assert {"Comparing: Identity", "Comparing: lower bound"} <= progress_texts
     assert seen[0] is None
     assert (["wff"], False) in seen
     # laplace is refused for this budget and comes last, so it has no result to report

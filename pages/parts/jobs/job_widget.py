@@ -181,11 +181,11 @@ def _bar(key: str, label: str, shown_fraction: float | None) -> None:
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = job_queue.before(key)
-    message = (
-        f"waiting for a worker, {pluralize(ahead, 'job')} ahead"
-        if job_state.state == "waiting"
-        else job_state.text
-    )
+    message = job_state.text
+    if job_state.state == "waiting":
+        message = "waiting for a worker"
+        if ahead:
+            message += f", {pluralize(ahead, 'job')} ahead"
     text = f"{label}: {message} ({job_state.seconds:.0f} s)"
     left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(text))
     buttons.button(

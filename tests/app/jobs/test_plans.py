@@ -164,6 +164,11 @@ def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> No
         (plan_job,) = (key for key in set(job_queue._JOBS) - before if key.startswith("plan|"))
         assert job_queue.before(plan_job) >= 1
         assert "waiting for a worker" in bar.proto.text
+        assert "ahead" in bar.proto.text
+        monkeypatch.setattr(job_queue, "before", lambda key: 0)
+        (bar,) = session.run(session.app).app.get("progress")
+        assert "waiting for a worker" in bar.proto.text
+        assert "ahead" not in bar.proto.text
         session.press("Cancel")
     finally:
         for other in others:
