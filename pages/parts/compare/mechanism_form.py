@@ -23,6 +23,7 @@ LABELS = {
     "solver": "Strategy search",
     "branching": "Children per node",
 }
+HELP = {"centers": "The papers and the code call this split of totals “centers”."}
 # The default centers depend on these options, so a change also redraws the field of the centers.
 CHANGES_CENTERS = ("objective", "solver")
 # Values of the option "objective" that the user can choose in the form.
@@ -109,6 +110,7 @@ def _options(request_state: RequestState, version: int) -> None:
                 key=key,
                 on_change=use_option,
                 args=(name, key),
+                help=HELP.get(name),
             )
         elif name == "max_records":
             st.number_input(

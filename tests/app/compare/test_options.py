@@ -90,7 +90,9 @@ def test_centers_field_stores_only_deviating_choice() -> None:
 
 def test_centers_field_shows_centers_of_plan_for_largest_error() -> None:
     session = open_options(options={})
-    assert session.app.selectbox(key=option_key(session, "centers")).value == "tuned"
+    field = session.app.selectbox(key=option_key(session, "centers"))
+    assert field.value == "tuned"
+    assert "centers" in field.help  # the line below the field has this word
     session.set(**{option_key(session, "objective"): "max"})
     assert session.app.selectbox(key=option_key(session, "centers")).value == "uniform"
     assert session.studio.options == {"objective": "max"}
