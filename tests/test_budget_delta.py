@@ -207,6 +207,6 @@ def test_code_and_link_keep_delta() -> None:
 
 
 def test_budget_texts_of_pages_state_requested_delta() -> None:
-    assert budgets.other_units(REQUESTED).startswith(f"{STATEMENT} ")
+    assert budgets.other_units(REQUESTED).startswith("epsilon 1 at delta 10^-9 ")
     assert budgets.numbers_of(REQUESTED, budgets.APPROX)[1] == 1e-9
     assert budgets.headline(REQUESTED, budgets.APPROX) == "ε 1"
