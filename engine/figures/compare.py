@@ -296,8 +296,8 @@ def ranking_picture(comparison: Comparison) -> Picture:
     if comparison.bound > 0:
         # The bound is a row of the table, so that the CSV, LaTeX and HTML tables have it.
         name = "Lower bound (weighted RMSE)" if relative.is_weighted else "Lower bound"
-        bound_row = {"mechanism": name, "RMSE": comparison.bound}
-        shown.loc[len(shown)] = [bound_row.get(str(column), math.nan) for column in shown]
+        bound_row = pd.DataFrame([{"mechanism": name, "RMSE": comparison.bound}])
+        shown = pd.concat([shown, bound_row], ignore_index=True)
     best = min(relative.errors, key=lambda label: relative.gaps[label])
     claim = f", {gap_words(float(bound_gaps[best]))}" if comparison.bound > 0 else ""
     return Picture(
