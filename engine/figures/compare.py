@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_
 # In the order of the rows of `where_picture`, larger ratios count as this one.
 MAX_RATIO_TO_BEST = 5.0
 MAX_MAP_GROUPS = 20
+RATIO_NOTE = "Error divided by that of the best mechanism for the table."
 BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost
 TIE_TOLERANCE = 1e-6  # relative; mechanisms closer to the best one also count as best for a table
 COLUMN_TITLES = {
@@ -474,8 +475,8 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
         )
         + ".",
         note=(
-            "Error divided by that of the best mechanism for the table. Darker = less accurate"
-            f" (capped at {MAX_DRAWN_RATIO:g}x).{more} {relative.omitted_text()}"
+            f"{RATIO_NOTE} Darker = less accurate (capped at {MAX_DRAWN_RATIO:g}x).{more}"
+            f" {relative.omitted_text()}"
         ).strip(),
     )
 
@@ -529,8 +530,8 @@ def budgets_picture(
         figure=set_margins(figure),
         table=pd.DataFrame(table),
         alt=(
-            f"Four times the pcost{pure} halves every error; the order of the mechanisms does not"
-            " change."
+            f"Four times the privacy cost (pcost){pure} halves every error; the order of the"
+            " mechanisms does not change."
         ),
         note=relative.omitted_text(),
     )
@@ -720,12 +721,17 @@ def comparison_caption(comparison: Comparison, workload: Workload, budget: Budge
     return f"{'. '.join(sentences)}."
 
 
-def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) -> str:
+def comparison_page(
+    comparison: Comparison,
+    workload: Workload,
+    budget: Budget,
+    format_budget: Callable[[Budget], str] = in_pcost,
+) -> str:
     """Return a comparison of mechanisms as an HTML page.
 
     The page contains the request and the tables of `ranking_picture`, `effort_picture`,
-    `where_picture` and `budgets_picture`, but no number that was computed from records.  All names
-    are escaped for HTML.
+    `where_picture` and `budgets_picture`, but no number that was computed from records.  The
+    function ``format_budget`` returns the text of a budget.  All names are escaped for HTML.
     """
     pieces = [
         (
@@ -744,11 +750,11 @@ def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) 
         pictures = (
             ranking_picture(comparison),
             effort_picture(comparison),
-            where_picture(comparison, workload),
+            # The rest of the note is about the colors of the chart, which is not in the page.
+            replace(where_picture(comparison, workload), note=RATIO_NOTE),
+            budgets_picture(comparison, budget, format_budget),
         )
-        pieces += [
-            _section(picture) for picture in (*pictures, budgets_picture(comparison, budget))
-        ]
+        pieces += [_section(picture) for picture in pictures]
     if len(reasons := refusals(comparison)):
         pieces.append(_table("Mechanisms without a result", reasons))
     return "\n".join([*pieces, "</body></html>", ""])

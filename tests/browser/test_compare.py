@@ -64,7 +64,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
         "Differences": "Relative error by table",
         "By query": "Smallest 95% quantile",
         "Two mechanisms": "Tables where A is less accurate",
-        "Other budgets": "Four times the pcost halves every error",
+        "Other budgets": "Four times the privacy cost (pcost) halves every error",
         "Strategies": "Strategy on",
         "Gram matrix": "Gram matrix of the strategy",
         "Plans": "First plan",

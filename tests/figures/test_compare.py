@@ -218,6 +218,13 @@ def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
     assert "http" not in page
     assert page.count("<table>") == 4
     assert "Relative error by table" in page
+    assert "Error divided by that of the best mechanism" in page
+    assert "Darker" not in page  # the page has no chart
+    assert "0.7 pcost" in page
+    in_rho = comparison_page(
+        compared, workload, Budget(pcost=0.7), lambda budget: f"rho {budget.pcost / 2:g}"
+    )
+    assert "rho 0.35" in in_rho
 
 
 def test_budgets_picture_matches_plans_at_budgets(plans: dict[str, Plan]) -> None:

@@ -53,7 +53,7 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     }
 
     def report() -> str:
-        return figures.comparison_page(results, workload, request_state.budget)
+        return figures.comparison_page(results, workload, request_state.budget, budgets.in_words)
 
     caption = figures.comparison_caption(results, workload, request_state.budget)
     export_menu.head(pictures["ranking"].alt, pictures, report=report, caption=caption)

@@ -52,7 +52,7 @@ def test_ranking_view_shows_all_figures(small: Session) -> None:
     (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
     assert table["QuerySmasher"].between(0.0, 1.0).all()
     assert (
-        "Four times the pcost halves"
+        "Four times the privacy cost (pcost) halves"
         in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )
     assert "Relative error by table" in small.set(compare_view="Differences").text()
