@@ -174,9 +174,9 @@ def open_zip(
 
 
 def _check_directory(file: IO[bytes], max_members: float) -> None:
-    """Raise ValueError if the directory of a zip file (its list of members) is too long.
+    """Raise ValueError if a file has no zip directory (list of members), or a too long one.
 
-    Only the records at the end of the file are read, which state the length of the directory.
+    The directory itself is not read, only the records that state its length.
     """
     size = file.seek(0, os.SEEK_END)
     # The file ends with a record of 22 bytes and a comment of at most 65,535 bytes.  In the format

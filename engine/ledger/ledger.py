@@ -168,9 +168,10 @@ def looks_like(name: str, other: str) -> bool:
 
 
 def _skeletons(name: str) -> set[str]:
-    """Return two forms of a name in which each group of similar letters is replaced by one letter.
+    """Return two forms of a name in which characters that look alike are equal.
 
-    The first form reads a capital I as i, the second as l. Two names are confusable if they have a
+    Each class of look-alike characters becomes one letter, "rn" becomes "m", and case and repeated
+    spaces are ignored.  The first form reads a capital I as i, the second as l. Two names are confusable if they have a
     form in common.
     """
     text = visible_text(name).translate(_SKELETON_LETTERS)

@@ -937,7 +937,7 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     WorkloadError
         If it is not a symmetric matrix of finite numbers, or does not fit ``sizes``.
     LimitExceeded
-        If it has more than `MAX_CELLS` cells.
+        If it is for more than `MAX_CELLS` cells.
     """
     gram = _square_matrix(gram)
     if np.abs(gram - gram.T).max() > 1e-9 * np.abs(gram).max():
@@ -951,8 +951,8 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
         )
     if len(gram) > MAX_CELLS:
         raise LimitExceeded(
-            f"The Gram matrix has {len(gram):,} cells, but level selection takes at most"
-            f" {MAX_CELLS:,}. Plan the attributes separately, or merge cells."
+            f"The Gram matrix is for {len(gram):,} cells, but at most {MAX_CELLS:,} are allowed."
+            " Plan the attributes separately, or merge cells."
         )
     return gram
 

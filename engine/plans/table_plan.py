@@ -227,7 +227,7 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
 
     Parameters
     ----------
-    inside : positions in the part of the attributes over which the product sums.
+    inside : positions of the attributes of the part that are summed over.
     table : array whose first axis is the cells of these attributes.
 
     Returns

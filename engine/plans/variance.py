@@ -807,7 +807,10 @@ class VarianceBuilder:
         return self._keys.setdefault(form, form), complements, products, coupled
 
     def _products(self, group: Group, spaces: Sequence[MeasuredSpace]) -> list[Summand]:
-        """Return one summand per measured space, for the ``products`` of `_form`."""
+        """Return one summand per measured space.
+
+        ``spaces`` are the spaces that `_form` returns as ``products``.
+        """
         summands = []
         for axes, block in spaces:
             if block is not None:

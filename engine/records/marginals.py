@@ -202,9 +202,10 @@ def _is_of_numbers(column: Any) -> bool:
 def _unnamed_columns(
     data: Any, schema: Schema, ignore: Collection[str]
 ) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """Yield the columns of each file that are neither in the schema nor ignored.
+    """For each file, yield its columns that are neither in the schema nor ignored.
 
-    A file without any attribute of the schema is left out.
+    Columns without a name, row indexes that pandas stored, and files without any attribute of the
+    schema are left out.
 
     Yields
     ------

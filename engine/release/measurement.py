@@ -199,9 +199,8 @@ class Measurement(FrozenValue):
         try:
             weights = np.asarray(coefficients, dtype=float)
         except (TypeError, ValueError):
-            type_name = type(coefficients).__name__
             raise PlanError(
-                f"The coefficients have type {type_name}. Give {len(queries)} numbers."
+                "The coefficients contain an entry that is not a number. Give one number per query."
             ) from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(

@@ -187,7 +187,12 @@ def at_level(
     families = {
         group.attributes[part.axes[0]]: part.family for part in group.parts if len(part.axes) == 1
     }
-    if attribute not in families or len(families) < len(group.attributes):
+    if attribute not in group.attributes:
+        raise WorkloadError(
+            f"The group on {', '.join(group.attributes) or 'no attribute'} does not contain"
+            f" '{attribute}'. Choose one of its attributes."
+        )
+    if len(families) < len(group.attributes):
         raise WorkloadError(
             f"The group on {', '.join(group.attributes) or 'no attribute'} has no family of its own"
             f" for '{attribute}'. Choose a group with one family per attribute."

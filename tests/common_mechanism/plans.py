@@ -24,7 +24,10 @@ def make_plan(workload, pcost=1.0, mechanism="querysmasher", **options):
 
 
 def rows_of(plan_schema, blocks):
-    """Return strategy rows divided by their noise, shape (measurements, cells of the domain)."""
+    """Return the strategy rows, times their weights and divided by the noise of their block.
+
+    Shape (measurements, cells of the domain).
+    """
     rows = [np.zeros((0, math.prod(a.size for a in plan_schema.attributes)))]
     for block in blocks.values():
         weights = 1.0 if block.weights is None else block.weights.reshape(-1, 1)

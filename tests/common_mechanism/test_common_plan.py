@@ -197,8 +197,9 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
             part: {s: np.zeros(shape) for s, shape in shapes(part_blocks).items()}
             for part, part_blocks in blocks.items()
         }
-        # Estimates are linear in the strategy answers.  The variance of a query is therefore the
-        # sum, over all strategy answers, of its squared change if one answer grows by its noise.
+        # Estimates are linear in the strategy answers.  The variance of a query is therefore a sum
+        # over all strategy answers: the squared change of the query's estimate if this answer grows
+        # by one standard deviation of its noise.
         total = [np.zeros(g.count) for g in option.workload.groups]
         pieces = [query_pieces(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():

@@ -831,14 +831,15 @@ class CenterProblem:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
         Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T.  G is
-        the Gram of the piece with the index ``inside``.
+        the Gram of the piece with the index ``inside``.  For interval queries, c is raised if the sum
+        would not be positive definite.
         """
         self.allowance.check()
         n = self.sizes[role]
         gram = self.structured_gram(self.pieces[inside])
         if isinstance(gram, IntervalGram):
-            # The weight c of the total may be negative, but the Gram must stay positive definite.
-            # ``floor`` is a lower bound on its eigenvalues in the coordinates of differences.
+            # The weight c of the total may be negative, but the sum must stay positive definite.
+            # ``floor`` is a lower bound on the eigenvalues of G in the coordinates of differences.
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()

@@ -716,8 +716,8 @@ class _Search:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
         # If the workload is invariant under reversal, the coefficients that change sign under it
-        # are rounding errors.  They would give queries components that are too small to be
-        # measured.
+        # are rounding errors.  With them, some queries would have tiny components that are too
+        # small to be measured, so they are removed.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE

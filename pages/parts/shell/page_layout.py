@@ -132,7 +132,10 @@ def sidebar() -> None:
 
 
 def _show_budget(request: history.RequestState) -> None:
-    """Draw the budget in the chosen unit; other units and the summary are in the tooltip."""
+    """Draw the budget in the chosen unit, or a pure budget as epsilon.
+
+    The tooltip has the other units and the summary.
+    """
     budget = request.budget
     st.metric(
         "Privacy budget",
