@@ -356,6 +356,21 @@ def _answers_map(names: tuple[str, str], values: list[list[str]], series: _Serie
     return heat_map(grid, values, names, hover, "counts", customdata=intervals, **texts)
 
 
+def _condition_text(name: str, value: str) -> str:
+    """Return the condition that an attribute has a value, which is a cell or an inequality.
+
+    >>> _condition_text("age", "7"), _condition_text("age", "<= 7")
+    ('age = 7', 'age <= 7')
+    >>> _condition_text("age", "3 <= age <= 9")
+    '3 <= age <= 9'
+    """
+    if f" {name} <" in value:
+        return value
+    return (
+        f"{name} {value}" if value.startswith(("< ", "<= ", "> ", ">= ")) else f"{name} = {value}"
+    )
+
+
 def _answers_panels(
     names: tuple[str, str],
     values: list[list[str]],
@@ -372,7 +387,7 @@ def _answers_panels(
     truth : exact counts, in the order of the series; drawn if not None.
     """
     panels, labels = values[panel_axis], axis_labels(values[1 - panel_axis])
-    titles = [f"{names[panel_axis]} = {value}" for value in panels]
+    titles = [_condition_text(names[panel_axis], value) for value in panels]
     n_columns = min(len(panels), PANELS_PER_ROW)
     n_rows = -(-len(panels) // n_columns)
     figure = make_subplots(

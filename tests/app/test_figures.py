@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -209,6 +211,16 @@ def test_answers_on_pairs_are_drawn_in_panels(example: Plan) -> None:
     ]
     assert "Intervals: ± " in picture.alt
     assert picture.figure.layout.yaxis.exponentformat == "none"
+
+
+def test_panels_of_cumulative_answers_have_no_equals_sign() -> None:
+    schema = Schema([Attribute.of_size("x", 2), Attribute.of_size("y", 9, kind="categorical")])
+    result = plan(
+        Workload(schema).add(("x", "y"), {"x": "prefix", "y": "marginal"}), Budget(pcost=1.0)
+    )
+    answers = measure(result, pd.DataFrame({"x": [1], "y": [2]}), rehearsal=True).answers(0)
+    drawn = figures.answers_picture(answers, rehearsal=False).figure
+    assert [html.unescape(a.text) for a in drawn.layout.annotations] == ["x <= 0", "x <= 1"]
 
 
 def test_answers_on_large_pairs_are_a_map() -> None:
