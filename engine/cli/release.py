@@ -138,7 +138,7 @@ def add_release_commands(commands: Commands) -> None:
 
 
 def _check(args: argparse.Namespace) -> Reply:
-    """Run ``check``: report the rows that a release would drop."""
+    """Run ``check``: report how many rows a release would drop, and why."""
     print("Confidential: these exact numbers depend on single records.", file=sys.stderr)
     ledger = None if args.ledger is None else Ledger(args.ledger)
     arguments = {"dataset": args.dataset, "ledger": ledger} | named_columns(args)

@@ -438,7 +438,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
             "name": name,
             "fill": "tozeroy",
             "line": {"color": color, "dash": dash, "width": 2.5},
-            "hovertemplate": "%{x:.2f} counts from the true count<extra></extra>",
+            "hovertemplate": "%{x:.2f} counts from the count without the person<extra></extra>",
         }
         for name, density, color, dash in (
             ("without the person", neighbours.without, BLUE, "solid"),
@@ -446,7 +446,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         )
     ]
     layout = {
-        "xaxis": {"title": {"text": "published count minus true count"}},
+        "xaxis": {"title": {"text": "published count minus count without the person"}},
         "yaxis": {"title": {"text": "density"}, "showticklabels": False, "rangemode": "tozero"},
         "height": 340,
         "legend": LEGEND,
@@ -463,7 +463,7 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         figure=set_margins(go.Figure(traces, layout)),
         table=table,
         alt=(
-            "Two bell curves, shifted by the number of rows of the person. An attacker guesses from"
+            "Two bell curves, at a distance of the number of rows of the person. An attacker guesses from"
             " the answer whether the person is in the data; the guess is right at most"
             f" {guess_text(neighbours)} of the time."
         ),

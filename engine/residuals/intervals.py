@@ -891,7 +891,7 @@ def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
     `MIN_SHARE` / n are raised to this value.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
-    # weights that an earlier call returned are not scaled again, which would change last digits
+    # weights that an earlier call returned stay as they are: scaling would change their last digits
     if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
         mass = np.maximum(mass, floor)
         mass = mass / mass.sum()

@@ -457,8 +457,8 @@ def _sum(
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
     if type(node) not in signs or extra_clauses(node, "this", "expression"):
         raise WorkloadError(
-            f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}; or compare sums"
-            " and ABS of coded attributes."
+            f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}. Sums and ABS of"
+            " attributes with codes 0, 1, ... (without labels and edges) can be compared, too."
         )
     left, left_bound = _sum(node.this, columns, operands, depth + 1)
     right, right_bound = _sum(node.expression, columns, operands, depth + 1)

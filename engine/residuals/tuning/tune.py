@@ -108,7 +108,7 @@ class CenterBalance:
         self._kind = np.array([k for k, *_ in monomials], dtype=np.int64)
         self._weights = np.array([weight for *_, weight in monomials])
         self._counts = np.array([kind.count for kind in problem.kinds], dtype=float)
-        # smallest errors L of the pieces whose centers are not tuned, by index
+        # mapping from the index of a piece whose center is not tuned to its smallest error L
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:

@@ -217,8 +217,9 @@ def group_rows(
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # complements, and a weight per query, couple the parts, so they are replaced by one part on all
-    # attributes
+    # The parts are coupled if the group has a weight per query, or a pair with a complement (weights
+    # that move queries between the residual spaces of the pair).  One part on all attributes then
+    # replaces them.
     if group.query_weights is not None or (
         len(parts) > 1 and split.inside(ranked(group.attributes))
     ):

@@ -65,9 +65,9 @@ def write_sql(schema: Schema) -> tuple[Group, ...]:
 
 
 def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
-    """Draw how the conditions are parsed, the button that adds the groups, and a list of them.
+    """Draw how the SQL conditions are read, a button that adds the groups, and a table of the groups.
 
-    Return those groups that the workload does not have.
+    Return the groups of the SQL that the user's workload does not have.
     """
     workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")

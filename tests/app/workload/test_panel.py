@@ -29,8 +29,10 @@ def test_panel_shows_errors_of_the_plan() -> None:
     assert session.metrics()["Typical error"] == format_number(reference.rmse)
     assert session.metrics()["Largest error"] == format_number(analysis.worst_error(reference))
     grid, worst = session.app.dataframe[0].value, session.app.dataframe[-1].value
-    assert grid["typical error"].tolist() == reference.by_group()["rmse"].tolist()
-    assert worst["typical error"].iloc[0] == reference.by_group()["rmse"].max()
+    # two searches for one plan may start from different earlier results; both end at a gap of 1e-6
+    errors = reference.by_group()["rmse"]
+    assert grid["typical error"].tolist() == pytest.approx(errors.tolist(), rel=2e-6)
+    assert worst["typical error"].iloc[0] == pytest.approx(errors.max(), rel=2e-6)
 
 
 def test_panel_shows_typical_errors_without_plus_minus() -> None:
