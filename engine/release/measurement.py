@@ -200,7 +200,8 @@ class Measurement(FrozenValue):
             weights = np.asarray(coefficients, dtype=float)
         except (TypeError, ValueError):
             raise PlanError(
-                "The coefficients contain an entry that is not a number. Give one number per query."
+                f"The {type(coefficients).__name__} of coefficients contains an entry that is not a"
+                " number. Give one number per query."
             ) from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(

@@ -191,7 +191,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a number for intake": (lambda: measure(P, D, rehearsal=True, intake=3), "int|function"),
     "texts for coefficients": (
         lambda: M.combination([("age", [1, 0, 0, 0])], ["a"]),
-        "list|1 numbers",
+        "list|one number per query",
     ),
     "a folder for a measurement": (lambda: M.save("."), ".|name of a file"),
     "no file for a measurement": (lambda: M.save(None), "NoneType|path"),
