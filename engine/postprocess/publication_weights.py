@@ -244,7 +244,7 @@ def _set_weights(
 
     is_shrunk = np.array([len(space) > 1 for space in spaces])
     reliability = np.ones(dispersions.shape[:2])
-    if deviations is None:
+    if deviations is None and is_shrunk.any():
         # predicted L1 error of one-way tables if the whole budget is spent on them
         noise_without_pairs = costs * costs[~is_shrunk].sum() / pcost
         is_single = np.array([len(space) == 1 for space in spaces])

@@ -189,3 +189,10 @@ def test_noisy_one_way_tables_get_most_of_the_budget():
         shares.append(sum(costs) / result.pcost)
     assert shares[0] > 0.93
     assert shares[1] < 0.4
+
+
+@pytest.mark.filterwarnings("error")
+def test_total_alone_keeps_its_weight_without_a_warning():
+    workload = Workload(Schema([Attribute.of_size("a", 4)])).add((), weight=2.0)
+    weighted = publication_weights(workload, Budget(pcost=1e-3), expected_records=100)
+    assert [group.weight for group in weighted.groups] == [2.0]
