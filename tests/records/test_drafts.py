@@ -219,7 +219,7 @@ def test_ragged_csv_message_names_cause(tmp_path: Path, text: str, word: str) ->
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(DataError, match=word) as caught:
         draft_of_public(tmp_path / "x.csv")
-    assert "31" not in str(caught.value)
+    assert "31" not in str(caught.value).replace(str(tmp_path), "")
 
 
 def test_explicit_blank_delimiter_is_used(tmp_path: Path) -> None:

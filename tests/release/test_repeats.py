@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def test_repeat_error_names_no_value_of_records(small: Plan, ledger: Ledger) -> 
     with pytest.raises(DataError) as caught:
         release(small, ledger, CHANGED)
     assert not any(part in str(caught.value) for part in digest.replace("=", " ").split())
-    assert "500" not in str(caught.value)
+    assert not re.search(r"(?<![\w:.])500(?!\w)", str(caught.value))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 

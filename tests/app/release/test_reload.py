@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_report_on_rows_survives_reload_only(
     again = reload_page(reload_page(session))
     assert "Rows read 944 = counted 944 + dropped 0" in again.text()
     places = (ledger.path.parent / "settings" / "places.json").read_text()
-    assert "944" not in places + str(again.app.query_params)
+    # Random keys and digests can contain these digits, but not as a number of their own.
+    assert not re.search(r"(?<!\w)944(?!\w)", places + str(again.app.query_params))
     browser("theirs")
     assert "Rows read" not in reload_page(session).text()
     browser("mine")
