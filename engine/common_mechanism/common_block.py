@@ -74,8 +74,9 @@ SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
 SPAN_TOLERANCE = 1e-8
-# Bits of the noise grid of both stages.  This grid is finer than the grid of a plan, so that
-# rounding in two stages costs less than rounding the answers of one plan.
+# In both stages, answers are rounded to a grid of at most 2^-33 of the noise scale.  This grid is
+# finer than that of a plan, so that rounding in two stages usually costs less privacy than rounding
+# the answers of one plan.
 GRID_BITS = 33
 
 
@@ -215,8 +216,8 @@ def block_residual(
     precision = 1.0 / (block.noise * stretch) ** 2
     are_products = block.weights is None and _are_aligned(look, block)
     if look.weights is None and are_products:
-        # equal factors: in the coordinates of the strategy rows, both precisions are multiples of
-        # the identity
+        # If look and plan have the same strategy rows in every Kronecker factor, the precision of
+        # each is a multiple of the identity in the coordinates that these rows define.
         if all(
             _have_equal_rows(s, t)
             for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
@@ -233,10 +234,10 @@ def block_residual(
                 np.asarray(1.0 / look.noise**2),
                 np.asarray(precision),
             )
-        # one tuple (P, T, right inverse of T, g) per factor, see `_relative_rows`; g is the
-        # precision of the look if noise scales are left out
+        # one result of `_diagonal_coordinates` per Kronecker factor; the last item of a result is
+        # the precision of the look relative to the plan, both with noise 1
         factor_results = [
-            _relative_precision(s, t)
+            _diagonal_coordinates(_residual_rows(s), _residual_rows(t))
             for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
         coordinates = tuple(
@@ -253,8 +254,9 @@ def block_residual(
             np.full(look_precision.shape, precision),
         )
     if look.weights is not None and are_products:
-        # The rows of a look with weights usually are coordinates in which the plan's precision is
-        # diagonal as well, because `_common_of_products` computed them from the plans' blocks.
+        # A look has row weights if `_common_of_products` computed it.  Its rows then are
+        # coordinates in which the precisions of two plans' blocks are diagonal, usually also the
+        # precision of ``block``.
         inverses = [s.pinv for _, s in look.factors]
         relative_rows = [
             _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
@@ -295,9 +297,9 @@ def block_residual(
                 look_precision,
                 np.full(look_precision.shape, precision),
             )
-    # otherwise, use dense matrices on all residual coordinates
+    # No case above applies: use dense matrices on all residual coordinates.
     look_rows, plan_rows = dense_rows(look), dense_rows(block)
-    P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
+    P, T, right_inverse, look_precision = _diagonal_coordinates(look_rows, plan_rows)
     axes = tuple(range(len(block.attributes)))
     rows = P.T @ _kronecker(block, [s.rows for _, s in block.factors], block.sizes)
     merged = Strategy(
@@ -323,18 +325,18 @@ def _is_diagonal(matrix: Array) -> bool:
 def _extended_coordinates(
     axes: Axes, look: Strategy, plan: Strategy
 ) -> tuple[Coordinates, Array, Array]:
-    """Return coordinates of one factor of a plan, the first of which are the rows of the look.
+    """Return coordinates in which ``plan`` has precision I; the first ones are rows of ``look``.
 
-    These first coordinates are scaled to length 1.  The row space of ``look`` must be contained in
-    that of ``plan``.
+    ``look`` and ``plan`` are the strategies of one Kronecker factor, with noise 1.  The row space
+    of ``look`` must be contained in that of ``plan``.  Rows of ``look`` are scaled to length 1.
 
     Returns
     -------
-    coordinates : coordinates in which the precision of ``plan`` at noise 1 is the identity matrix.
-    P : matrix with orthonormal columns that maps the strategy rows M of ``plan`` to the rows of the
-        coordinates, P^T M.
-    gram : Gram matrix of the rows of the look in these coordinates.  If it is diagonal, the
-        precision of the look is diagonal, too.
+    coordinates : the coordinates of the attributes at positions ``axes``.
+    P : matrix with orthonormal columns.  If M are the strategy rows of ``plan``, the rows of the
+        coordinates are P^T M.
+    gram : Gram matrix of the rows of ``look``.  If it is diagonal, the precision of ``look`` in the
+        coordinates is diagonal, too.
     """
     U, sizes, Vt = thin_svd(_residual_rows(plan))
     retained = sizes > RANK_TOLERANCE * sizes[0]
@@ -354,8 +356,11 @@ def _extended_coordinates(
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with a new noise scale: ``noise``, rounded up to a multiple of a fine
-    grid."""
+    """Return the block with another noise scale and its grid.
+
+    The new scale is ``noise``, rounded up to a multiple of the grid (at most 2^-33 of ``noise``
+    unless ``max_records`` requires a coarser grid).
+    """
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
@@ -469,7 +474,7 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
         if not _have_equal_rows(s, t):
             # the ratio of this factor is finite only if the row space of s lies in that of t; it is
             # then the largest precision of s relative to t
-            *_, ratios = _relative_precision(s, t)
+            *_, ratios = _diagonal_coordinates(_residual_rows(s), _residual_rows(t))
             if not _is_in_row_space(s, t):
                 return math.inf
             # the largest eigenvalue of a Kronecker product is the product of the largest
@@ -498,7 +503,9 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
         if _is_in_row_space(outside, inside):
             # The row spaces are equal.  In the coordinates P^T outside.rows, the precision of
             # ``outside`` is the identity and the precision of ``inside`` is diagonal.
-            P, _, right_inverse, inner_precision = _relative_precision(inside, outside)
+            P, _, right_inverse, inner_precision = _diagonal_coordinates(
+                _residual_rows(inside), _residual_rows(outside)
+            )
             rows, complete = P.T @ outside.rows, outside.complete
             outer_precision = np.ones(len(P.T))
         else:
@@ -536,16 +543,18 @@ def _separated(weights: Array) -> list[Array] | None:
         (*peak[:axis], slice(None), *peak[axis + 1 :]) for axis in range(weights.ndim)
     ]
     vectors = [weights[index] for index in indices]
-    # the largest entry is in every vector, but must be a factor of the product only once
+    # Every vector contains the largest entry of ``weights``.  Dividing all vectors but the first by
+    # this entry makes the largest entry of the outer product equal to it.
     vectors = [vectors[0], *(v / weights[peak] for v in vectors[1:])]
     is_product = np.allclose(_outer_product(vectors), weights, rtol=SEPARATION_TOLERANCE, atol=0.0)
     return vectors if is_product else None
 
 
 def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array, Array]:
-    """Return coordinates of the row space of ``part`` in which both precisions are diagonal.
+    """Return coordinates of the row space of ``part`` in which two precisions are diagonal.
 
-    Both strategies have noise 1, and the row space of ``part`` lies in that of ``outer``.
+    They are the precisions of the strategies ``part`` and ``outer``, both with noise 1.  The row
+    space of ``part`` must lie in that of ``outer``.
 
     Returns
     -------
@@ -562,10 +571,11 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
     U, sizes, Vt = thin_svd(_residual_rows(part))
     retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
-    # A product of these rows with answers of ``outer`` is the best estimate of one coordinate; its
-    # variance is the squared length of the row.
-    estimate = (sizes[:, None] * Vt) @ outer.pinv
-    variances, Q = np.linalg.eigh(estimate @ estimate.T)
+    # The product of this matrix and the answers of ``outer`` are the best estimates of the
+    # coordinates U^T part.rows.  Answers have variance 1, so the estimates have the covariance
+    # estimation @ estimation.T.
+    estimation = (sizes[:, None] * Vt) @ outer.pinv
+    variances, Q = np.linalg.eigh(estimation @ estimation.T)
     return (U @ Q).T @ part.rows, (Vt.T / sizes) @ Q, 1.0 / variances
 
 
@@ -581,7 +591,8 @@ def _dense_common(
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
-    # the common mechanism has noise 1; a block has rows of column norm 1 and other noise instead
+    # The common mechanism has noise 1 and any column norm.  A block must have column norm 1, so
+    # rows and noise are divided by the norm.
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = common_mechanism.common.right_inverse * norm
     strategy = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
@@ -632,12 +643,7 @@ def _is_in_row_space(part: Strategy, outer: Strategy) -> bool:
     return float(np.linalg.norm(outside)) <= SPAN_TOLERANCE * float(np.linalg.norm(rows))
 
 
-def _relative_precision(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
-    """Return the result of `_relative_rows` for two strategies on the same attributes."""
-    return _relative_rows(_residual_rows(part), _residual_rows(reference))
-
-
-def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
+def _diagonal_coordinates(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
     """Return coordinates in which the precisions of two strategies with noise 1 are diagonal.
 
     Parameters
@@ -651,9 +657,8 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
     right_inverse : right inverse of T.
     g : diagonal of the precision of ``part`` in the new coordinates.
     """
-    # The singular value decomposition gives coordinates in which the precision of ``reference`` is
-    # the identity.  A rotation does not change that; this one makes the precision of ``part``
-    # diagonal.
+    # In the coordinates of the singular value decomposition, the precision of ``reference`` is the
+    # identity, also after a rotation.  The rotation Q makes the precision of ``part`` diagonal.
     U, sizes, Vt = thin_svd(reference)
     retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]

@@ -288,10 +288,11 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the tolerance for whether rows of `other` lie in the row space of this mechanism.
+        """Return the relative distance at which a row of `other` counts as outside the row space.
 
-        It bounds the distance of a row from the row space, divided by the length of the row, that
-        rounding errors can cause.  The result is symmetric in both mechanisms.
+        The distance is that of the row from the row space of this mechanism, divided by the length
+        of the row.  Rounding errors can cause smaller distances.  Exchanging the two mechanisms
+        does not change the result.
         """
         return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (
             1 / self._row_space_and_pivot[1] + 1 / other._row_space_and_pivot[1]
@@ -448,7 +449,8 @@ def round_up(cost: float) -> float:
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
-    # the factor removes at most the rounding error of a sum of doubles, not a privacy cost
+    # The sum of floats can exceed the exact sum by a rounding error.  Without the factor, rounding up
+    # would turn this error into one unit of the 12th digit.
     value = Decimal(cost * (1 - 1e-13))
     return (
         float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING))
@@ -521,9 +523,8 @@ def exact_split(
     ----------
     look : smallest allowed cost of the look, in pcost.
     totals : cost of every option, in pcost.
-    has_residual : for every option, whether anything is measured in the second stage.  If not, the
-        second stage may cost 0; the cost of such an option is therefore tried first as the cost of
-        the look.
+    has_residual : for every option, whether anything is measured in the second stage.  The second
+        stage may cost 0 only if nothing is measured in it.
 
     Returns
     -------
@@ -544,7 +545,8 @@ def exact_split(
     # 17th digit of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
-    # if the look costs as much as an option without a residual, choosing this option costs nothing
+    # First try to charge the look the full cost of an option that measures nothing in its second
+    # stage, so that choosing this option costs nothing.
     totals_without_residual = [
         total
         for total, needed in zip(exact_totals, has_residual, strict=True)
@@ -611,9 +613,9 @@ class CommonMechanism:
     ----------
     mechanisms : the original mechanisms.
     common : the common mechanism M*, in standard form.
-    gap : proven bound on the relative excess of the trace of Sigma above its minimum, for the Sigma
-        and the basis of the module docstring.  It is 0 if there is a closed form, and otherwise
-        about 0.
+    gap : proven upper bound on how far the solver is from an optimal M*: (trace - minimum) / trace
+        of the covariance with which M* answers the queries that all mechanisms can answer.  It is 0
+        if a closed form exists, and otherwise about 0.
 
     Guarantee: the privacy cost matrices satisfy common <= M_i and common + residual_i = M_i, up to
     1e-9 of the cost of M_i.
@@ -667,8 +669,8 @@ class CommonMechanism:
     def saved(self) -> float:
         """Pcost of M* divided by the largest pcost of a mechanism: "%PLB Saved" in the paper.
 
-        It is the share of the budget that is saved by reusing the output of M* for the chosen
-        mechanism, compared with a separate measurement for the choice.  Source: section 7.2.
+        A separate measurement for the choice would cost the pcost of M* in addition.  It is saved,
+        because the output of M* is reused for the chosen mechanism.  Source: section 7.2.
         """
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
@@ -696,7 +698,7 @@ class CommonMechanism:
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
-    """Return the rows of the common mechanism in standard form, and its gap to the least trace."""
+    """Return the standard rows of the common mechanism, and `CommonMechanism.gap`."""
     V = _intersection(mechanisms)
     if not len(V):
         return V, 0.0
@@ -757,8 +759,10 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
 
     Returns
     -------
-    Eigenvalues of Sigma, shape (k,); its eigenvectors as columns, shape (k, k); and a bound on the
-    relative excess of its trace above the minimum, which a solution of the dual problem proves.
+    eigenvalues : eigenvalues of Sigma, shape (k,).
+    eigenvectors : eigenvectors of Sigma as columns, shape (k, k).
+    gap : upper bound on (trace - minimum) / trace, which a solution of the dual problem proves; 0
+        if a closed form exists.
 
     >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
     >>> sizes.tolist(), gap < 1e-12
@@ -770,7 +774,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
         return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        # theorem 5.4, where (|D| + D) / 2 is the positive part of D
+        # Stott's formula (theorem 5.4) is optimal; with the bound 0.0, the function returns the gap 0.
         Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0
     else:
         # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness

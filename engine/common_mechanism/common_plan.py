@@ -83,7 +83,7 @@ def look_plan(
     options : the plans to choose from.
     blocks : mapping from residual space to the common part of the plans' blocks.
     spend : cost of the look, in pcost.
-    max_records : largest number of records whose rounding the cost includes.
+    max_records : largest allowed number of records.
     split : centers, of shape (n_i,), and complements of all plans.
     joint : whether the joint sensitivity of the blocks is charged, as in `Plan`.
     """
@@ -149,33 +149,39 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             " two-stage release needs plans that measure each residual space separately. Plan all"
             ' options with centers="uniform".'
         )
-    centers, complements = dict[str, Array](), dict[Space, Complement]()
-    for plan in options:
-        for name in {name for space in plan.blocks for name in space}:
-            plan_centers = plan.split.centers.get(name)
-            sharing = [p for p in options if any(name in space for space in p.blocks)]
-            if any(digest(plan_centers) != digest(p.split.centers.get(name)) for p in sharing):
-                raise PlanError(
-                    f"The plans have different centers for '{name}', so that their residual spaces"
-                    ' differ. Plan all options with centers="uniform".'
-                )
-            if plan_centers is not None:
-                centers[name] = plan_centers
-        for pair in (space for space in plan.blocks if len(space) == 2):
-            complement = plan.split.complements.get(pair)
-            keys = {
-                c.key if (c := p.split.complements.get(pair)) else None
-                for p in options
-                if pair in p.blocks
-            }
-            if len(keys) > 1:
-                raise PlanError(
-                    f"The plans have different complements for {set_name(pair)}, so that their"
-                    ' residual spaces differ. Plan all options with centers="uniform".'
-                )
-            if complement is not None:
-                complements[pair] = complement
-    return Split(centers=centers, complements=complements)
+    return Split(centers=_joint_centers(options), complements=_joint_complements(options))
+
+
+def _joint_centers(options: Sequence[Plan]) -> dict[str, Array]:
+    """Return the tuned centers by attribute; raise PlanError if they differ between plans."""
+    joint_centers = {}
+    for name in dict.fromkeys(name for p in options for space in p.blocks for name in space):
+        measuring_plans = [p for p in options if any(name in space for space in p.blocks)]
+        centers = [p.split.centers.get(name) for p in measuring_plans]
+        if any(digest(c) != digest(centers[0]) for c in centers):
+            raise PlanError(
+                f"The plans have different centers for '{name}', so that their residual spaces"
+                ' differ. Plan all options with centers="uniform".'
+            )
+        if centers[0] is not None:
+            joint_centers[name] = centers[0]
+    return joint_centers
+
+
+def _joint_complements(options: Sequence[Plan]) -> dict[Space, Complement]:
+    """Return the complements by pair of attributes; raise PlanError if they differ between
+    plans."""
+    joint_complements = {}
+    for pair in dict.fromkeys(space for p in options for space in p.blocks if len(space) == 2):
+        complements = [p.split.complements.get(pair) for p in options if pair in p.blocks]
+        if len({None if c is None else c.key for c in complements}) > 1:
+            raise PlanError(
+                f"The plans have different complements for {set_name(pair)}, so that their"
+                ' residual spaces differ. Plan all options with centers="uniform".'
+            )
+        if complements[0] is not None:
+            joint_complements[pair] = complements[0]
+    return joint_complements
 
 
 FORMAT = "coarse-or-fine/1"
@@ -189,13 +195,15 @@ class Residual:
 
     Attributes
     ----------
-    schema, max_records : schema of the plan, and largest number of records for which the cost
-        includes rounding.
+    schema : schema of the plan.
+    max_records : largest allowed number of records.  The cost of rounding answers, which is part of
+        `spend`, grows with it.
     blocks : mapping from residual space to the block that remains to be measured.  A space is
         absent if the look measures it with the full precision of the plan.
     block_residuals : mapping from each residual space that the look measures to its
         `BlockResidual`, which combines the answers of both stages.
-    spend : cost of this stage on the ledger, in pcost; 0 if there is nothing to measure.
+    spend : cost of this stage on the ledger, in pcost; can be 0 only if there is nothing to
+        measure.
     rows_per_person : number of rows of one person that the cost protects.
     """
 
@@ -208,10 +216,11 @@ class Residual:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of the second stage alone, as if the look were on other records; rounded up.
+        """Privacy cost of measuring `blocks` without the look, rounded up.
 
-        It can exceed `spend`.  In every cell of the domain, the costs of look and residual sum to
-        at most the cost of the plan, but the most expensive cells of the two stages may differ.
+        It can exceed `spend`, which is the cost of the plan minus the cost of the look: in every
+        cell, the costs of both stages sum to at most the cost of the plan, but the most expensive
+        cells of the two stages may differ.
         """
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)
@@ -261,8 +270,8 @@ class CommonPlan:
     def saved(self) -> float:
         """Pcost of the look divided by the largest pcost of an option.
 
-        It is the share of the budget that is saved by reusing the look for the chosen plan,
-        compared with a separate measurement for the choice.
+        A separate measurement for the choice would cost as much as the look in addition.  It is
+        saved, because the look is reused for the chosen plan.
         """
         return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 
@@ -467,9 +476,10 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
 def _split_options(
     options: Sequence[Plan], names: tuple[str, ...], min_stretch: float
 ) -> CommonPlan:
-    """Return the common plan of `coarse_or_fine`, with all noise multiplied by ``min_stretch``.
+    """Return the common plan of `coarse_or_fine`, with all noise multiplied by one factor.
 
-    The factor is larger if both stages would otherwise cost more than a plan.
+    The factor is ``min_stretch``, or larger if look and residual of an option would otherwise cost
+    more than its plan.
     """
     unit = _agreed_unit(options)
     split = joint_split(options, names)
@@ -532,9 +542,9 @@ def _split_options(
             "plans alone, because answers are rounded twice. Plan with a smaller max_records, or "
             "with fewer queries."
         )
-    # The look is charged before the choice, so its cost is the same for all options.  If an option
-    # is charged its joint cost (maximum over cells of the summed costs), so is the look, provided
-    # that this is less than the sum over blocks.
+    # The look is charged before the choice, so its cost is the same for all options.  A plan may be
+    # charged its joint cost (maximum over cells of the summed costs of its blocks) instead of the
+    # sum of the costs of its blocks.  If one is, the look is charged the smaller of the two.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )
@@ -568,22 +578,23 @@ def _split_options(
 
 
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Divide plans, ordered from coarse to fine, into a chain of choices with two options each.
+    """Return a chain of choices between plans, which are given from coarse to fine.
 
-    The options of the first choice are the coarsest plan and a closer look; the closer look leads
-    to the second choice, between the second plan and another closer look, and so on.  The last
-    choice is between the last two plans.  Each look is the first stage of its choice, and each
-    closer look is the second stage of one choice and the first stage of the next one.  Every
-    sequence of choices costs as much as the plan at its end costs alone.
+    A look precedes each choice.  The first choice is between the first plan and the option "look
+    closer".  "look closer" measures a second look, which leads to a choice between the second plan
+    and the option "look closer" again, and so on.  The last choice is between the last two plans.
+    All looks and the residual of the plan that is chosen in the end cost together as much as this
+    plan alone.
 
     Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
-    closer", if a closer look has nothing to measure, or if the rounding of all stages costs too
+    closer", if a further look would measure nothing, or if the rounding of all stages costs too
     much.
 
     Notes
     -----
-    Source: section 7.5.3.  Each look is the common part of its coarsest plan and of the next look.
-    For nested analyses, as in that section, this is the common part of all remaining analyses.
+    Source: section 7.5.3.  The look before a choice is the common part of the next plan and the
+    next look; before the last choice, of the last two plans.  For nested analyses, as in that
+    section, it is the common part of all plans that can still be chosen.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])
@@ -598,8 +609,9 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next "
             "choice. Give the plan another name."
         )
-    # `_split_options` limits the cost of the two stages of one choice to the cost of a plan.  A
-    # chain has more stages, whose rounding can cost slightly more; then all noise is increased.
+    # In each choice, look and residual cost at most as much as the plan.  All stages of a chain
+    # together can cost slightly more, because answers are rounded more often.  Then all noise is
+    # increased.
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         chain = _chain(options, names, stretch)
@@ -647,10 +659,10 @@ def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint:
 
 
 def _largest_relative_cost(chain: CommonPlan) -> float:
-    """Return the largest ratio, over all options of a chain, of two costs of the option.
+    """Return the largest of the ratios (privacy cost / charge) of all options of a chain.
 
-    The ratio is the joint cost of all stages up to the second stage of the option, divided by what
-    the ledger is charged for the option (`option_cost`).
+    The privacy cost of an option is that of all stages that are measured if it is chosen.  The
+    charge is what the ledger is charged for them, see `option_cost`.
     """
     relative_costs: list[float] = []
     released: list[Mapping[Space, Block]] = [chain.look.blocks]

@@ -52,13 +52,14 @@ class Decision:
 
     Attributes
     ----------
-    choice : position of the analysis to run, or None to stop after the look.
-    certain : whether the choice is the same by the lower and by the upper confidence bounds of the
-        cells.  If it is not, `choice` is the finest analysis that the lower bounds allow, or the
-        first analysis if they allow no finer one.
-    shares : mapping from "{analysis}, lower" and "{analysis}, upper" to the share of cells that
-        exceed the noise of the analysis by their lower or upper bounds.  The first analysis has
-        only the entry for the upper bounds.
+    choice : position of the chosen analysis, or None to stop after the look.  An analysis is
+        possible if enough upper confidence bounds of cells exceed its noise, and certain if enough
+        lower bounds do.  The choice is the finest analysis after the first one that is certain; if
+        there is none, the first analysis if it is possible, and otherwise None.
+    certain : False if an analysis finer than the chosen one is possible; always True for None.
+    shares : share of cells that exceed the noise of an analysis.  Keys are "{analysis}, lower" (by
+        lower bounds) and "{analysis}, upper" (by upper bounds).  The first analysis has only the
+        entry for upper bounds.
     sentence : the choice and its reason as text.
     """
 
@@ -93,7 +94,7 @@ def nested_decision(
     share: float,
     snr: float,
 ) -> Decision:
-    """Return the finest analysis in which enough cells of the first analysis exceed the noise.
+    """Choose the finest analysis in which enough cells of the first analysis exceed the noise.
 
     Parameters
     ----------
@@ -108,8 +109,7 @@ def nested_decision(
 
     Returns
     -------
-    Decision whose `choice` is a position in ``errors``.  The choice is None (stop) if too few of
-    the upper bounds exceed the noise of the first analysis.
+    Decision whose `choice` is a position in ``errors``, or None (stop).
 
     Notes
     -----
@@ -187,8 +187,8 @@ class NestedPlanRule:
     sigmas : half width of the confidence interval of a cell, in standard errors of the look; with
         0, both bounds are the estimate.
 
-    In a chain of choices, the rule treats the option "look closer" like the first analysis of the
-    next choice.
+    In a chain of choices, the option "look closer" leads to the next choice.  The rule uses the
+    standard errors of the first plan of the next choice for it.
 
     Raises
     ------
@@ -433,10 +433,11 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 
 
 def level_attributes(workload: Workload) -> tuple[str, ...]:
-    """Return the attributes for which `workloads_by_level` returns analyses with a common part.
+    """Return the names of the attributes whose levels define coarse and fine analyses.
 
-    These are the attributes with a code list and fewer than 1,000 cells.  If the workload has
-    groups, the attribute must also be in one of them.
+    These are the attributes with a code list and fewer than 1,000 cells that occur in a group of
+    the workload (if the workload has groups).  `coarse_or_fine` cannot divide plans on attributes
+    with more cells.
     """
     return tuple(
         attribute.name

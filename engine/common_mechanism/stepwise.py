@@ -46,9 +46,9 @@ from engine.common_mechanism.two_stage_io import (
     step_counts,
     step_sets,
     stored_look,
-    stored_rest,
+    stored_second_stage,
     write_look,
-    write_rest,
+    write_second_stage,
 )
 from engine.errors import BudgetExceeded, LedgerError, OtherRecords, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
@@ -323,7 +323,7 @@ def finish(
             f" {', '.join(steps.common.names)} first."
         )
     common, i = steps.common, steps.common.names.index(choice.option)
-    residual, rest_key = common.residuals[i], _second_stage_key(common, i, key, attempt)
+    residual, second_stage_key = common.residuals[i], _second_stage_key(common, i, key, attempt)
     cost = _remaining_cost(common, i, steps.costs, attempt)
     step_hash, dataset = _step_hash(common, f"{REST}{i}"), steps.look.dataset
     following = common.following if has_next_choice(common, i) else None
@@ -347,7 +347,7 @@ def finish(
         not residual.blocks
         and steps.finished is not None
         and attempt != 1
-        and book.find(rest_key) is None
+        and book.find(second_stage_key) is None
     ):
         raise PlanError(
             f"The look measured everything that {choice.option!r} needs, so attempt={attempt} would"
@@ -397,7 +397,7 @@ def finish(
             step_cost, records = accept_records(counts)
         return lambda: book.spend(
             dataset=dataset,
-            key=rest_key,
+            key=second_stage_key,
             pcost=step_cost,
             plan_hash=step_hash,
             note=f"{REST} of {key}",
@@ -422,30 +422,34 @@ def finish(
         records = fingerprint_of(book, dataset, counts, sets, report_intake)
         if not changed:
             return cost, records
-        if book.find(rest_key) is None:
+        if book.find(second_stage_key) is None:
             book.note(
                 dataset=dataset,
                 kind="records",
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # the prefix in the ledger marks other records; the next stage of a chain must then be
-        # charged as a separate release, too
+        # The prefix in the ledger tells that this stage was measured on other records than the
+        # look.  If this stage is the look of a next choice, the second stage of that choice must
+        # then be charged as a separate release, too.
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
-        # a changed record may be in the most expensive cell of both stages, so that their costs add
+        # A changed record may be in the most expensive cell of both stages, so this stage must cost
+        # at least its privacy cost without the look.
         return max(cost, residual.pcost), records
 
     release = Release(
         part=residual,
         ledger=book,
-        key=rest_key,
+        key=second_stage_key,
         sets=sets if residual.blocks else None,
         remedy=lambda: _REMEDY,
         check=check,
         count=count,
         accept=accept,
-        write=lambda file, receipt, drawn: write_rest(file, common, i, steps.look, receipt, drawn),
-        load=lambda: stored_rest(book, common, i, rest_key),
+        write=lambda file, receipt, drawn: write_second_stage(
+            file, common, i, steps.look, receipt, drawn
+        ),
+        load=lambda: stored_second_stage(book, common, i, second_stage_key),
     )
     return release.run(options, intake, stored_only=data is None)
 
@@ -516,7 +520,7 @@ def resume(ledger: Book, key: str) -> Steps:
             if book.find(attempt_key) is None:
                 break
             try:
-                finished = stored_rest(book, common, i, attempt_key)
+                finished = stored_second_stage(book, common, i, attempt_key)
             except ResultLost:
                 is_interrupted = is_unfinished(book, attempt_key)
                 if is_interrupted:
@@ -550,28 +554,28 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
     steps = resume(book, key)
     # In a chain, the second stage of one choice can be the look of the next choice.  Each round
     # checks one look, and the last round also checks the second stage.
-    step_key, current = key, steps
+    look_of_choice, state = key, steps
     while True:
-        common, finished = current.common, current.finished
-        counts = step_counts(common, common.look, data, options)
-        check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
-        # the result of a second stage without measurement and charge has the key of the look
-        if finished is None or finished.key == step_key:
+        common, finished = state.common, state.finished
+        counts, sets = step_counts(common, common.look, data, options), step_sets(common)
+        check_repeat(book, book.spent(look_of_choice), counts, sets, None, remedy=_REMEDY)
+        # A second stage that measured nothing and cost nothing has the key of its look.
+        if finished is None or finished.key == look_of_choice:
             return steps
-        step_key = finished.key
-        chosen = common.names.index(current.choice.option) if current.choice is not None else 0
+        chosen = common.names.index(state.choice.option) if state.choice is not None else 0
         if not has_next_choice(common, chosen):
             # a stage without blocks to measure reads no records, so it stores no digest
             if common.residuals[chosen].blocks:
-                check_repeat(
-                    book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY
-                )
+                check_repeat(book, book.spent(finished.key), counts, sets, None, remedy=_REMEDY)
             return steps
-        current = resume(book, step_key)
+        look_of_choice, state = finished.key, resume(book, finished.key)
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:
-    """Return the keys of all looks at a dataset, oldest first."""
+    """Return the ledger keys of all two-stage releases of a dataset, oldest first.
+
+    The key of a release is that of its look, its first stage.
+    """
     rows = Ledger.at(ledger).rows()
     return [
         r.key
@@ -604,7 +608,10 @@ def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
 
 
 def _step_hash(common: CommonPlan, step: str) -> str:
-    """Return "{step}:{hash of the options}", the plan hash of this step's spend in the ledger."""
+    """Return "{step}:{hash of the options}".
+
+    The ledger stores it in place of a plan hash in the row of the spend of this stage.
+    """
     return f"{step}:{common.hash}"
 
 

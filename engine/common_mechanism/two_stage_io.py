@@ -1,10 +1,10 @@
 """Result files and ledger entries of two-stage releases.
 
 The first stage, the look, measures the common part of all options; the second stage measures the
-residual of the chosen option.  If both stages are measured on the same records, a record is in the
-same cell in both of them, so that they cost the maximum over cells of their summed costs.  To check
-that the records are the same, both stages count the same tables: the ledger stores a keyed digest
-of the tables of the first stage, with which the tables of the second stage are compared.
+residual of the chosen option.  Both stages together cost as much as the plan of the option, provided
+that they are measured on the same records.  To check this, both stages count the same tables.  The
+ledger stores a keyed digest of the tables of the first stage, and the second stage compares its
+tables with this digest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def step_counts(
     stage measures: the look or a residual.
     """
     options = replace(options, rows_per_person=common.look.budget.rows_per_person)
-    return count(part, data, options, step_checks(common), step_sets(common))
+    return count(part, data, options, _one_cell_attributes(common), step_sets(common))
 
 
 def counts_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
@@ -69,8 +69,9 @@ def no_counts(common: CommonPlan) -> Counts:
 def step_sets(common: CommonPlan) -> list[Space]:
     """Return the attribute sets whose tables both stages count.
 
-    These are the largest sets of all options and of the look, except sets whose table has more than
-    `MOST_CELLS` cells.
+    These are the attribute sets that the look and the plans measure.  A set that is contained in
+    another set of the same plan is left out, and so is a set whose table has more than `MOST_CELLS`
+    cells.
     """
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
@@ -79,10 +80,10 @@ def step_sets(common: CommonPlan) -> list[Space]:
     )
 
 
-def step_checks(common: CommonPlan) -> list[str]:
-    """Return the attributes with a single cell that occur in an option.
+def _one_cell_attributes(common: CommonPlan) -> list[str]:
+    """Return the attributes of the options that have a single cell.
 
-    Records with a value outside this cell are dropped.
+    No table is measured on them, but records with a value outside the cell are dropped.
     """
     return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
@@ -90,9 +91,9 @@ def step_checks(common: CommonPlan) -> list[str]:
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
     """Return why this stage must be charged as a separate release; "" if there is no reason.
 
-    The reason is that the counted records are not the records of the look, or that the look itself
-    was measured on other records than the look before it in a chain.  ``digest`` is the digest of
-    the look's tables from the ledger.
+    There are two reasons.  The counted records are not the records of the look; or, in a chain of
+    choices, the look was measured on other records than the look of the choice before.  ``digest``
+    is the digest of the look's tables from the ledger.
     """
     if digest.startswith(OTHER_RECORDS_PREFIX):
         return "This look was measured on other records than the look before it in the chain."
@@ -261,7 +262,7 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
     _write(file, receipt, LOOK, measurement, texts)
 
 
-def write_rest(
+def write_second_stage(
     file: BinaryIO,
     common: CommonPlan,
     i: int,
@@ -343,9 +344,9 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # In a chain, a look after the first one measures only the residual after the look before
-        # it, so its file has no answers of the blocks of `common.look`.  The estimates in the file
-        # combine all stages.
+        # In a chain of choices, every look but the first is stored as the second stage of the
+        # choice before (then the file contains look.txt).  Its answers are not those of the blocks
+        # of `common.look`; the estimates in the file combine all stages.
         answers = archive.answers(
             {} if "look.txt" in archive else _answer_shapes(common.look.blocks)
         )
@@ -378,7 +379,7 @@ def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
     return StepCosts(archive.text("spent.txt").decode(), tuple(stored_prices))
 
 
-def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
+def stored_second_stage(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
     """Return the measurement of option i from the result file of its second stage.
 
     Raises the errors of `stored_look`.

@@ -725,7 +725,7 @@ BUGS = (
         name="both stages exceed the plan's cost",
         file="engine/common_mechanism/common_plan.py",
         old="        if max(relative_costs) <= 1.0:\n",
-        new="        if max(costs) <= 2.0:\n",
+        new="        if max(relative_costs) <= 2.0:\n",
         tests=(
             "tests/common_mechanism/test_common_plan.py::test_spends_sum_to_plan_cost_and_cover_release",
             "tests/common_mechanism/test_spends.py::test_stretch_covers_joint_cost_of_parts",
@@ -735,7 +735,7 @@ BUGS = (
         name="both stages exceed the plan's cost by 0.1%",
         file="engine/common_mechanism/common_plan.py",
         old="        if max(relative_costs) <= 1.0:\n",
-        new="        if max(costs) <= 1.001:\n",
+        new="        if max(relative_costs) <= 1.001:\n",
         tests=("tests/common_mechanism/test_spends.py::test_stretch_covers_joint_cost_of_parts",),
     ),
     Bug(
