@@ -146,7 +146,8 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
     """
     missing = rows.get(MISSING, 0)
     unknown = sum(number for code, number in rows.items() if code < MISSING)
-    # number of missing and unknown values that a release counts in a cell of the attribute
+    # A release does not drop these rows, because the attribute has a cell for missing values, for
+    # unlisted values, or for values out of range.
     counted = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
         counted += rows.get(OUTSIDE, 0)
@@ -473,7 +474,8 @@ def check_repeat(
     ----------
     remedy : sentence of the error that says what to do.
     """
-    # the digest of a second stage has a prefix before a colon if the first stage had other records
+    # The second stage of a two-stage release stores its digest with a prefix and a colon if its
+    # records are not those of the first stage.
     stored = receipt.digest.rpartition(":")[2]
     if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
@@ -696,9 +698,9 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 
 
 def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the attribute sets of blocks that are not part of the attribute set of another block.
+    """Return the attribute sets of blocks, without sets that are contained in another one.
 
-    Only the tables on these sets are counted. The tables on smaller sets are margins of them.
+    Only the tables on the returned sets are counted. All other tables are margins of them.
     """
     spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()

@@ -344,10 +344,11 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
 def check_curve(
     ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float
 ) -> None:
-    """Raise LedgerError if the noise grid is too coarse for a total in mu or (epsilon, delta).
+    """Raise LedgerError if the dataset has a budget in mu or (epsilon, delta) and a grid is coarse.
 
-    Such a total limits the privacy curve of the releases by the privacy curve of Gaussian noise.
-    If the grid is coarse, the curve of a release can exceed the Gaussian curve of cost ``pcost``.
+    Such a budget requires that the privacy curve of a release, epsilon -> delta, is at most that of
+    Gaussian noise of cost ``pcost``.  If answers are rounded to a coarse grid, the curve of the
+    release can be higher.
 
     Parameters
     ----------
@@ -364,9 +365,9 @@ def check_curve(
 
 
 def _remedy(book: Ledger, plan: Plan, key: str) -> str:
-    """Return a text: what to do if the records are not those of the stored result under ``key``.
+    """Return what to do if the records are not those of the stored result under ``key``.
 
-    The text contains the first later attempt number under which nothing was spent.
+    The sentence names the lowest unused attempt number after that of the stored result.
     """
     dataset, _, number = key.rsplit("|", 2)
     attempt = int(number)
@@ -473,8 +474,8 @@ def spend_draw_save(
         if not receipt.fresh and not is_continued:
             own_journal.remove()
             return False
-        # this run has locked the journal, so it may save the result even if an interrupted run
-        # wrote the spend
+        # A receipt must be fresh to save a result. It is not fresh if an interrupted run wrote the
+        # spend, but this run continues that run and has locked its journal.
         receipt = replace(receipt, fresh=True)
         # every call returns the same random bits, so writing the file again gives the same noise
         start_bits = partial(own_journal.bits, receipt.hash)
@@ -664,10 +665,10 @@ class BlockEstimates(Mapping[Space, Array]):
     arrays: Mapping[Space, Array] = field(default_factory=dict)
 
     def stored(self) -> BlockEstimates:
-        """Return a mapping in which all estimates are computed, except for identity strategies.
+        """Return a copy of the mapping that contains all estimates in memory as arrays.
 
-        The estimates of an identity strategy are multiples of its answers, so storing them would
-        only take memory.
+        Estimates of identity strategies are still computed on access, because they are multiples
+        of the answers, which are in memory already.
         """
         arrays = {
             key: self[key]

@@ -54,8 +54,8 @@ from engine.workload.families import Intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# Number of table entries up to which queries are answered at once; larger tables are processed in
-# slabs, which limits the memory.
+# Tables with more entries than this are processed in slabs of about this number of entries, which
+# limits the memory.
 ANSWER_SLAB_ENTRIES = 1 << 18
 
 
@@ -320,7 +320,8 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
 
     Shape (rows_1, ..., rows_k), one axis per Kronecker factor of the strategy B.
     """
-    # multiplying by a strategy converts the integers to floats; without a factor `astype` does
+    # The product with strategy rows is a float array.  A block without factors (the total) leaves
+    # the integers unchanged, so `astype` converts them.
     exact: Array = apply_factors(block, table, lambda s: s.rows).astype(float, copy=False)
     return exact if block.weights is None else exact * block.weights
 
@@ -638,7 +639,10 @@ class Archive:
     def _array(
         self, folder: str, space: Space, dtype: Any, shape: Iterable[int]
     ) -> npt.NDArray[Any]:
-        """Return the array of a space; raise ValueError unless it has this type and shape."""
+        """Return the array of a residual space in "answers" or "estimates" (``folder``).
+
+        Raises ValueError unless the array has the type ``dtype`` and the shape ``shape``.
+        """
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):

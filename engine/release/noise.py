@@ -223,7 +223,8 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
-    # the factor 1 + MARGIN exceeds the rounding errors, so `upper` is at least the exact value
+    # The factor 1 + MARGIN exceeds the rounding errors, so `upper` is at least the exact value of
+    # height exp(-gamma) at the first integer of each bin.
     upper = height * densities_at_starts * (1 + MARGIN)
     bins = int(np.count_nonzero(upper > 2.0**-5))
     # the last table entry selects the tail; all others select bins, and bin 0 gets the entries that
@@ -306,14 +307,18 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
     """Draw a proposal m from the tail, that is from the integers after the last bin.
 
     The tail is divided into blocks of 16 bin widths.  Block 0 is drawn with probability 1/2, block
-    1 with probability 1/4, and so on, so that block ``level`` has 2^-(level + 5) table entries per
-    bin width.
+    1 with probability 1/4, and so on.
 
     Returns
     -------
     m : proposed integer without sign.
-    factor : acceptance probability of m divided by exp(-gamma(m)); it is the height divided by the
-        table entries per bin width.
+    factor : height 2^(level + 5), where m is in block ``level``.  The proposal must be accepted
+        with the probability factor exp(-gamma(m)).
+
+    Notes
+    -----
+    The tail has one table entry.  Block ``level`` gets the share 2^-(level + 1) of it, divided by
+    16 bin widths: 2^-(level + 5) entries per bin width, in the place of c_j of a bin.
     """
     level = 0
     while _random_bits(1, entropy=entropy):
@@ -321,9 +326,7 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
     block_bits = envelope.width_bits + 4
     start = (len(envelope.counts) << envelope.width_bits) + (level << block_bits)
     m = start + _random_bits(block_bits, entropy=entropy)
-    # the height divided by 2^-(level + 5)
-    factor = Fraction(envelope.height << (level + 5))
-    return m, factor
+    return m, Fraction(envelope.height << (level + 5))
 
 
 def _uniform_below(
@@ -339,7 +342,8 @@ def _uniform_below(
     head : integer of the first ``head_bits`` bits of u.
     """
     while True:
-        # u is in [head, head + 1) / 2^head_bits; both sides are multiplied by 2^(head_bits + 16)
+        # u is in [head, head + 1) / 2^head_bits.  To compare integers, u and bound exp(-gamma) are
+        # multiplied by 2^(head_bits + 16) and by the denominator of ``bound``.
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)
         if (head + 1) * bound.denominator << 16 <= bound.numerator * low:
             return True

@@ -230,7 +230,8 @@ def _on_grid(
     if block.weights is not None:
         bits.append(_fraction_bits(block.weights))
         answers = answers * _scaled_integers(block.weights, bits[-1])
-    # the grid is 2^-grid_bits, so dividing by it and undoing the scaling is one shift
+    # `answers` are the answers times 2^sum(bits), and the grid is 2^-grid_bits.  In grid steps, the
+    # answers are therefore `answers` / 2^(sum(bits) - grid_bits).
     grid_bits = -math.frexp(block.grid)[1] + 1
     total_bits = sum(bits) - grid_bits
     limit = 2**MOST_BITS

@@ -174,10 +174,11 @@ MAX_EXACT = 2**53
 # Bins of a column with fractions have integer edges if the range of the column is at least this,
 # after its ends are rounded outwards; otherwise the edges have decimals.
 MIN_RANGE_WITH_INTEGER_EDGES = 10
-# If the last date is less than this number of days after the first, there is one cell per day.
+# A column of dates has one cell per day if the last date is less than this number of days after the
+# first.
 MAX_DAYS = 60
-# If the dates need more cells per day, but lie in at most this number of months, there is one cell
-# per month; otherwise one per year.
+# A column of dates over more than `MAX_DAYS` days has one cell per month if the dates are in at most
+# this number of months, and otherwise one cell per year.
 MAX_MONTHS = 36
 # Names of columns that contain row numbers; pandas writes the last two.
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
@@ -424,11 +425,15 @@ class _Summary:
         self.low, self.high = min(self.low, number), max(self.high, number)
         self.is_integer &= _is_finite(number) and number == math.floor(number)
         if is_text:
-            self.has_leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
-            by_points = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
-            if by_points:
-                self._add_example("points", text)
-            self.has_decimal_points |= "." in text and not by_points
+            self._add_number_text(text)
+
+    def _add_number_text(self, text: str) -> None:
+        """Record how a number is written as text: leading zeros, and the meaning of its point."""
+        self.has_leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
+        may_separate_thousands = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
+        if may_separate_thousands:
+            self._add_example("points", text)
+        self.has_decimal_points |= "." in text and not may_separate_thousands
 
     def _add_example(self, kind: str, text: str) -> None:
         """Store a text as an example of its kind, up to `MAX_EXAMPLES` texts per kind."""
@@ -447,8 +452,8 @@ class _Summary:
             return self._dates(name)
         if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
             raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("grouped")))
-        # a text such as 1.234 may mean 1234, unless the point in another text, such as 0.5, can
-        # only be a decimal point
+        # The point in a text such as 1.234 may separate thousands.  It is a decimal point if the
+        # column has a text such as 0.5, whose point cannot separate thousands.
         if (
             "points" in self.examples
             and not self.has_decimal_points
@@ -496,7 +501,7 @@ class _Summary:
         if self.low == self.high:
             raise SchemaError("it has only one number, written in several ways")
         missing = tuple(sorted(self.missing))
-        # few integers, none of which is written in several ways
+        # one cell per integer if there are few integers and each one is always written in one way
         if (
             self.is_integer
             and len({self.labels[text] for text in labels}) == len(labels) <= MAX_INTEGER_LABELS
@@ -568,13 +573,13 @@ class _Summary:
 
 
 def _distinct_values(column: pa.Array | list[Any]) -> Iterable[Any]:
-    """Return the values of a column, each once if its type allows.
+    """Return the distinct values of a column.
 
-    The values of a list are returned unchanged.
+    The result can contain equal values repeatedly if the column is a list, or has an Arrow type for
+    which distinct values cannot be computed.
     """
     if isinstance(column, list):
         return column
-    # Arrow has no `unique` for some types; then equal values are returned repeatedly
     with suppress(pa.ArrowException):
         column = column.unique()
     values: list[Any] = column.to_pylist()
@@ -602,7 +607,7 @@ def _is_dated(kind: pa.DataType) -> bool:
 
 
 def _is_finite(number: Any) -> bool:
-    """Return whether a number is finite; Python integers of any size are."""
+    """Return whether a number is neither infinite nor nan, without overflow for large integers."""
     return bool(-math.inf < number < math.inf)
 
 

@@ -14,10 +14,10 @@ MAX_SEED = 2**63 - 1
 
 
 def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
-    """Return the source of random bits of a rehearsal: a function of a number of bytes.
+    """Return a function that takes a number n and returns n random bytes for a rehearsal.
 
     Without a seed the result is None, which means random bits of the operating system.  With a seed
-    the bits are SHAKE-256 of the seed, of ``purpose`` (such as the step and the hash of the plan)
+    the bytes are SHAKE-256 of the seed, of ``purpose`` (such as the step and the hash of the plan)
     and of the running number of the call.  They are the same in every process, and differ between
     purposes.
 
