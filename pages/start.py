@@ -8,7 +8,7 @@ from engine._format import pluralize
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import Measurement, measure
-from engine.workload import Levels, Schema, Workload
+from engine.workload import Levels, Schema, Workload, integer_bins
 from pages.parts.schema import grid
 from pages.parts.shell import (
     budgets,
@@ -143,7 +143,11 @@ with left:
 with right:
     if request.workload is None:
         st.markdown(WORDS)
-    drawn = figures.answers_picture(example().answers(0), rehearsal=True)
+    measurement = example()
+    answers = measurement.answers(0)
+    attributes = measurement.plan.schema.attributes
+    query_texts = integer_bins.query_texts(attributes, answers["query"])
+    drawn = figures.answers_picture(answers.assign(query=query_texts), rehearsal=True)
     figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
     st.caption("Example: voters by days of TV news per week, noisy counts with 95% intervals.")
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

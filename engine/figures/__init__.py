@@ -2,6 +2,7 @@
 
 from engine.figures.base import SHARE_COLUMNS, Picture, enlarge, short_table_names
 from engine.figures.compare import (
+    CRITERIA,
     all_tied,
     budgets_picture,
     comparison_caption,
@@ -64,6 +65,7 @@ from engine.figures.two_stage import (
 )
 
 __all__ = [
+    "CRITERIA",
     "SHARE_COLUMNS",
     "Picture",
     "all_tied",

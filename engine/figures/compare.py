@@ -66,6 +66,9 @@ MAX_MAP_GROUPS = 20
 RATIO_NOTE = "Error divided by that of the best mechanism for the table."
 BUDGET_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the current pcost
 TIE_TOLERANCE = 1e-6  # relative; mechanisms closer to the best one also count as best for a table
+BOUND = "the bound"  # the lower bound on the error of every matrix mechanism
+# Criteria by which mechanisms are ranked: columns of a comparison, and their titles.
+CRITERIA = {"rmse": "Typical error", "max_std": "Largest error"}
 COLUMN_TITLES = {
     "rmse": "RMSE",
     "max_std": "largest standard error",
@@ -104,29 +107,32 @@ def costs(comparison: Comparison) -> dict[str, str]:
     return texts
 
 
-def gap_words(gap: float) -> str:
-    """Return the text of a gap: how much an error exceeds the lower bound; NaN without a bound.
+def gap_words(gap: float, reference: str = BOUND) -> str:
+    """Return the text of a gap: how much an error exceeds a reference; NaN without a bound.
 
     Percentages are rounded up.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
+    >>> gap_words(0.5, "the best")
+    '50.0% over the best'
     """
     if math.isnan(gap):
         return "no bound known"
     if gap < 5e-5:
-        return "at the bound"
+        return "at the bound" if reference == BOUND else reference
     if gap >= 1.0:
-        return f"{format_number(1.0 + gap)} times the bound"
+        return f"{format_number(1.0 + gap)} times {reference}"
     text = percent_rounded_up(gap) if gap >= 1e-3 else "less than 0.1%"
-    return f"{text} over the bound"
+    return f"{text} over {reference}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Gaps:
-    """Errors of the mechanisms of a comparison, relative to a reference.
+    """Errors of the mechanisms of a comparison by one criterion, relative to a reference.
 
-    The reference is the lower bound, or the smallest error if no bound above 0 is known.
+    The reference is the lower bound, or the smallest error if no bound above 0 is known or the
+    criterion is the largest error, which has no bound in a comparison.
 
     Attributes
     ----------
@@ -169,13 +175,15 @@ class _Gaps:
         return f"Not drawn: {'; '.join(texts)}."
 
 
-def _tied_labels(comparison: Comparison, labels: Sequence[str]) -> list[list[str]]:
-    """Group labels so that the mechanisms of a list have the same error for every table."""
+def _tied_labels(
+    labels: Sequence[str], errors_by_label: Mapping[str, Sequence[float]]
+) -> list[list[str]]:
+    """Group labels so that the mechanisms of a list have the same errors, up to a tolerance."""
     ties: list[list[str]] = []
     for label in labels:
-        errors = np.array(comparison.groups.get(label, ()))
+        errors = np.array(errors_by_label.get(label, ()))
         for tied in ties:
-            others = np.array(comparison.groups.get(tied[0], ()))
+            others = np.array(errors_by_label.get(tied[0], ()))
             if len(errors) and np.allclose(errors, others, rtol=EQUAL_ERROR_TOLERANCE, atol=0.0):
                 tied.append(label)
                 break
@@ -205,13 +213,16 @@ def all_tied(comparison: Comparison) -> bool:
     return len(relative.drawn) == 1 and len(relative.labels) > 1
 
 
-def _gaps(comparison: Comparison) -> _Gaps:
-    """Return the errors of all mechanisms with a result, relative to the reference."""
+def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
+    """Return the errors of all mechanisms with a result, relative to the reference.
+
+    ``criterion`` is a key of `CRITERIA`.
+    """
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
     bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
-    rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
-    has_bound = comparison.bound > 0
+    rmses = dict(zip(labels, map(float, successful[criterion]), strict=True))
+    has_bound = comparison.bound > 0 and criterion == "rmse"
     # The bound applies to the weighted RMSE.  Therefore the weighted RMSE is the error that is
     # shown if it differs from the unweighted RMSE for any mechanism.
     weighted = {label: comparison.bound * (1.0 + bound_gaps[label]) for label in labels}
@@ -229,41 +240,57 @@ def _gaps(comparison: Comparison) -> _Gaps:
     if smallest_gap > limit:
         limit = MAX_RATIO_TO_BEST * (1.0 + smallest_gap) - 1.0
     drawn_labels = [label for label in order if gaps[label] <= limit]
+    compared_errors: Mapping[str, Sequence[float]] = (
+        comparison.groups
+        if criterion == "rmse"
+        else {label: (error,) for label, error in errors.items()}
+    )
     return _Gaps(
-        drawn=tuple(map(tuple, _tied_labels(comparison, drawn_labels))),
+        drawn=tuple(map(tuple, _tied_labels(drawn_labels, compared_errors))),
         omitted=tuple(label for label in order if label not in drawn_labels),
         gaps=gaps,
         errors=errors,
-        reference="the bound" if has_bound else "the best",
+        reference=BOUND if has_bound else "the best",
         is_weighted=is_weighted,
     )
 
 
-def ranking_note(comparison: Comparison) -> str:
+def ranking_note(comparison: Comparison, criterion: str = "rmse") -> str:
     """Return what the dashed line of `ranking_picture` is, and which mechanisms are not drawn."""
-    relative = _gaps(comparison)
-    value = f", {format_number(comparison.bound)} counts" if comparison.bound > 0 else ""
+    relative = _gaps(comparison, criterion)
+    has_bound = relative.reference == BOUND
+    value = f", {format_number(comparison.bound)} counts" if has_bound else ""
     return f"Dashed: {relative.reference}{value}. {relative.omitted_text()}".strip()
 
 
-def ranking_picture(comparison: Comparison) -> Picture:
+def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     """Return a dot plot of the gaps of the mechanisms to the lower bound, best first.
 
     Mechanisms that are equally accurate for every table share a row.  The last row of the table of
     numbers is the lower bound, if one is known.
+
+    Parameters
+    ----------
+    criterion : key of `CRITERIA`.  Mechanisms ranked by their largest error are compared with the
+        best mechanism, because a comparison has no lower bound on the largest error.
     """
-    table, relative = ranking(comparison), _gaps(comparison)
+    table, relative = ranking(comparison), _gaps(comparison, criterion)
     traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
-    bound_gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
+    has_bound = relative.reference == BOUND
+    # Without a bound, the texts of typical errors say that no bound is known.
+    gap_texts = {
+        label: gap_words(
+            math.nan if criterion == "rmse" and not has_bound else gap, relative.reference
+        )
+        for label, gap in relative.gaps.items()
+    }
     for labels in relative.drawn:
         label, gap = labels[0], relative.gaps[labels[0]]
         style, text = mechanism_style(label), axis_labels([tied_titles(labels)], 200)[0]
-        error_text = (
-            f"{format_number(relative.errors[label])} counts, {gap_words(float(bound_gaps[label]))}"
-        )
+        error_text = f"{format_number(relative.errors[label])} counts, {gap_texts[label]}"
         names = "<br>".join(wrap_label(axis_labels([title_of(one)])[0]) for one in labels)
-        rows[text] = f"{names}<br>{error_text.replace(' over the bound', ' over')}"
+        rows[text] = f"{names}<br>{error_text.replace(f' over {relative.reference}', ' over')}"
         stem = {"x": [0.0, gap], "y": [text] * 2, "mode": "lines", "hoverinfo": "skip"}
         mark = {
             "x": [gap],
@@ -294,27 +321,30 @@ def ranking_picture(comparison: Comparison) -> Picture:
         "showlegend": False,
     }
     shown = table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]])
+    if criterion != "rmse":
+        shown = shown.sort_values(COLUMN_TITLES[criterion], kind="stable", ignore_index=True)
     if comparison.bound > 0:
         # The bound is a row of the table, so that the CSV, LaTeX and HTML tables have it.
         name = "Lower bound (weighted RMSE)" if relative.is_weighted else "Lower bound"
         bound_row = pd.DataFrame([{"mechanism": name, "RMSE": comparison.bound}])
         shown = pd.concat([shown, bound_row], ignore_index=True)
     best = min(relative.errors, key=lambda label: relative.gaps[label])
-    claim = f", {gap_words(float(bound_gaps[best]))}" if comparison.bound > 0 else ""
+    verdict = _verdict(relative, best)
+    if criterion != "rmse":
+        verdict += " by largest error,"
+    claim = f", {gap_texts[best]}" if has_bound else ""
     return Picture(
         title=f"Gap to {relative.reference}",
         figure=set_margins(go.Figure(traces, layout)),
         table=shown,
-        alt=(
-            f"{_verdict(relative, best)} with {format_number(relative.errors[best])} counts{claim}."
-        ),
+        alt=f"{verdict} with {format_number(relative.errors[best])} counts{claim}.",
         note=" ".join(
             filter(
                 None,
                 [
                     relative.omitted_text(),
                     "Gaps in the chart are rounded up.",
-                    comparison.statement,
+                    comparison.statement if criterion == "rmse" else "",
                 ],
             )
         ),
@@ -337,11 +367,16 @@ def _verdict(relative: _Gaps, best: str) -> str:
     return f"All {number} are equally accurate"
 
 
-def effort_picture(comparison: Comparison) -> Picture:
-    """Return a scatter plot of gap to the bound against planning time, one marker per mechanism."""
-    table, relative = ranking(comparison).set_index("mechanism"), _gaps(comparison)
+def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
+    """Return a scatter plot of gap to the bound against planning time, one marker per mechanism.
+
+    ``criterion`` is a key of `CRITERIA`, as in `ranking_picture`.
+    """
+    table = ranking(comparison).set_index("mechanism")
+    relative = _gaps(comparison, criterion)
     labels = relative.labels
     height = max(300, 110 + 50 * len(labels))
+    plot_height = height - 110  # without margins, tick texts and the title of the x axis
     margin = 0.15 * relative.largest
     times = [math.log10(max(float(table["seconds"][label]), 1e-3)) for label in labels]
     x_range = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
@@ -349,7 +384,7 @@ def effort_picture(comparison: Comparison) -> Picture:
     text_positions = label_places(
         [(time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX for time in times],
         [
-            (relative.gaps[label] + margin) / (relative.largest + 2.0 * margin) * height
+            (relative.gaps[label] + margin) / (relative.largest + 2.0 * margin) * plot_height
             for label in labels
         ],
         texts,

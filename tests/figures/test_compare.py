@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -181,6 +182,37 @@ def test_bound_is_stated_in_note_table_caption_and_page(compared: Comparison) ->
     assert ranking_picture(weighted).table["mechanism"].iloc[-1] == "Lower bound (weighted RMSE)"
     pure = comparison_caption(unknown, workload, Budget.pure(1.0))
     assert "Pure epsilon 1: rho" in pure
+
+
+def test_ranking_by_largest_error_has_no_bound() -> None:
+    comparison = by_hand({"querysmasher": 0.0, "hdmm": 0.2})
+    frame = comparison.frame.assign(max_std=[30.0, 20.0])
+    picture = ranking_picture(replace(comparison, frame=frame), "max_std")
+    assert dots(picture) == pytest.approx({"hdmm": 0.0, "querysmasher": 0.5})
+    assert picture.title == "Gap to the best"
+    assert (
+        picture.alt
+        == "HDMM is the most accurate of 2 mechanisms by largest error, with 20.00 counts."
+    )
+    assert picture.table["mechanism"].tolist() == ["HDMM", "QuerySmasher", "Lower bound"]
+    assert any("50.0% over" in text for text in picture.figure.layout.yaxis.ticktext)
+
+
+def test_labels_of_close_markers_do_not_overlap() -> None:
+    seconds = {
+        "querysmasher (centers=tuned)": 0.22,
+        "hdmm": 1.07,
+        "querysmasher": 0.16,
+        "rpplus": 0.11,
+        "wff": 0.022,
+    }
+    comparison = by_hand(dict(zip(seconds, (0.0, 0.0, 0.043, 0.057, 0.213), strict=True)))
+    frame = comparison.frame.assign(seconds=list(seconds.values()))
+    figure = effort_picture(replace(comparison, frame=frame)).figure
+    positions = {trace.name: trace.textposition for trace in figure.data}
+    # The two labels would share the space between their markers.
+    assert positions["QuerySmasher (tuned)"] == "top center"
+    assert positions["QuerySmasher"] != "bottom center"
 
 
 def test_mechanisms_far_from_bound_are_named() -> None:

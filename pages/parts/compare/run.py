@@ -28,6 +28,7 @@ from pages.parts.jobs.status import Status
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
+from pages.parts.shell.request_state import workload_digest
 
 if TYPE_CHECKING:
     from engine._format import Frame
@@ -38,6 +39,10 @@ CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 # Session keys of the label of the current mechanism at the last visit, and of the selection to
 # which this page itself added the current mechanism: (workload and budget, labels).
 LAST_CURRENT, EXTENDED = "compare_last_current", "compare_extended"
+# Session key of the choices with unusual options: (digest of the workload, their (name, options) by
+# label).
+WITH_OPTIONS = "compare_with_options"
+MAX_CHOICES_WITH_OPTIONS = 4
 DEFAULT_LIMIT_S = 60
 FIRST_PLANS = 2  # number of best plans that are loaded early, for the views of two plans
 # Result of the job: the comparison, and a mapping from the label of a mechanism to (name, options).
@@ -95,9 +100,23 @@ def current_choice(request_state: RequestState) -> tuple[str, tuple[str, Mapping
 
 
 def available_choices(request_state: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return a mapping from labels to (name, options): all mechanisms, and the current choice."""
+    """Return a mapping from labels to (name, options).
+
+    It contains all mechanisms with their usual options, and the last `MAX_CHOICES_WITH_OPTIONS`
+    choices with other options that were current on this page with the same workload.
+    """
     label, choice = current_choice(request_state)
-    return variants() | {label: choice}
+    usual = variants()
+    if request_state.workload is None:
+        return usual | {label: choice}
+    workload = workload_digest(request_state.workload)
+    stored_workload, choices = st.session_state.get(WITH_OPTIONS, ("", {}))
+    choices = dict(choices) if stored_workload == workload else {}
+    if label not in usual:
+        choices.pop(label, None)
+        choices = dict([*choices.items(), (label, choice)][-MAX_CHOICES_WITH_OPTIONS:])
+    st.session_state[WITH_OPTIONS] = (workload, choices)
+    return usual | choices
 
 
 def begin(

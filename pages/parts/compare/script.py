@@ -45,8 +45,8 @@ def _choices(
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """Return pairs (name, options) of the compared mechanisms.
 
-    If nothing was compared, these are all mechanisms and that of the current plan. The list is
-    empty if it would equal `variants`, the default of `engine.analysis.comparison`.
+    If nothing was compared, these are the mechanisms that the page offers. The list is empty if it
+    would equal `variants`, the default of `engine.analysis.comparison`.
     """
     if comparison is None:
         choices = available_choices(request_state)

@@ -47,9 +47,10 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
         _show_failures(comparison)
         return script.compare(request_state, comparison)
     results, workload = comparison.results, request_state.required_workload
+    criterion = _criterion(request_state)
     pictures = {
-        "ranking": figures.ranking_picture(results),
-        "seconds": figures.effort_picture(results),
+        "ranking": figures.ranking_picture(results, criterion),
+        "seconds": figures.effort_picture(results, criterion),
     }
 
     def report() -> str:
@@ -58,9 +59,9 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     caption = figures.comparison_caption(results, workload, request_state.budget)
     export_menu.head(pictures["ranking"].alt, pictures, report=report, caption=caption)
     _show_ties(request_state, results)
-    if not figures.all_tied(results):
+    if criterion != "rmse" or not figures.all_tied(results):
         notes = {
-            "ranking": figures.ranking_note(results),
+            "ranking": figures.ranking_note(results, criterion),
             "seconds": "Lower left is better.",
         }
         for place, (key, picture) in zip(
@@ -87,6 +88,25 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
                 )
     _show_failures(comparison)
     return script.compare(request_state, comparison)
+
+
+def _criterion(request_state: RequestState) -> str:
+    """Draw the choice of the error that ranks the mechanisms; return a key of `CRITERIA`.
+
+    The default is the error that the current plan minimizes.
+    """
+    objective = request_state.options_without_defaults.get("objective", "sum")
+    chosen: str = st.radio(
+        "Rank by",
+        list(figures.CRITERIA),
+        index=int(objective == "max"),
+        format_func=figures.CRITERIA.__getitem__,
+        key=f"compare_criterion_{objective}",
+        horizontal=True,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    return chosen
 
 
 def _has_only_marginals(workload: Workload) -> bool:

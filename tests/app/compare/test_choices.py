@@ -129,13 +129,19 @@ def test_comparison_on_page_can_be_cancelled() -> None:
     assert "the most accurate" not in session.text()
 
 
-def test_option_variant_is_offered_until_mechanism_changes() -> None:
+def test_option_variant_is_offered_until_workload_changes() -> None:
     session = open_small_workload(page="compare")
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     variant = "querysmasher (solver=fourier)"
     run_comparison(session, [variant, "wff"])
     session.set(**{mechanism_choice(session).key: "wff"}).go("preview").go("compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert title_of(variant) in offered.options
+    assert offered.value == [variant, "wff"]
+    _, choices = session.app.session_state["compare_with_options"]
+    session.app.session_state["compare_with_options"] = ("digest of another workload", choices)
+    session.go("compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert title_of(variant) not in offered.options
     assert offered.value == ["wff"]
@@ -260,8 +266,11 @@ def test_plan_for_largest_error_is_compared() -> None:
     assert "not compared" not in mechanism_choice(session).options[0]
     results = run_code(session)["results"].frame.set_index("mechanism")
     assert results["max_std"].idxmin() == label
-    session.press("undo")  # the plan for the largest error is no longer available
-    assert session.app.session_state["compare_chosen"] == MECHANISMS[:2]
+    assert session.app.session_state["compare_criterion_max"] == "max_std"
+    assert "most accurate of 3 mechanisms by largest error" in session.text()
+    session.press("undo")  # the plan for the largest error can still be compared
+    assert session.app.session_state["compare_chosen"] == [label, *MECHANISMS[:2]]
+    assert "Done: the results are below" in session.text()
 
 
 def test_code_without_comparison_includes_current_plan() -> None:
