@@ -21,7 +21,8 @@ from engine._arrays import Array
 from engine._format import pluralize
 from engine.errors import LimitExceeded, PlanError
 from engine.plans import Plan
-from engine.plans.variance import Footprint, GroupVariance, Summand, footprint
+from engine.plans.group_variance import GroupVariance, VarianceTerm
+from engine.plans.linear_variances import LinearVariances, linear_variances
 from engine.progress import Progress, progress_reporter
 from engine.records import count_marginals
 from engine.release import apply_group, measure, quantile
@@ -273,11 +274,13 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
         classes.setdefault((plan.group_variance(i), target), []).append(i)
-    footprints: dict[GroupVariance, Footprint | None] = {}
+    factored_by_variance: dict[GroupVariance, LinearVariances | None] = {}
     n_distinct = 0
     if not is_exact(plan.workload):
-        footprints = {variance: _factored_queries(variance) for variance, _ in classes}
-        n_distinct = sum(_distinct_count(footprints[variance], variance) for variance, _ in classes)
+        factored_by_variance = {variance: _factored_queries(variance) for variance, _ in classes}
+        n_distinct = sum(
+            _distinct_count(factored_by_variance[variance], variance) for variance, _ in classes
+        )
     squared_ratios: list[Array] = []
     multiplicities: list[Array] = []
     inverse_sample_size = 0.0
@@ -287,13 +290,15 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
         # `variance_counts` contains variances, and for each the number of queries that have it.
-        if sample is not None and _distinct_count(footprints[variance], variance) > len(sample[0]):
+        if sample is not None and _distinct_count(factored_by_variance[variance], variance) > len(
+            sample[0]
+        ):
             # The largest variance is added, so that the maximum is exact.
             sampled = np.append(variance.at(tuple(sample)), variance.largest())
             inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sampled)
             variance_counts = [(sampled, np.ones(len(sampled)))]
         else:
-            variance_counts = _all_variances(variance, footprints.get(variance))
+            variance_counts = _all_variances(variance, factored_by_variance.get(variance))
         # Every evaluated query represents this number of queries.
         scale = total / math.fsum(float(n.sum()) for _, n in variance_counts)
         squared_ratios += [v.ravel() / target**2 for v, _ in variance_counts]
@@ -309,32 +314,34 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     )
 
 
-def _factored_queries(variance: GroupVariance) -> Footprint | None:
+def _factored_queries(variance: GroupVariance) -> LinearVariances | None:
     """Return the variances of a group in factored form, one array per attribute.
 
     The result is None if the factored form is too large.  The variance of an unanswerable query is
     at least `INFINITE_VARIANCE`.
     """
     unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
-    summands = (*variance.summands, *unanswerable) or (Summand(coefficient=0.0, arrays=()),)
+    terms = (*variance.terms, *unanswerable) or (VarianceTerm(coefficient=0.0, arrays=()),)
     try:
-        return footprint(replace(variance, summands=summands, unmeasured=()))
+        return linear_variances(replace(variance, terms=terms, unmeasured=()))
     except LimitExceeded:
         return None
 
 
-def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
+def _distinct_count(factored: LinearVariances | None, variance: GroupVariance) -> int:
     """Return an upper bound on the number of distinct variances in a group.
 
     ``factored`` is the result of `_factored_queries`.
     """
     return math.prod(
-        variance.counts if factored is None else (len(numbers) for _, numbers in factored.distinct)
+        variance.counts
+        if factored is None
+        else (len(numbers) for _, numbers in factored.distinct_columns)
     )
 
 
 def _all_variances(
-    variance: GroupVariance, factored: Footprint | None
+    variance: GroupVariance, factored: LinearVariances | None
 ) -> list[tuple[Array, Array]]:
     """Return all variances of a group as pairs of arrays (variances, numbers of queries).
 

@@ -30,7 +30,7 @@ from engine.analysis.error_distribution import (
 from engine.errors import PlanError
 from engine.mechanisms import plan
 from engine.plans import Plan
-from engine.plans.variance import GroupVariance
+from engine.plans.group_variance import GroupVariance
 from engine.workload import Group, Schema
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A residual space is the part of a table that no smaller attribute set contains.  The variance of a
 query is a sum over the residual spaces of all subsets of its attributes.  To lower the largest
-summand, raise the weights of the groups on this attribute set, or use coarser cells or fewer
+term, raise the weights of the groups on this attribute set, or use coarser cells or fewer
 attribute sets.
 """
 
@@ -18,7 +18,7 @@ from engine._values import cached_on_value
 from engine.analysis.ad_hoc_queries import find_groups, table_names
 from engine.errors import NotAnswerable, PlanError
 from engine.plans import Plan
-from engine.plans.variance import GroupVariance
+from engine.plans.group_variance import GroupVariance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,13 +61,13 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.DataFrame(
-        _summands(plan, group, query), columns=["attributes", "variance", "share", "noise"]
+        _variance_terms(plan, group, query), columns=["attributes", "variance", "share", "noise"]
     )
     return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
 @cached_on_value
-def _summands(
+def _variance_terms(
     plan: Plan, group: int, query: int | None
 ) -> list[tuple[tuple[str, ...], float, float, float]]:
     """Return the rows of `breakdown` in the order of the residual spaces of the plan."""
@@ -85,8 +85,8 @@ def _summands(
             " variance is infinite. Give the group a weight above 0."
         )
     rows = []
-    for summand, block in zip(group_variance.summands, plan.sources(group), strict=True):
-        variance = _variance(replace(group_variance, summands=(summand,), unmeasured=()), query)
+    for term, block in zip(group_variance.terms, plan.sources(group), strict=True):
+        variance = _variance(replace(group_variance, terms=(term,), unmeasured=()), query)
         rows.append(
             (block.attributes, variance, variance / total if total > 0 else 0.0, block.noise)
         )

@@ -52,6 +52,7 @@ from engine._clock import planning_time
 from engine.errors import PlanError
 from engine.mechanisms.base import is_number
 from engine.plans import Block
+from engine.plans.linear_variances import linear_variances
 from engine.plans.objectives import (
     ClassQueries,
     Emphasis,
@@ -62,7 +63,7 @@ from engine.plans.objectives import (
     symmetry,
 )
 from engine.plans.solver_state import Tradeoff
-from engine.plans.variance import VarianceBuilder, footprint
+from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
@@ -401,22 +402,22 @@ class PointWeights:
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
         # For every class of groups, an array of (query weight * target), with one axis per table of
-        # the footprint.
+        # its `LinearVariances`.
         self.weights: list[Array] = []
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
         ):
             weights = np.array(queries.groups * class_weight * queries.target)
-            for table_parts in queries.footprint.sets:
-                for p in table_parts:
+            for table_families in queries.variances.family_sets:
+                for p in table_families:
                     weights = np.multiply.outer(weights, emphasis.vectors[indices[p]])
-            self.weights.append(weights.reshape([t.shape[1] for t in queries.footprint.tables]))
+            self.weights.append(weights.reshape([t.shape[1] for t in queries.variances.tables]))
 
     @staticmethod
     def fits(class_queries: Sequence[ClassQueries]) -> bool:
         """Return whether the queries are few enough for separate weights."""
-        return all(len(one.footprint.tables) <= len(AXES) for one in class_queries) and (
-            sum(math.prod(len(t.T) for t in one.footprint.tables) for one in class_queries)
+        return all(len(one.variances.tables) <= len(AXES) for one in class_queries) and (
+            sum(math.prod(len(t.T) for t in one.variances.tables) for one in class_queries)
             <= MAX_POINT_WEIGHTS
         )
 
@@ -428,7 +429,7 @@ class PointWeights:
         # variances relative to their targets
         variances = []
         for queries in class_queries:
-            tables = queries.footprint.tables
+            tables = queries.variances.tables
             axes = AXES[: len(tables)]
             # s is the index of the residual space, over which the products of tables are summed
             terms = ",".join(["s", *("s" + a for a in axes)])
@@ -473,10 +474,10 @@ class PointWeights:
         for queries, weights, indices in zip(
             class_queries, self.weights, emphasis.vector_indices, strict=True
         ):
-            tables = queries.footprint.tables
+            tables = queries.variances.tables
             axes = AXES[: len(tables)]
-            for k, (table_parts, table) in enumerate(
-                zip(queries.footprint.sets, tables, strict=True)
+            for k, (table_families, table) in enumerate(
+                zip(queries.variances.family_sets, tables, strict=True)
             ):
                 others = [i for i in range(len(tables)) if i != k]
                 inputs = ",".join([axes, *("s" + axes[i] for i in others)])
@@ -490,11 +491,11 @@ class PointWeights:
                         queries.spaces, by_query.sum(axis=1), minlength=len(counts)
                     )
                 tensor = (noises[list(queries.spaces)] @ by_query).reshape(
-                    [len(sums[indices[p]]) for p in table_parts]
+                    [len(sums[indices[p]]) for p in table_families]
                 )
-                for i, p in enumerate(table_parts):
+                for i, p in enumerate(table_families):
                     sums[indices[p]] += tensor.sum(
-                        axis=tuple(a for a in range(len(table_parts)) if a != i)
+                        axis=tuple(a for a in range(len(table_families)) if a != i)
                     )
         best_noises = np.sqrt(counts / np.maximum(slopes, 1e-300))
         return sums, best_noises * float(np.sum(counts / best_noises))
@@ -875,11 +876,11 @@ class TradeoffSearch:
             group = self.workload.groups[self.classes.examples[c]]
             # a group with a single vector is treated as one part with all its queries
             if self.single_vector[c]:
-                tables = footprint(builder.group(group), np.ones(group.count)).tables
+                tables = linear_variances(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]
                 shapes: list[tuple[int, ...]] = [(group.count,)]
             else:
-                tables, sets = queries[c].footprint.tables, queries[c].footprint.sets
+                tables, sets = queries[c].variances.tables, queries[c].variances.family_sets
                 shapes = [tuple(group.parts[p].count for p in t) for t in sets]
             scales = noises[list(queries[c].spaces)] * self.classes.sizes[c] * emphasis.weights[c]
             if not indices:
@@ -890,17 +891,19 @@ class TradeoffSearch:
             # over all queries, shape (spaces,).
             part_sums: dict[int, Array] = {}
             table_sums = []
-            for table_parts, shape, table in zip(sets, shapes, tables, strict=True):
+            for table_families, shape, table in zip(sets, shapes, tables, strict=True):
                 tensor = table.reshape(len(scales), *shape)
-                for p in table_parts:
-                    others = [None if q == p else emphasis.vectors[indices[q]] for q in table_parts]
+                for p in table_families:
+                    others = [
+                        None if q == p else emphasis.vectors[indices[q]] for q in table_families
+                    ]
                     part_sums[p] = contract(tensor, others, 1) * emphasis.vectors[indices[p]]
-                table_sums.append(part_sums[table_parts[0]].sum(axis=1))
+                table_sums.append(part_sums[table_families[0]].sum(axis=1))
             gradient[c] += float(scales @ np.prod(table_sums, axis=0))
-            for k, table_parts in enumerate(sets):
+            for k, table_families in enumerate(sets):
                 other_sums = [t for i, t in enumerate(table_sums) if i != k]
                 factors = scales * np.prod(other_sums, axis=0)
-                for p in table_parts:
+                for p in table_families:
                     gradient[self.windows[indices[p]]] += factors @ part_sums[p]
         return gradient
 

@@ -55,7 +55,9 @@ import scipy
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.plans.variance import Footprint, GroupVariance, VarianceBuilder, footprint
+from engine.plans.group_variance import GroupVariance
+from engine.plans.linear_variances import LinearVariances, linear_variances
+from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals import Space, Split, digest
 from engine.workload import AreaWeights, Attribute, Family, Group, Part, Workload
 
@@ -333,7 +335,7 @@ class ClassQueries:
 
     Attributes
     ----------
-    footprint : variances of the queries of one group of the class, as a linear function of the
+    variances : variances of the queries of one group of the class, as a linear function of the
         squared noises of residual spaces.
     spaces : for each of these residual spaces, the index of its equivalence class.
     groups : number of groups in the class.
@@ -341,7 +343,7 @@ class ClassQueries:
     target : target variance of the queries, in counts^2.
     """
 
-    footprint: Footprint
+    variances: LinearVariances
     spaces: tuple[int, ...]
     groups: float
     weight: float
@@ -367,11 +369,11 @@ def queries_by_class(
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
                 return None
         spaces = tuple(
-            classes.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands
+            classes.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.terms
         )
         class_queries.append(
             ClassQueries(
-                footprint=footprint(variances, query_weights),
+                variances=linear_variances(variances, query_weights),
                 spaces=spaces,
                 groups=float(groups),
                 weight=group.weight,
@@ -393,7 +395,7 @@ def deciding_weights(group: Group, goal: Objective) -> Array | None:
 
 
 def variance_norm(
-    queries: Sequence[Footprint],
+    queries: Sequence[LinearVariances],
     weights: Sequence[float],
     targets: Sequence[float],
     goal: Objective,
@@ -431,17 +433,17 @@ def achieved_norm(
     ----------
     variance : function from the index of a group to the variances of its queries.
     """
-    queries: list[Footprint] = []
+    queries: list[LinearVariances] = []
     weights: list[float] = []
     targets: list[float] = []
     classes: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        # Groups without summands have no noise: public tables answer them.
-        if group.is_weighted and (group_variance := variance(i)).summands:
+        # Groups without terms have no noise: public tables answer them.
+        if group.is_weighted and (group_variance := variance(i)).terms:
             key = (group_variance, digest(group.query_weights), group.weight, goal.target(i))
             if key not in classes:
                 classes[key] = len(queries)
-                queries.append(footprint(group_variance, deciding_weights(group, goal)))
+                queries.append(linear_variances(group_variance, deciding_weights(group, goal)))
                 weights.append(0.0)
                 targets.append(goal.target(i))
             weights[classes[key]] += group.weight
@@ -767,7 +769,7 @@ def _shares_for_max(
             class_of_row.append(k)
 
     for k, group_class in enumerate(classes):
-        add_row(k, group_class.footprint.largest(start[list(group_class.spaces)])[1])
+        add_row(k, group_class.variances.largest(start[list(group_class.spaces)])[1])
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
@@ -776,7 +778,7 @@ def _shares_for_max(
             if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
-                add_row(k, group_class.footprint.largest(single_noise)[1])
+                add_row(k, group_class.variances.largest(single_noise)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
     # Only a few queries attain the largest variance.  Each round solves for the queries so far and
     # then adds the queries whose constraint is violated.
@@ -784,7 +786,7 @@ def _shares_for_max(
         noises, row_multipliers = _interior(np.array(rows), counts, start, gap)
         noises = noises * float(np.sum(counts / noises))
         maxima = [
-            group_class.footprint.largest(noises[list(group_class.spaces)])
+            group_class.variances.largest(noises[list(group_class.spaces)])
             for group_class in classes
         ]
         ratios = np.array(
@@ -884,7 +886,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Classes of groups whose power sums are evaluated together by `Footprint.expansion`.
+    """Classes of groups whose power sums are evaluated together by `LinearVariances.expansion`.
 
     The groups have equally many residual spaces, so their expansions have equal exponents.
 
@@ -893,7 +895,7 @@ class _Batch:
     members : indices of the classes of groups.
     spaces : for each residual space of a member, the index of the class of this space, shape
         (members, spaces).
-    exponents, coefficients, units : results of `Footprint.expansion`, shapes (terms, spaces),
+    exponents, coefficients, units : results of `LinearVariances.expansion`, shapes (terms, spaces),
         (members, terms) and (members, spaces).  The exponents are the same for all members.
     """
 
@@ -905,20 +907,20 @@ class _Batch:
 
 
 def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
-    """Return the classes with an expansion (see `Footprint.expands`) as batches.
+    """Return the classes with an expansion (see `LinearVariances.expands`) as batches.
 
     The second value has the indices of all classes without an expansion.
     """
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
     for k, group_class in enumerate(classes):
-        if group_class.footprint.expands(power):
+        if group_class.variances.expands(power):
             by_spaces.setdefault(len(group_class.spaces), []).append(k)
         else:
             unexpanded.append(k)
     out = []
     for members in by_spaces.values():
-        expanded = [classes[k].footprint.expansion(int(power)) for k in members]
+        expanded = [classes[k].variances.expansion(int(power)) for k in members]
         out.append(
             _Batch(
                 members=members,
@@ -947,7 +949,7 @@ def _shares_for_power(
     # Variances are divided by the largest initial one; powers up to 100 would otherwise leave the
     # range of doubles.
     scale = max(
-        group_class.footprint.largest(start[list(group_class.spaces)])[0] for group_class in classes
+        group_class.variances.largest(start[list(group_class.spaces)])[0] for group_class in classes
     )
 
     def sums(s: Array) -> tuple[Array, Array]:
@@ -969,7 +971,7 @@ def _shares_for_power(
             slopes = weights[batch.members, None] * (terms @ batch.exponents) / scaled / p
             space_slopes += np.bincount(batch.spaces.ravel(), slopes.ravel(), minlength=spaces)
         for k in unexpanded:
-            power_sums[k], slopes = classes[k].footprint.power_sum(
+            power_sums[k], slopes = classes[k].variances.power_sum(
                 s[list(classes[k].spaces)], p, scale
             )
             space_slopes += weights[k] * np.bincount(classes[k].spaces, slopes, minlength=spaces)

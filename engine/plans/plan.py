@@ -31,6 +31,7 @@ from engine.plans.blocks import (
     measures_piece,
     table_of_blocks,
 )
+from engine.plans.group_variance import GroupVariance
 from engine.plans.objectives import Objective, achieved_norm, objective, pack
 from engine.plans.reconstruction import (
     Answers,
@@ -42,8 +43,7 @@ from engine.plans.reconstruction import (
 )
 from engine.plans.replace_one import ReplaceOne, person_pcost, replace_one_cost
 from engine.plans.solver_state import Certificate, SolverState, Tradeoff, canonical_json, pack_split
-from engine.plans.variance import (
-    GroupVariance,
+from engine.plans.variance_builder import (
     VarianceBuilder,
     table_of_groups,
     variances_by_class,
@@ -225,10 +225,10 @@ class Plan(FrozenValue):
         )
 
     def sources(self, group: int) -> list[Block]:
-        """Return for each summand of `group_variance` the block whose noise causes the summand."""
-        summands = self.group_variance(group).summands
+        """Return for each term of `group_variance` the block whose noise causes this term."""
+        terms = self.group_variance(group).terms
         names = self.workload.groups[group].attributes
-        spaces = [tuple(names[a] for a in s.axes) for s in summands]
+        spaces = [tuple(names[a] for a in t.axes) for t in terms]
         return [self.estimate_blocks[self.block_key_of_space.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
@@ -245,7 +245,7 @@ class Plan(FrozenValue):
         return VarianceBuilder(blocks=self.estimate_blocks, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
-        """Return the variances of the queries of a group; see `engine.plans.variance`."""
+        """Return the variances of the queries of a group; see `engine.plans.group_variance`."""
         self._check_group(group)
         return self._variances.group(self.workload.groups[group])
 

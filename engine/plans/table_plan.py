@@ -42,9 +42,9 @@ import numpy.typing as npt
 from engine._arrays import Array, thin_svd
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, calibrate, component_key
+from engine.plans.group_variance import FamilyIndices, GroupVariance, VarianceTerm
 from engine.plans.plan import NamedQuery, Plan
 from engine.plans.replace_one import row_pcosts
-from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
 from engine.residuals.basis import part_of, pieces
@@ -79,17 +79,17 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     unmeasured_marks = [(parts, marks) for parts, marks in unmeasured_marks if marks.any()]
     # A combination of queries is 0 if the query of one part is 0, and then needs no measurement.
     nonzero_marks = nonzero_parts(group) if unmeasured_marks else []
-    unmeasured_summands = []
+    unmeasured_terms = []
     for parts, marks in unmeasured_marks:
         arrays_of_parts = [(parts, marks)] if parts else []
         other_marks = [((p,), mark) for (p,), mark in nonzero_marks if p not in parts]
-        unmeasured_summands.append(
-            Summand(coefficient=1.0, arrays=(*arrays_of_parts, *other_marks))
+        unmeasured_terms.append(
+            VarianceTerm(coefficient=1.0, arrays=(*arrays_of_parts, *other_marks))
         )
     return GroupVariance(
         counts=tuple(part.count for part in group.parts),
-        summands=(Summand(coefficient=coefficient, arrays=tuple(arrays)),),
-        unmeasured=tuple(unmeasured_summands),
+        terms=(VarianceTerm(coefficient=coefficient, arrays=tuple(arrays)),),
+        unmeasured=tuple(unmeasured_terms),
     )
 
 
@@ -165,7 +165,7 @@ def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
 
 def _outside_span(
     group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy
-) -> tuple[Parts, Array]:
+) -> tuple[FamilyIndices, Array]:
     """Mark the queries of a group that one factor of a block does not measure.
 
     Parameters
@@ -246,10 +246,10 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
     return np.moveaxis(product, 1, -1)
 
 
-def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
+def nonzero_parts(group: Group) -> list[tuple[FamilyIndices, Array]]:
     """Mark the queries of each part (query family) that have a nonzero coefficient.
 
-    The result has one pair ((p,), marks) per part, as in `Summand.arrays`.  The marks have shape
+    The result has one pair ((p,), marks) per part, as in `VarianceTerm.arrays`.  The marks have shape
     (queries of part p,): 1 for a query with a nonzero coefficient, 0 for a query without.
     """
     return [
@@ -265,7 +265,7 @@ def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
 
 def connected_components(
     part_axes: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
-) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
+) -> list[tuple[FamilyIndices, list[tuple[Axes, Strategy]]]]:
     """Return the connected components of parts and factors, which are linked by common attributes.
 
     Parameters
@@ -334,7 +334,10 @@ def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Seque
 
 
 def _quadratic_forms(
-    group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]
+    group: Group,
+    part_axes: Sequence[Axes],
+    parts: FamilyIndices,
+    factors: Sequence[tuple[Axes, Strategy]],
 ) -> Array:
     """Return q C q^T for all combinations q of queries of some parts, one axis per part.
 
@@ -705,7 +708,7 @@ def _infinite_variances(group: Group) -> GroupVariance:
     """Return the variances of a group that no component answers: infinite unless a query is 0."""
     counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
     return GroupVariance(
-        counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),)
+        counts=counts, terms=(), unmeasured=(VarianceTerm(coefficient=1.0, arrays=marks),)
     )
 
 

@@ -15,7 +15,7 @@ from engine.analysis.error_distribution import error_distribution
 from engine.analysis.error_targets import share_within
 from engine.errors import PlanError
 from engine.mechanisms import plan
-from engine.plans.variance import footprint
+from engine.plans.linear_variances import linear_variances
 from engine.workload import Custom, Workload
 from tests import shapes
 from tests.analysis.brute_force import ONE, check_counts, stds
@@ -113,18 +113,18 @@ def test_variances_equal_up_to_rounding_are_merged() -> None:
     variance, rng = result.group_variance(0), np.random.default_rng(1)
     noisy = replace(
         variance,
-        summands=tuple(
+        terms=tuple(
             replace(
                 s,
                 arrays=tuple(
                     (axes, v * (1.0 + 1e-13 * rng.uniform(-1, 1, v.shape))) for axes, v in s.arrays
                 ),
             )
-            for s in variance.summands
+            for s in variance.terms
         ),
     )
-    assert [len(n) for _, n in footprint(noisy).distinct] == [
-        len(n) for _, n in footprint(variance).distinct
+    assert [len(n) for _, n in linear_variances(noisy).distinct_columns] == [
+        len(n) for _, n in linear_variances(variance).distinct_columns
     ]
 
 

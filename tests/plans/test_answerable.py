@@ -22,7 +22,7 @@ from engine.plans.table_plan import (
     is_table_unmeasured,
     is_unmeasured,
 )
-from engine.plans.variance import VarianceBuilder
+from engine.plans.variance_builder import VarianceBuilder
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests import oracles
@@ -211,7 +211,7 @@ def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyP
     ranges = Workload(schema).add(schema.names, "range").add(schema.names, "prefix")
     narrow = Workload(domain(6, 6)).add(("a0", "a1"), "affine")
     with monkeypatch.context() as patch:
-        patch.setattr(VarianceBuilder, "_inside_squares", lambda *_: pytest.fail("queries listed"))
+        patch.setattr(VarianceBuilder, "_squared_norms", lambda *_: pytest.fail("queries listed"))
         plans = [plan(workload, Budget(pcost=1.0), cache=False) for workload in (ranges, narrow)]
     assert any(not s.complete for _, s in plans[1].blocks["a0", "a1"].factors)
     assert all(math.isfinite(result.rmse) for result in plans)

@@ -159,12 +159,12 @@ def test_covariance_invalid_query_is_refused(mechanism: str, query: Any) -> None
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "gaussian", "hdmm"])
-def test_sources_match_summands_of_group(mechanism: str) -> None:
+def test_sources_match_terms_of_group(mechanism: str) -> None:
     schema = Schema([Attribute.of_size("a", 600), Attribute.of_size("b", 2)])
     workload = Workload(schema).add("a", "prefix").add("b", weight=0.0)
     result = plan(workload, Budget(pcost=1.0), mechanism)
     for group in (0, 1):
-        assert len(result.sources(group)) == len(result.group_variance(group).summands)
+        assert len(result.sources(group)) == len(result.group_variance(group).terms)
     for unknown in (-1, 2):
         with pytest.raises(PlanError):
             result.sources(unknown)

@@ -15,14 +15,10 @@ from engine.mechanisms import at_budget, load_plan, plan
 from engine.mechanisms.base import Limits
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual_base import ResidualMechanism
-from engine.plans import Plan, variance
+from engine.plans import Plan, group_variance, kronecker_rows, variance_builder
 from engine.plans.blocks import LazyBlocks, total_pcost
-from engine.plans.variance import (
-    VarianceBuilder,
-    quadratic_forms,
-    squares_of_products,
-    variances_by_class,
-)
+from engine.plans.kronecker_rows import quadratic_forms, squared_norms_of_products
+from engine.plans.variance_builder import VarianceBuilder, variances_by_class
 from engine.privacy import Budget
 from engine.residuals import Complement, Split
 from engine.residuals.tuning.unions import union_seconds
@@ -32,7 +28,8 @@ from tests.shapes import numeric
 
 def set_listing(monkeypatch: pytest.MonkeyPatch, *, listed: bool) -> None:
     """Compute variances from a list of all queries, or without one as quadratic forms."""
-    monkeypatch.setattr(variance, "prefers_forms", lambda rows, rank: not listed)
+    for module in (kronecker_rows, variance_builder):
+        monkeypatch.setattr(module, "prefers_quadratic_forms", lambda shapes, columns: not listed)
 
 
 def test_quadratic_forms_match_all_products() -> None:
@@ -53,7 +50,7 @@ def test_squares_of_products_match_listed_queries(sets, weighted, monkeypatch) -
     squares = []
     for listed in (True, False):
         set_listing(monkeypatch, listed=listed)
-        squares.append(squares_of_products(rows, (2, 3, 4), sets, [matrix], weights))
+        squares.append(squared_norms_of_products(rows, (2, 3, 4), sets, [matrix], weights))
     np.testing.assert_allclose(squares[0], squares[1], rtol=1e-11)
 
 
@@ -116,11 +113,13 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
     expected = read.by_group()
     with monkeypatch.context() as patch:
         patch.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved"))
-        patch.setattr(VarianceBuilder, "_products", lambda *_: pytest.fail("listed"))
+        patch.setattr(VarianceBuilder, "_separable_terms", lambda *_: pytest.fail("listed"))
         # with a union, the variance of the group without attributes is computed again
         if "centers" not in options:
-            patch.setattr(variance.GroupVariance, "_sum", lambda *_: pytest.fail("summed"))
-            patch.setattr(variance, "pareto_front", lambda _: pytest.fail("compared"))
+            patch.setattr(
+                group_variance.GroupVariance, "_sum_of_products", lambda *_: pytest.fail("summed")
+            )
+            patch.setattr(group_variance, "pareto_front", lambda _: pytest.fail("compared"))
         again = at_budget(result, budget)
         assert again.totals == read.totals
         pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
@@ -136,9 +135,9 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
 def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     """A matrix of all queries by all strategy rows would have 10^8 entries."""
     lengths = []
-    forms = variance.quadratic_forms
+    forms = kronecker_rows.quadratic_forms
     monkeypatch.setattr(
-        variance, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C)
+        kronecker_rows, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C)
     )
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
@@ -212,7 +211,9 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
         )
     counts = []
     monkeypatch.setattr(
-        variance, "joint_part", lambda group: counts.append(group.count) or joint_part(group)
+        variance_builder,
+        "joint_part",
+        lambda group: counts.append(group.count) or joint_part(group),
     )
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions

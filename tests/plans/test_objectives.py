@@ -11,8 +11,8 @@ import scipy.optimize
 from engine.errors import PlanError
 from engine.mechanisms import plan, reweighting
 from engine.mechanisms.querysmasher import QuerySmasher
+from engine.plans.linear_variances import linear_variances
 from engine.plans.objectives import Objective, symmetry
-from engine.plans.variance import footprint
 from engine.residuals import Split
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import decompose
@@ -247,12 +247,12 @@ def test_symmetry_rings_of_pairs_are_separated():
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, 3.5, 6.0])
-def test_footprint_power_sums_are_exact(power):
+def test_linear_variances_power_sums_are_exact(power):
     workload = Workload(shapes.numeric(5, 4, 3)).add(
         ("a", "b", "c"), {"a": "range", "b": "prefix", "c": "marginal"}
     )
     result = plan(workload, ONE)
-    queries, variances = footprint(result.group_variance(0)), result.variances(0)
+    queries, variances = linear_variances(result.group_variance(0)), result.variances(0)
     total, slopes = queries.power_sum(queries.noises, power, 2.0)
     assert total == pytest.approx(np.sum((variances / 2.0) ** power), rel=1e-10)
     for j in range(len(slopes)):

@@ -12,7 +12,7 @@ from engine.mechanisms import plan, reweighting
 from engine.mechanisms import residual_base as residual
 from engine.mechanisms.reweighting import UPDATE_EXPONENT, PointWeights
 from engine.plans.objectives import Emphasis, Objective, queries_by_class, symmetry
-from engine.plans.variance import VarianceBuilder
+from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals.basis import UNIFORM
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles, shapes
@@ -58,7 +58,7 @@ def test_point_weights_improve_plan(monkeypatch):
     monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
     workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
     result = plan(workload, ONE, objective="max", cache=False)
-    monkeypatch.setattr(reweighting.PointWeights, "fits", lambda footprints: False)
+    monkeypatch.setattr(reweighting.PointWeights, "fits", lambda class_queries: False)
     factored = plan(workload, ONE, objective="max", cache=False)
     assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
     assert result.achieved < factored.achieved * (1 - 1e-5)
@@ -80,7 +80,7 @@ def test_point_weights_match_explicit_sums(monkeypatch):
     weighted, best = point_weights.weighted_variances(groups, classes.counts, noises, emphasis)
 
     def variances(kind, noises):
-        columns = [noises[list(groups[kind].spaces)][:, None], *groups[kind].footprint.tables]
+        columns = [noises[list(groups[kind].spaces)][:, None], *groups[kind].variances.tables]
         return functools.reduce(
             lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns
         ).sum(axis=0)

@@ -17,7 +17,7 @@ from engine.mechanisms import load_plan, plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Block
 from engine.plans.blocks import total_pcost
-from engine.plans.variance import VarianceBuilder
+from engine.plans.variance_builder import VarianceBuilder
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
 from engine.release.ingest import check_records
@@ -107,17 +107,17 @@ def test_budget_shares_of_measured_spaces_are_optimal() -> None:
     error_terms = dict.fromkeys(exact_plan.blocks, 0.0)
     for group in exact_plan.workload.groups:
         variance = builder.group(group)
-        for summand in variance.summands:
-            weight = np.prod([a.sum() for _, a in summand.arrays]) if summand.arrays else 1.0
+        for term in variance.terms:
+            weight = np.prod([a.sum() for _, a in term.arrays]) if term.arrays else 1.0
             free = np.prod(
                 [
                     n
                     for p, n in enumerate(variance.counts)
-                    if all(p not in ps for ps, _ in summand.arrays)
+                    if all(p not in ps for ps, _ in term.arrays)
                 ]
             )
-            error_terms[tuple(group.attributes[a] for a in summand.axes)] += (
-                weight * free * summand.coefficient
+            error_terms[tuple(group.attributes[a] for a in term.axes)] += (
+                weight * free * term.coefficient
             )
     costs = {s: b.pcost(exact_plan.max_records) for s, b in exact_plan.blocks.items()}
     ratios = [error_terms[s] / costs[s] for s in exact_plan.blocks]
