@@ -8,9 +8,9 @@ of weights of the attributes, or symmetric in them, and the norm is computed fro
 only:
 
     `reduce_workload`     eliminates attributes with uniform optimal weights in closed form
-    `Frame`               represents the queries on one attribute by a few functions of its cells;
-                          what these functions do not represent adds one number (a pinching)
-    `Excitations`         any workload: dense matrices on sets of attributes
+    `Frame`               queries on one attribute, in a basis of a few functions of its cells; the
+                          complement of the basis adds one number (a pinching)
+    `DenseNormBound`      any workload: dense matrices on sets of attributes
     `SymmetricPairs`      permutation-symmetric workloads of single attributes and pairs: block
                           diagonalization by the symmetric group
     `SymmetricProducts`   permutation-symmetric products of any order, with two functions per
@@ -61,10 +61,11 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.bounds.product_weights import (
-    Excitations,
-    Link,
-    LinkedQueries,
+    AttributeClass,
+    DenseNormBound,
+    ReducedWorkload,
     State,
+    Subproblem,
     error_bound,
     lower_eigenvalues,
     reduce_workload,
@@ -74,7 +75,7 @@ from engine.bounds.symmetric import (
     FUNCTIONS_PER_ATTRIBUTE,
     SymmetricPairs,
     SymmetricProducts,
-    product_orders,
+    product_weights_by_size,
     shares_norm,
     symmetric_terms,
 )
@@ -92,7 +93,7 @@ from engine.residuals import (
     contract,
     digest,
 )
-from engine.residuals.basis import FullTable, Role
+from engine.residuals.basis import FullTable
 from engine.residuals.decomposition import (
     Decomposition,
     IntervalFactor,
@@ -115,7 +116,8 @@ from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
 from engine.workload import Workload
 
-# `largest_entry_bound` leaves out parts of query groups with more coefficients than this
+# `largest_entry_bound` leaves out a group of queries if one of its parts has more coefficients than
+# this (marginals of wide attributes excepted)
 MAX_BOUND_ENTRIES = 40_000_000
 # largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15
@@ -130,7 +132,7 @@ MIN_GAIN = 1e-7
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Norm:
-    """The nuclear norm of one factor of a Gram as a function of the weights of its cells.
+    """Nuclear norm of one Kronecker factor of a Gram, as a function of the weights of its cells.
 
     Attributes
     ----------
@@ -149,13 +151,19 @@ class _Norm:
         return float(len(self.rows) ** 2 * self.rows.shape[1])
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T, and the shares of the cells in it.
+        """Return a lower bound on the nuclear norm T, and how T is distributed over the cells.
 
-        ``weights`` has one array per axis, shape (n_i,).  The weight of a cell is the product of
-        one entry of each array.  The share of a cell is proportional to its weight times its
-        privacy cost under the optimal strategy.  The second result has one array per axis, shape
-        (n_i,): the sums of the shares over all other axes.  Its arrays have sum 1, or are 0 if the
-        norm is 0.
+        Parameters
+        ----------
+        weights : one array per axis, shape (n_i,).  The weight of a cell is the product of one
+            entry of each array.
+
+        Returns
+        -------
+        norm : the lower bound.
+        shares : one array per axis, shape (n_i,), with sum 1, or 0 if the norm is 0.  The share of
+            a cell is proportional to its weight times its privacy cost under the optimal strategy
+            for the weights; each array has the sums of these shares over all other axes.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -177,24 +185,25 @@ class _Norm:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _IntervalNorm:
-    """The nuclear norm for interval queries on one wide attribute, computed without a matrix."""
+    """Nuclear norm of interval queries on one wide attribute, computed without a matrix."""
 
     axes: Axes
     space: IntervalSpace
 
     @property
     def flops(self) -> float:
-        """Number of matrix operations that take as long as `at`, comparable with `_Norm.flops`."""
+        """Estimated time of `at`, in floating-point operations of the product in `_Norm.at`."""
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T and the shares of the cells, as `_Norm.at`.
 
-        The bound is 0 if a weight is below the minimum of `engine.residuals.intervals.evaluate`.
+        The bound is 0, with the weights in place of shares, if a weight is below the minimum of
+        `engine.residuals.intervals.evaluate`.
         """
         (mass,) = weights
         # `evaluate` would raise small weights and return the norm for the raised weights, which may
-        # exceed the norm for these weights; 0 is a valid bound
+        # exceed the norm for the given weights.  0 is a valid bound.
         if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):
             return 0.0, [mass]
         solution = evaluate(self.space, mass)
@@ -206,14 +215,14 @@ class _IntervalNorm:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _LevelNorm:
-    """The nuclear norm for areas of levels on one wide attribute, computed without a matrix."""
+    """Nuclear norm of sums over areas of a hierarchy, on one wide attribute, without a matrix."""
 
     axes: Axes
     problem: LevelProblem
 
     @property
     def flops(self) -> float:
-        """Number of matrix operations that take as long as `at`, comparable with `_Norm.flops`."""
+        """Estimated time of `at`, in floating-point operations of the product in `_Norm.at`."""
         return 1e4 * sum(self.problem.tree.counts)
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
@@ -226,7 +235,7 @@ class _LevelNorm:
         total = float(mass.sum())
         areas = self.problem.tree.area_sums(mass)[-1]
         # `root_bound` would raise small weights and return the norm for the raised weights, which
-        # may exceed the norm for these weights; 0 is a valid bound
+        # may exceed the norm for the given weights.  0 is a valid bound.
         if areas.min() < MIN_AREA_SHARE * total / len(areas):
             return 0.0, [mass / total]
         norm = self.problem.root_bound(areas / total) * math.sqrt(total)
@@ -238,18 +247,18 @@ def independent_bound(parts: Decomposition) -> float:
 
     The bound holds for all plans that measure the residual spaces independently.
     """
-    roles, sizes = _attribute_roles(parts)
-    # Spaces with the same subworkload and the same roles have proportional norms.  ``blocks`` holds
-    # the sum of their factors.
+    class_of, cells = _equivalence_classes(parts)
+    # Residual spaces with the same subworkload on equivalent attributes have nuclear norms that
+    # differ by a factor only.  ``blocks`` maps (subworkload, classes) to the sum of these factors.
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
     for space, (k, scale) in parts.spaces.items():
-        block_key = (k, tuple(roles[name] for name in space))
+        block_key = (k, tuple(class_of[name] for name in space))
         blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
     norms = {k: _norms(parts.subworkloads[k], parts.factors) for k in {k for k, _ in blocks}}
     evaluated = [norm for k, _ in blocks for _, factors in norms[k] for norm in factors]
     flops = sum(norm.flops for norm in evaluated)
     steps = min(MAX_STEPS, MAX_NORMS // max(len(evaluated), 1), int(MAX_FLOPS / max(flops, 1.0)))
-    weights = [np.full(n, 1.0 / n) for n in sizes]
+    weights = [np.full(n, 1.0 / n) for n in cells]
     best = 0.0
     for _ in range(max(1, steps)):
         total, weighted_costs = _step(blocks, norms, weights)
@@ -266,26 +275,27 @@ def independent_bound(parts: Decomposition) -> float:
     return error_bound(best)
 
 
-def _attribute_roles(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
-    """Return the role (equivalence class) of every attribute, and the number of cells per role.
+def _equivalence_classes(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
+    """Return the index of the equivalence class of every attribute, and the cells per class.
 
-    Attributes have the same role if they have equal sizes and centers, and occur on the same axes
-    of the same subworkloads.
+    Attributes are equivalent if they have equal numbers of cells, equal centers, and are the same
+    axes of the same subworkloads.  The second result has the number of cells of an attribute in
+    each class.
     """
     usage: dict[str, list[tuple[int, int]]] = {}
     for space, (sub_number, _) in parts.spaces.items():
         for axis, name in enumerate(space):
             usage.setdefault(name, []).append((sub_number, axis))
-    role_of_key: dict[object, int] = {}
-    roles: dict[str, int] = {}
-    sizes: list[int] = []
+    class_numbers: dict[object, int] = {}
+    class_of: dict[str, int] = {}
+    cells: list[int] = []
     for name, uses in usage.items():
         first_sub, axis = parts.subworkloads[uses[0][0]], uses[0][1]
         key = (first_sub.sizes[axis], digest(first_sub.centers[axis]), tuple(sorted(uses)))
-        roles[name] = role_of_key.setdefault(key, len(role_of_key))
-        if roles[name] == len(sizes):
-            sizes.append(first_sub.sizes[axis])
-    return roles, sizes
+        class_of[name] = class_numbers.setdefault(key, len(class_numbers))
+        if class_of[name] == len(cells):
+            cells.append(first_sub.sizes[axis])
+    return class_of, cells
 
 
 def _step(
@@ -300,25 +310,25 @@ def _step(
 
     Parameters
     ----------
-    blocks : mapping from (subworkload, roles of its attributes) to the factor of its nuclear norm;
-        a role is the index of a class of equivalent attributes.
+    blocks : mapping from (index of a subworkload, equivalence classes of its attributes) to the
+        factor by which the nuclear norm of the subworkload is multiplied.
     norms : result of `_norms` for every subworkload.
-    weights : weights of cells, one array of shape (n,) per role.  The weighted costs have the same
-        form.
+    weights : weights of cells, one array of shape (n,) per equivalence class.  The weighted costs
+        are returned in arrays of the same shapes.
     """
     terms_of_blocks = []
-    for (k, roles), scale in blocks.items():
+    for (k, classes), scale in blocks.items():
         values, costs = [], list[list[tuple[int, Array]]]()
         for coefficient, factors in norms[k]:
-            value, costs_by_role = coefficient, list[tuple[int, Array]]()
+            value, costs_by_class = coefficient, list[tuple[int, Array]]()
             for norm in factors:
-                T, costs_by_axis = norm.at([weights[roles[a]] for a in norm.axes])
+                T, costs_by_axis = norm.at([weights[classes[a]] for a in norm.axes])
                 value *= T * T
-                costs_by_role += [
-                    (roles[a], cost) for a, cost in zip(norm.axes, costs_by_axis, strict=True)
+                costs_by_class += [
+                    (classes[a], cost) for a, cost in zip(norm.axes, costs_by_axis, strict=True)
                 ]
             values.append(value)
-            costs.append(costs_by_role)
+            costs.append(costs_by_class)
         # the squared norms of the terms are added up: all terms are answered by one strategy, and
         # its error is at least the sum of their lower bounds
         squared = math.fsum(values)
@@ -328,20 +338,20 @@ def _step(
     total = math.fsum(T for T, *_ in terms_of_blocks)
     weighted_costs = [np.zeros_like(w) for w in weights]
     for T, shares, costs in terms_of_blocks:
-        for share, costs_by_role in zip(shares, costs, strict=True):
-            for role, cost in costs_by_role:
-                weighted_costs[role] += cost * (share * T / total)
+        for share, costs_by_class in zip(shares, costs, strict=True):
+            for attribute_class, cost in costs_by_class:
+                weighted_costs[attribute_class] += cost * (share * T / total)
     return total, weighted_costs
 
 
 def _norms(
     sub: Subworkload, factors: Sequence[Factor]
 ) -> list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]:
-    """Return terms (coefficient, norms) that give a lower bound on the squared T of a subworkload.
+    """Return a lower bound on the squared nuclear norm of a subworkload, as a sum of products.
 
-    The bound is the sum over the terms of the coefficient times the product of the squared norms.
-    There is one term if the Gram is a Kronecker product or is formed as one matrix; otherwise there
-    is one term per Kronecker product in the Gram.
+    The result is a list of pairs (coefficient, norms).  The bound is the sum over all pairs of the
+    coefficient times the product of the squared norms.  There is one pair per Kronecker product in
+    the Gram, or a single pair if the Gram is formed as one matrix.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -379,23 +389,27 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# weights of an attribute's total relative to its other queries; the search starts once from each
+# The search has one starting point per number in this list.  It is optimal for the queries on each
+# attribute together with the attribute's total, which is weighted by this number.
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
-# target for the order of the largest matrix, one value per stage of the search
+# The search has several stages with increasing numbers of basis functions.  In each stage the
+# largest matrix has about this number of rows.
 MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
-# expected ratio of the matrix orders of consecutive stages, for the forecast of a stage's time
+# expected number of rows of the largest matrix, divided by that of the stage before; the forecast
+# of the time of a stage uses it
 ORDER_GROWTH = 2.6
 # computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# share of the search time (without that of the starting points) for the first stage, which has the
-# smallest matrices
+# share of the time that the first stage, with the smallest matrices, may use; 1 is the time left
+# after the starting points are evaluated
 FIRST_LEVEL_SHARE = 0.4
-# share of the time left after all stages for the search over weights that are not products
+# When all stages are done, this share of the remaining time is used for a search over weights that
+# are not products.
 COMPOSITION_SHARE = 0.1
 # largest number of search steps in each stage after the first
 HIGHER_LEVEL_STEPS = 20
-# the coupling of the constant to other functions counts as 0 if its norm is below this share of the
-# trace of the Gram
+# The Gram times the constant function has a component orthogonal to the constant.  It counts as 0
+# if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
 # starting weights of attributes with interval queries and at least this number of cells are
 # computed without matrices, which takes a hundredth of the time
@@ -403,116 +417,127 @@ MIN_LINEAR_CELLS = 250
 # Square roots of weights are raised to at least this share of the largest root, because functions
 # are divided by them.
 MIN_ROOT_RATIO = 1e-5
-# mapping from roles (classes of equivalent attributes) to square roots of the weights of their
-# cells, shape (n,)
-Roots = Mapping[Role, Array]
+# square roots of the weights of cells, shape (n,), for every class of equivalent attributes
+Roots = Mapping[AttributeClass, Array]
 
 
 class Model:
-    """The nuclear norm of a workload as a function of product weights.
-
-    Queries on an attribute are represented by a fixed number of functions of its cells.
+    """Lower bound on the nuclear norm of a workload, as a function of product weights.
 
     Parameters
     ----------
-    linked_queries : the workload as links, separate problems on its free attributes.
-    counts : for every link of ``linked_queries``, the largest number of functions per attribute.
+    reduced_workload : the workload, as separate subproblems.
+    counts : largest number of basis functions per attribute, for every subproblem.
     """
 
-    def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
-        self.linked_queries = linked_queries
-        self.links = [
-            self._link(link, k) for link, k in zip(linked_queries.links, counts, strict=True)
+    def __init__(self, reduced_workload: ReducedWorkload, counts: Sequence[int]) -> None:
+        self.reduced_workload = reduced_workload
+        self.subproblems = [
+            self._subproblem_norm(subproblem, k)
+            for subproblem, k in zip(reduced_workload.subproblems, counts, strict=True)
         ]
 
-    def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
-        """Return an object that bounds the nuclear norm of a link, with k functions per attribute.
+    def _subproblem_norm(
+        self, subproblem: Subproblem, k: int
+    ) -> SymmetricPairs | SymmetricProducts | DenseNormBound:
+        """Return the smallest formulation of the norm of a subproblem, with k basis functions.
 
-        A link is a problem on the free attributes of the workload.  If it is invariant under
-        permutations of its attributes, the object uses smaller matrices where possible.
+        The two formulations for workloads that are invariant under permutations of attributes have
+        smaller matrices than `DenseNormBound`, but do not apply to every such workload.
         """
         functions = {
-            name: min(k, self.linked_queries.sizes[self.linked_queries.roles[name]])
-            for name in link.names
+            name: min(k, self.reduced_workload.cells_of(name)) for name in subproblem.names
         }
-        terms = symmetric_terms(self.linked_queries, link)
+        terms = symmetric_terms(self.reduced_workload, subproblem)
         if terms is None:
             # With more than one basis function, `SymmetricProducts` would leave out query families
-            # on several attributes, so links with such families are left to `Excitations`.
-            has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
+            # on several attributes, so subproblems with such families are left to `DenseNormBound`.
+            has_joint_parts = any(
+                len(part) > 1 for pieces in subproblem.terms for part, _ in pieces
+            )
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
-            orders = product_orders(self.linked_queries, link) if few_functions else None
-            if orders is not None:
+            weights_by_size = (
+                product_weights_by_size(self.reduced_workload, subproblem)
+                if few_functions
+                else None
+            )
+            if weights_by_size is not None:
                 return SymmetricProducts(
-                    len(functions), self.linked_queries.roles[link.names[0]], orders
+                    len(functions),
+                    self.reduced_workload.class_of[subproblem.names[0]],
+                    weights_by_size,
                 )
-            return Excitations(self.linked_queries, link, functions)
+            return DenseNormBound(self.reduced_workload, subproblem, functions)
         return SymmetricPairs(
-            len(functions), self.linked_queries.roles[link.names[0]], terms, min(functions.values())
+            len(functions),
+            self.reduced_workload.class_of[subproblem.names[0]],
+            terms,
+            min(functions.values()),
         )
 
     def value(
-        self, s: Roots, basis_functions: Mapping[Role, Array], derivative: bool = True
-    ) -> tuple[float, dict[Role, Array]]:
+        self, s: Roots, basis_functions: Mapping[AttributeClass, Array], derivative: bool = True
+    ) -> tuple[float, dict[AttributeClass, Array]]:
         """Return a lower bound on the nuclear norm, and its derivative with respect to ``s``.
 
         Parameters
         ----------
-        s : mapping from roles (classes of equivalent attributes) to the square roots of the weights
-            of cells, shape (n,).
-        basis_functions : mapping from roles to functions of the cells, shape (n, k).
-        derivative : if False, the second result is an empty mapping; otherwise it has the form of
-            ``s``.
+        s : square roots of the weights of cells, shape (n,), for every class of equivalent
+            attributes.
+        basis_functions : functions of the cells, most important first, shape (n, n), for every
+            class of equivalent attributes.
+        derivative : if False, the second result is empty; otherwise it maps the classes to
+            derivatives of shape (n,).
         """
-        state = State(self.linked_queries, s, basis_functions, derivative)
-        link_values = [link.value(state) for link in self.links]
-        total, link_derivatives = 0.0, np.zeros(len(link_values))
-        for factor, coefficients in self.linked_queries.sums:
+        state = State(self.reduced_workload, s, basis_functions, derivative)
+        values = [subproblem.value(state) for subproblem in self.subproblems]
+        total, value_derivatives = 0.0, np.zeros(len(values))
+        for factor, coefficients in self.reduced_workload.sums:
             root = math.sqrt(
-                math.fsum((c * link_values[number][0]) ** 2 for number, c in coefficients.items())
+                math.fsum((c * values[number][0]) ** 2 for number, c in coefficients.items())
             )
             total += factor * root
             for number, c in coefficients.items():
                 if root > 0.0:
-                    link_derivatives[number] += factor * c * c * link_values[number][0] / root
+                    value_derivatives[number] += factor * c * c * values[number][0] / root
         if not derivative:
             return total, {}
-        for (_, backpropagate), link_derivative in zip(link_values, link_derivatives, strict=True):
-            backpropagate(link_derivative)
+        for (_, backpropagate), value_derivative in zip(values, value_derivatives, strict=True):
+            backpropagate(value_derivative)
         return total, state.by_s()
 
 
 class FunctionCounts:
-    """Chooses how many functions represent the queries on an attribute, so that matrices are small.
+    """Chooses the number of basis functions per attribute by the size of the resulting matrices."""
 
-    ``linked_queries`` is the workload, reduced to attributes whose optimal weights are not known to
-    be uniform.
-    """
-
-    def __init__(self, linked_queries: LinkedQueries) -> None:
+    def __init__(self, reduced_workload: ReducedWorkload) -> None:
         self.sizes = [
-            [linked_queries.sizes[linked_queries.roles[name]] for name in link.names]
-            for link in linked_queries.links
+            [reduced_workload.cells_of(name) for name in subproblem.names]
+            for subproblem in reduced_workload.subproblems
         ]
         self.symmetric_terms = [
-            symmetric_terms(linked_queries, link) for link in linked_queries.links
+            symmetric_terms(reduced_workload, subproblem)
+            for subproblem in reduced_workload.subproblems
         ]
-        self.kinds = [
+        self.subset_counts = [
             (
-                link.kinds(
-                    {name: linked_queries.sizes[linked_queries.roles[name]] for name in link.names}
+                subproblem.count_subsets(
+                    {name: reduced_workload.cells_of(name) for name in subproblem.names}
                 )
                 if terms is None
                 else Counter()
             )
-            for link, terms in zip(linked_queries.links, self.symmetric_terms, strict=True)
+            for subproblem, terms in zip(
+                reduced_workload.subproblems, self.symmetric_terms, strict=True
+            )
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return the largest number of functions per attribute, at least 1, for every link.
+        """Return for every subproblem how many functions per attribute keep matrices small.
 
-        With this number no matrix has more than about ``order`` rows.  For links that are invariant
-        under permutations and have no products on pairs, it is the number of cells.
+        It is the largest number with matrices of at most about ``order`` rows, and at least 1.  It
+        is the number of cells if a subproblem is invariant under permutations of attributes and has
+        no products of two families, because the size of its matrices does not depend on it.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
@@ -529,23 +554,25 @@ class FunctionCounts:
         return k
 
     def _order(self, i: int, k: int) -> int:
-        """Return the order of the largest matrix of link i with k functions per attribute."""
+        """Return the rows of the largest matrix of subproblem i with k functions per attribute."""
         return sum(
             count * math.prod(min(k, n) - 1 for n in sizes)
-            for sizes, count in self.kinds[i].items()
+            for sizes, count in self.subset_counts[i].items()
         )
 
 
-def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
-    """Return a basis of the functions on the cells of an attribute for every role, shape (n, n).
+def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[AttributeClass, Array]:
+    """Return a basis of the functions on the cells of an attribute, most important ones first.
 
-    A role is a class of equivalent attributes.  ``s`` holds the square roots of the weights of the
-    cells.  The columns are sorted by their importance for the nuclear norm, most important first;
-    the first column is constant.
+    The result has one array of shape (n, n) per class of equivalent attributes, one function per
+    column.  The first function is the constant.  The second one is the function that the queries
+    couple to the constant, if there is one.  The others are eigenvectors of the Gram of
+    `normalized_gram` with weighted cells, largest eigenvalue first.  ``s`` holds the square roots
+    of the weights.
     """
     out = {}
-    for role, root in s.items():
-        H = gram(linked_queries, role) * root[:, None] * root
+    for attribute_class, root in s.items():
+        H = normalized_gram(reduced_workload, attribute_class) * root[:, None] * root
         # The first function is the constant; multiplied by s it is s itself.  The second function
         # is the component of H s that is orthogonal to s.
         coupled = H @ root - (root @ H @ root) * root
@@ -561,24 +588,27 @@ def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
         # Eigenvalues ascend, so the order is reversed.  The first functions have the eigenvalue 0
         # here, so that they come first in U and are dropped.
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
-        out[role] = np.column_stack([fixed, others]) / root[:, None]
+        out[attribute_class] = np.column_stack([fixed, others]) / root[:, None]
     return out
 
 
-def gram(linked_queries: LinkedQueries, role: Role) -> Array:
-    """Return the sum of the Grams of an attribute's families, each divided by its trace.
+def normalized_gram(reduced_workload: ReducedWorkload, attribute_class: AttributeClass) -> Array:
+    """Return the sum of Grams of all query families on an attribute, shape (n, n).
 
-    Parts on several attributes are averaged over the other attributes.  Shape (n, n).
+    Each Gram is divided by its trace.  Of queries on several attributes, the mean over the cells of
+    the other attributes is taken.
     """
-    n = linked_queries.sizes[role]
+    n = reduced_workload.cells[attribute_class]
     out = np.zeros((n, n))
-    families = [linked_queries.rows[key] for key in linked_queries.singles.get(role, ())]
-    for key, places in linked_queries.joints.items():
-        sizes = tuple(linked_queries.sizes[r] for r in places)
-        for axis, axis_role in enumerate(places):
-            if axis_role == role:
+    families = [
+        reduced_workload.rows[key] for key in reduced_workload.single_parts.get(attribute_class, ())
+    ]
+    for key, classes in reduced_workload.joint_parts.items():
+        sizes = tuple(reduced_workload.cells[axis_class] for axis_class in classes)
+        for axis, axis_class in enumerate(classes):
+            if axis_class == attribute_class:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
-                families.append(contract(linked_queries.rows[key].reshape(-1, *sizes), means, 1))
+                families.append(contract(reduced_workload.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:
         # every Gram is divided by its trace, so that families with few and with many queries have
         # the same influence
@@ -587,34 +617,44 @@ def gram(linked_queries: LinkedQueries, role: Role) -> Array:
 
 
 def starting_roots(
-    linked_queries: LinkedQueries, deadline: float = math.inf
-) -> Iterator[dict[Role, Array]]:
+    reduced_workload: ReducedWorkload, deadline: float = math.inf
+) -> Iterator[dict[AttributeClass, Array]]:
     """Yield the starting points of the search for weights of cells.
 
-    A starting point maps every role (class of equivalent attributes) to the square roots of the
-    weights of its cells, shape (n,).  The first starting point has uniform weights.  Each value c
-    of `TOTAL_WEIGHTS` gives one more: for every attribute, the optimal weights for its queries and
-    its total with weight c.  If the deadline ends the search for these weights, the best weights up
-    to then are used.
+    A starting point has the square roots of the weights of cells, shape (n,), for every class of
+    equivalent attributes.  The first starting point has uniform weights.  After it, every number c
+    in `TOTAL_WEIGHTS` gives one starting point: the weights that are optimal for the queries on
+    each single attribute together with its total, weighted by c.  The computation of these weights
+    ends at the deadline with the best weights so far.
     """
-    uniform = {role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}
+    uniform = {
+        attribute_class: np.full(n, n**-0.5)
+        for attribute_class, n in reduced_workload.cells.items()
+    }
     yield uniform
-    intervals = {role: single_intervals(linked_queries, role) for role in linked_queries.sizes}
-    dense = {role: gram(linked_queries, role) for role, mix in intervals.items() if mix is None}
+    intervals = {
+        attribute_class: single_intervals(reduced_workload, attribute_class)
+        for attribute_class in reduced_workload.cells
+    }
+    dense = {
+        attribute_class: normalized_gram(reduced_workload, attribute_class)
+        for attribute_class, mix in intervals.items()
+        if mix is None
+    }
     options = Options(gap=1e-3, deadline=deadline)
     for c in TOTAL_WEIGHTS:
         roots = {}
-        for role, mix in intervals.items():
+        for attribute_class, mix in intervals.items():
             if mix is not None:
                 n = mix.cells
                 mean = total_square(mix, np.full(n, 1.0 / n))
                 space = IntervalSpace(gram=replace(mix, total=c * mean), whole=True)
                 mass = solve_intervals(space, gap=options.gap, deadline=deadline).dual
-                roots[role] = normalize_roots(np.sqrt(mass))
+                roots[attribute_class] = normalize_roots(np.sqrt(mass))
                 continue
-            G = dense[role]
+            G = dense[attribute_class]
             if not np.trace(G) > 0.0:  # the mean of all queries over other attributes is 0
-                roots[role] = uniform[role]
+                roots[attribute_class] = uniform[attribute_class]
                 continue
             # optimal dual weights for the queries on this attribute and its total with weight c
             problem = DualProblem(
@@ -622,20 +662,26 @@ def starting_roots(
             )
             with threads_for(len(G)):
                 mass, _ = problem.maximise(options)
-            roots[role] = normalize_roots(np.sqrt(mass))
+            roots[attribute_class] = normalize_roots(np.sqrt(mass))
         yield roots
 
 
-def single_intervals(linked_queries: LinkedQueries, role: Role) -> IntervalGram | None:
-    """Return the result of `gram` as weights of interval queries, or None.
+def single_intervals(
+    reduced_workload: ReducedWorkload, attribute_class: AttributeClass
+) -> IntervalGram | None:
+    """Return the Gram of `normalized_gram` without a matrix, as weights of interval queries.
 
-    The result is None if the role has fewer than `MIN_LINEAR_CELLS` cells, occurs in a part on
-    several attributes, or has queries other than intervals.
+    The result is None if the attributes of this class have fewer than `MIN_LINEAR_CELLS` cells,
+    occur in a part on several attributes, or have queries that are not intervals.
     """
-    keys = linked_queries.singles.get(role, [])
-    is_joint = any(role in places for places in linked_queries.joints.values())
-    grams = [linked_queries.intervals[key] for key in keys if key in linked_queries.intervals]
-    if linked_queries.sizes[role] < MIN_LINEAR_CELLS or is_joint or len(grams) < len(keys):
+    keys = reduced_workload.single_parts.get(attribute_class, [])
+    is_joint = any(attribute_class in classes for classes in reduced_workload.joint_parts.values())
+    grams = [reduced_workload.intervals[key] for key in keys if key in reduced_workload.intervals]
+    if (
+        reduced_workload.cells[attribute_class] < MIN_LINEAR_CELLS
+        or is_joint
+        or len(grams) < len(keys)
+    ):
         return None
     scaled = [
         (1.0 / float(IntervalSpace(gram=g, whole=True).cell_traces().sum())) * g for g in grams
@@ -644,9 +690,9 @@ def single_intervals(linked_queries: LinkedQueries, role: Role) -> IntervalGram 
 
 
 def normalize_roots(s: Array) -> Array:
-    """Return |s| with small entries raised, scaled to Euclidean norm 1.
+    """Return |s| scaled to Euclidean norm 1, without very small entries.
 
-    Every entry is raised to at least `MIN_ROOT_RATIO` times the largest.
+    Every entry is raised to at least `MIN_ROOT_RATIO` times the largest entry.
     """
     s = np.abs(s)
     # basis functions are divided by s, so no element may be 0
@@ -657,35 +703,48 @@ def normalize_roots(s: Array) -> Array:
 def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
     """Maximise the nuclear norm by L-BFGS over the square roots of weights of cells.
 
-    Returns the largest norm and the square roots that give it.  The search starts at ``s``.  In
-    all steps the queries are represented by the same functions, `functions` of ``s``.
+    Returns the largest norm of all steps and the square roots at which it occurred.  The search
+    starts at ``s`` and uses the basis functions of `basis_by_importance` for ``s`` in all steps.
     """
     import scipy.optimize
 
-    basis_functions, roles = functions(model.linked_queries, s), list(s)
-    cuts = np.cumsum([0, *(len(s[role]) for role in roles)])
+    basis_functions, classes = basis_by_importance(model.reduced_workload, s), list(s)
+    cuts = np.cumsum([0, *(len(s[attribute_class]) for attribute_class in classes)])
     best: tuple[float, Roots] = (0.0, s)
 
     def negative_log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
         # entries of x may be negative; `normalize_roots` takes absolute values
         signs = np.where(x < 0.0, -1.0, 1.0)
-        parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
-        lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
-        roots = {role: normalize_roots(part) for role, part in parts.items()}
+        parts = {
+            attribute_class: x[a:b]
+            for attribute_class, a, b in zip(classes, cuts[:-1], cuts[1:], strict=True)
+        }
+        lengths = {
+            attribute_class: float(np.linalg.norm(part)) for attribute_class, part in parts.items()
+        }
+        roots = {attribute_class: normalize_roots(part) for attribute_class, part in parts.items()}
         value, derivative = model.value(roots, basis_functions)
         if value > best[0]:
             best = (value, roots)
         if planning_time() > deadline:
             raise _DeadlineError
         # chain rule from the roots |x| / length to x
-        gradient = np.concatenate([derivative[role] / lengths[role] for role in roles]) * signs
+        gradient = (
+            np.concatenate(
+                [
+                    derivative[attribute_class] / lengths[attribute_class]
+                    for attribute_class in classes
+                ]
+            )
+            * signs
+        )
         return -math.log(value), -gradient / value
 
     with suppress(_DeadlineError):
         scipy.optimize.minimize(
             negative_log_value,
-            np.concatenate([s[role] for role in roles]),
+            np.concatenate([s[attribute_class] for attribute_class in classes]),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": steps, "maxfun": steps, "maxcor": 20, "ftol": 1e-9, "gtol": 0.0},
@@ -697,36 +756,36 @@ class _DeadlineError(Exception):
     """Ends a search at its deadline."""
 
 
-def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> float:
+def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) -> float:
     """Search for weights of cells with a large nuclear norm, and return the largest norm.
 
     Parameters
     ----------
-    linked_queries : the workload, reduced to attributes whose optimal weights are not known to be
-        uniform.
+    reduced_workload : the workload after the elimination of attributes with uniform weights.
     deadline : time at which the search ends, on the clock of `planning_time`.
     steps : largest number of steps of the first stage (later stages: `HIGHER_LEVEL_STEPS`).  With 0
         only the starting points are evaluated, and the result does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
     now = planning_time()
-    function_counts = FunctionCounts(linked_queries)
+    function_counts = FunctionCounts(reduced_workload)
     counts = function_counts.counts(MATRIX_ORDERS[0])
-    model = Model(linked_queries, counts)
-    if not linked_queries.sizes:
+    model = Model(reduced_workload, counts)
+    if not reduced_workload.cells:
         return model.value({}, {}, derivative=False)[0]
     best: tuple[float, Roots] = (-1.0, {})
-    starts = starting_roots(linked_queries, now + 0.5 * (deadline - now))
-    # Without a search the values of the starting points rise up to the best weight of the total,
-    # and fall after it.  On a thousand cells every starting point takes a second, so the falling
-    # ones are left out, and from there on also the first, which is uniform.
-    cells = max(linked_queries.sizes.values())
+    starts = starting_roots(reduced_workload, now + 0.5 * (deadline - now))
+    # Without a search, the norms of the starting points, in order of the weight of the total, rise
+    # to a maximum and then fall.  On a thousand cells every starting point takes a second.
+    # Therefore evaluation ends at the first lower norm on more than MAX_EXACT_CELLS cells, and only
+    # the second starting point is evaluated on more than MAX_SEVERAL_STARTS_CELLS cells.
+    cells = max(reduced_workload.cells.values())
     is_wide = not steps and cells > MAX_EXACT_CELLS
     if not steps and cells > MAX_SEVERAL_STARTS_CELLS:
         starts = itertools.islice(starts, 1, 2)
     # the search gets at least half of the time
     for s in starts:
-        value = model.value(s, functions(linked_queries, s), derivative=False)[0]
+        value = model.value(s, basis_by_importance(reduced_workload, s), derivative=False)[0]
         if is_wide and value < best[0]:
             break
         best = max(best, (value, s), key=_value)
@@ -749,8 +808,10 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
         if planning_time() > deadline:
             break
         start_time = planning_time()
-        model = Model(linked_queries, counts)
-        value = model.value(best[1], functions(linked_queries, best[1]), derivative=False)[0]
+        model = Model(reduced_workload, counts)
+        value = model.value(
+            best[1], basis_by_importance(reduced_workload, best[1]), derivative=False
+        )[0]
         best = max(best, (value, best[1]), key=_value)
         duration = planning_time() - start_time
         if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - planning_time()) / 4:
@@ -761,7 +822,7 @@ def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> flo
             break
     now = planning_time()
     return max(
-        best[0], shares_norm(linked_queries, best[1], now + COMPOSITION_SHARE * (deadline - now))
+        best[0], shares_norm(reduced_workload, best[1], now + COMPOSITION_SHARE * (deadline - now))
     )
 
 
@@ -771,12 +832,12 @@ def _value(candidate: tuple[float, Roots]) -> float:
 
 # largest number of cells of a domain for which the weights of all cells are optimized
 MAX_EXACT_CELLS = 512
-# without a search, only one starting point is evaluated if an attribute has more cells
+# a bound without a search evaluates several starting points if no attribute has more cells than
+# this, and otherwise only one starting point
 MAX_SEVERAL_STARTS_CELLS = 1_000
-# interval queries on one attribute are bounded without matrices if it has at least this number of
-# cells
+# smallest number of cells of an attribute for which interval queries are bounded without matrices
 MIN_INTERVAL_CELLS = 100
-# relative RMSE gap at which the search for the weights of these interval queries ends
+# `interval_bound` ends its search for optimal weights at this relative gap of the RMSE
 INTERVAL_GAP = 1e-5
 # bound on the relative rounding error of nuclear norms that are computed by quadrature
 QUADRATURE_ROUNDING = 1e-9
@@ -785,9 +846,10 @@ QUADRATURE_ROUNDING = 1e-9
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
     """Return the best lower bound on the weighted squared error, for a small domain.
 
-    It holds for every matrix mechanism at privacy cost 1, in counts^2.  It is optimized over the
-    weights of all cells: its root is at most a share ``gap`` below the root of the optimal error.
-    It is 0 if all queries of positive weight are 0.
+    The bound holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace noise), in
+    counts^2.  It is optimized over the weights of all cells.  For Gaussian noise its root is below
+    the root of the optimal error by at most the relative ``gap``.  It is 0 if all queries of
+    positive weight are 0.
     """
     problem = full_domain_problem(workload)
     if not problem.projected:
@@ -799,10 +861,11 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 
 
 def single_interval_gram(workload: Workload) -> IntervalGram | None:
-    """Return the Gram of a workload with interval queries and totals on one attribute only.
+    """Return the Gram of interval queries and totals, if the workload has no other queries.
 
-    The result is None if there are other queries, if queries of a group have different weights, if
-    there are no interval queries, or if there are fewer than `MIN_INTERVAL_CELLS` cells.
+    All queries must be on one attribute with at least `MIN_INTERVAL_CELLS` cells, at least one
+    group must have interval queries, and all queries of a group must have equal weights.  Otherwise
+    the result is None.
     """
     names = queried_attributes(workload)
     if len(names) != 1 or workload.schema[names[0]].size < MIN_INTERVAL_CELLS:
@@ -827,15 +890,18 @@ def single_interval_gram(workload: Workload) -> IntervalGram | None:
 def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error of interval queries on one attribute.
 
-    It is optimized over the weights of all cells as in `exact_bound`, but every step takes linear
-    time.
+    It is optimized over the weights of all cells, as in `exact_bound`, but a step of the search
+    takes time proportional to the number of cells.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
     return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)
 
 
 def full_domain_problem(workload: Workload) -> DualProblem:
-    """Return the dual problem of the strategy search on all cells of the queried attributes."""
+    """Return the problem of weighting all cells of the table on all queried attributes.
+
+    It is the dual of the search for the strategy with the smallest error.
+    """
     sizes = workload.schema.sizes(queried_attributes(workload))
     lift = FullTable(sizes)
     gram = lift.table_coordinates(lift.table_coordinates(domain_gram(workload)).T)
@@ -895,9 +961,9 @@ def domain_gram(workload: Workload) -> Array:
 # default time limit of the search of `global_bound`, in seconds
 SEARCH_LIMIT_S = 20.0
 # Time limit that `best_bound` sets if an attribute has more than MAX_EXACT_CELLS cells, in seconds.
-# On 1,200 x 4 cells the root of the bound is below that of a search of 20 s by 1e-6 (prefixes,
-# ranges), and below that of 40 s by at most 0.3% (windows, circular ranges and random queries
-# together with prefixes).
+# Longer searches on 1,200 x 4 cells raise the root of the bound only slightly: a search of 20 s by
+# 1e-6 for prefixes or ranges; a search of 40 s by at most 0.3% for windows, circular ranges or
+# random queries, each together with prefixes.
 WIDE_SEARCH_LIMIT_S = 10.0
 # default largest number of steps of the search of `global_bound`
 SEARCH_STEPS = 60
@@ -975,10 +1041,10 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
 
 
 def _widest_attribute(workload: Workload) -> tuple[int, str]:
-    """Return the number of cells and the name of the widest attribute that needs a matrix.
+    """Return the number of cells and the name of the widest attribute whose Gram must be formed.
 
-    Attributes that occur in wide marginals only are ignored, because a bound does not form their
-    Gram.  The result is (1, "") if no attribute needs a matrix.
+    The Gram of a marginal on one wide attribute is not formed, because it is the identity.  The
+    result is (1, "") if no attribute is left.
     """
     return max(
         (
@@ -993,12 +1059,15 @@ def _widest_attribute(workload: Workload) -> tuple[int, str]:
 
 
 def quick_bound(workload: Workload, law: str = "gaussian") -> float:
-    """Return a lower bound on the weighted squared error at privacy cost 1, without a search.
+    """Return a lower bound on the weighted squared error at privacy cost 1, without a long search.
 
-    It holds for every matrix mechanism and is in counts^2.  On more than `MAX_EXACT_CELLS` cells,
-    interval queries on a single attribute have the bound of `interval_bound`, which takes linear
-    time.  If an attribute of other queries has more than `MAX_BOUND_CELLS` cells, the weaker
-    `largest_entry_bound` is returned.
+    The bound holds for every matrix mechanism and is in counts^2.  Its method depends on the
+    number of cells of the widest attribute whose Gram must be formed:
+
+    - at most `MAX_EXACT_CELLS`: `global_bound` without search steps;
+    - more, and only interval queries on this attribute: `interval_bound`;
+    - more than `MAX_BOUND_CELLS` otherwise: `largest_entry_bound`, which is weaker;
+    - in between: the larger one of `global_bound` without steps and `largest_entry_bound`.
     """
     cells = _widest_attribute(workload)[0]
     if cells > MAX_EXACT_CELLS and (gram := single_interval_gram(workload)) is not None:

@@ -1,14 +1,15 @@
-"""Lower bounds from product weights, on workloads reduced to their free attributes.
+"""Lower bounds on the nuclear norm of a workload for product weights of the cells.
 
 Notes
 -----
-**Reduction.**  An attribute whose Grams are invariant under cyclic shifts of its cells (marginals,
-circular ranges, totals) has uniform optimal weights, by symmetry.  Then s = mu^(1/2) is an
-eigenvector of all its Grams, so that the sum over its cells is not coupled to the deviations from
-the sum.  So a query splits on such an attribute into two components: its sum over the cells, with
-the factor ``total``, and its deviation, with the factor ``rest``.  The attribute is eliminated:
-every choice of the eliminated attributes whose deviation is taken gives one separate problem
-(`Link`) on the remaining attributes, which are called free.
+**Elimination.**  If the Grams of all queries on an attribute are invariant under cyclic shifts of
+its cells (marginals, circular ranges, totals), uniform weights of its cells are optimal, by
+symmetry.  Then s = mu^(1/2) is an eigenvector of all these Grams, so every query is the sum of two
+orthogonal components: its mean over the cells of the attribute, and its deviation from the mean.
+The mean gives a factor of the query weights, and the deviation a factor of the nuclear norm.  Such
+an attribute is eliminated, unless queries combine it with another attribute in one part.  A set of
+eliminated attributes along which the deviation is taken (and the mean along all other eliminated
+attributes) gives one `Subproblem` on the remaining attributes, which are called free.
 
 **One attribute.**  The weights of an attribute are represented by a few functions of its cells:
 
@@ -16,22 +17,23 @@ every choice of the eliminated attributes whose deviation is taken gives one sep
     K            D^(1/2) times k functions of the cells: orthonormal columns, the first one s;
                  shape (n, k)
     Y            square root of H = D^(1/2) W^T W D^(1/2) for the queries W of one family
-    R = K^T Y K  the queries in the basis K; index 0 is the sum over the cells; C = R^2
+    R = K^T Y K  the queries in the basis K; row and column 0 belong to s; C = R^2
     t            nuclear norm of Y on the orthogonal complement of K
 
-Y is symmetric.  In the basis (K, complement) of its rows and columns its two off-diagonal blocks
-are omitted: a pinching, which cannot increase a nuclear norm.  For a single group nothing is lost,
-because the trace is the sum of the traces of the blocks.
+The two blocks of Y between K and its complement are omitted: a pinching, which cannot increase a
+nuclear norm.  For a single group nothing is lost, because the trace of Y is the sum of the traces
+of the two remaining blocks.
 
-**Sets of attributes.**  For every set T of attributes outside K, with scalar factors t, the Gram on
-the K of the other attributes is
+**Several attributes.**  On every attribute either the block of Y on K is taken, or the block on the
+complement, which is replaced by the scalar t.  Let T be the set of the attributes with the scalar.
+On the other attributes, the Gram in the basis functions is
 
-    M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
+    M_T = sum over products A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
 
-Its rows and columns are grouped by excitations.  An excitation is the set of the attributes on
-which a function other than the constant s is taken.  Terms with different families on T are
-stacked, and the nuclear norm of a stack is at least the root of the sum of the squared norms of its
-terms.
+Its rows and columns are grouped by the set of the attributes on which a function other than the
+constant s is taken.  Products with different families on T have one matrix M_T for each combination
+of families.  The queries of these matrices are stacked, and the nuclear norm of a stack is at least
+the root of the sum of the squared norms of its members.
 
 **Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.
 By Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
@@ -45,7 +47,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -56,19 +58,19 @@ import scipy
 from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals import Space, contract, group_axes
-from engine.residuals.basis import Role
 from engine.residuals.decomposition import has_identity_gram, interval_gram, part_rows
 from engine.residuals.intervals import IntervalGram
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Part, Workload, joint_part
 
-# Eigenvalues are lowered by this factor times (order + 100) * machine epsilon * largest eigenvalue.
-# Actual rounding errors of sums and of LAPACK correspond to factors of about 1.
+# The eigenvalues of a matrix of order n are lowered by this factor times (n + 100) times the
+# machine epsilon times the largest eigenvalue.  The actual rounding errors of sums and of LAPACK
+# would need a factor of about 1 only.
 EIGENVALUE_ERROR_FACTOR = 16.0
-# Every bound is multiplied by this factor, which covers the rounding errors of sums and products,
-# and of the orthonormality of functions.
+# Every bound is multiplied by this factor.  It covers the rounding errors of sums and products, and
+# the deviation of computed basis functions from exact orthonormality.
 ROUNDING_FACTOR = 1.0 - 1e-7
-# smallest eigenvalue, relative to the largest, that is used for the derivative
+# eigenvalues below this share of the largest are left out of the derivative of a trace
 EIGENVALUE_CUTOFF = 1e-11
 
 
@@ -80,9 +82,8 @@ def root_trace(
     Parameters
     ----------
     matrix : M, shape (n, n).
-    derivative : whether the derivative with respect to M, shape (n, n), is returned as second
-        result; without it, the second result is None (for a matrix of order 1 it is always
-        returned).
+    derivative : if False, the second result is None, except for n = 1.  Otherwise it is the
+        derivative with respect to M, shape (n, n).
     size : upper bound on the spectral norm of the terms of which M is a sum.  It is needed if terms
         were subtracted, because their rounding errors may be larger than those of M.
 
@@ -90,20 +91,16 @@ def root_trace(
     5.0
     """
     if len(matrix) == 1:
-        value = _roots(matrix[0], size) if size else float(np.sqrt(max(matrix[0, 0], 0.0)))
+        value = _sum_of_roots(matrix[0], size) if size else float(np.sqrt(max(matrix[0, 0], 0.0)))
         return value, np.full((1, 1), 0.5 / value if value > 0.0 else 0.0)
     with threads_for(len(matrix)):
         if not derivative:
-            return (
-                _roots(
-                    np.asarray(scipy.linalg.eigvalsh(matrix, check_finite=False), dtype=float), size
-                ),
-                None,
-            )
+            eigenvalues = scipy.linalg.eigvalsh(matrix, check_finite=False)
+            return _sum_of_roots(np.asarray(eigenvalues, dtype=float), size), None
         eigenvalues, U = scipy.linalg.eigh(matrix, check_finite=False)
         used = eigenvalues > max(EIGENVALUE_CUTOFF * eigenvalues[-1], 1e-300)
         U = U[:, used]
-        return _roots(eigenvalues, size), (U * (0.5 / np.sqrt(eigenvalues[used]))) @ U.T
+        return _sum_of_roots(eigenvalues, size), (U * (0.5 / np.sqrt(eigenvalues[used]))) @ U.T
 
 
 def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
@@ -127,9 +124,9 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
 def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     """Return eigenvalues lowered by more than their rounding error, but not below 0, shape (n,).
 
-    ``eigenvalues`` ascend.  Their error is proportional to the largest eigenvalue or to ``size``,
-    whichever is larger; ``size`` is an upper bound on the spectral norm of the terms of which the
-    matrix is a sum.
+    ``eigenvalues`` ascend.  Their rounding error is proportional to the largest eigenvalue, or to
+    ``size`` if it is larger.  ``size`` is an upper bound on the spectral norm of the terms of which
+    the matrix is a sum.
 
     >>> lower_eigenvalues(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
@@ -143,7 +140,7 @@ def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     return np.maximum(eigenvalues - slack, 0.0)
 
 
-def _roots(eigenvalues: Array, size: float) -> float:
+def _sum_of_roots(eigenvalues: Array, size: float) -> float:
     return float(np.sqrt(lower_eigenvalues(eigenvalues, size)).sum())
 
 
@@ -151,103 +148,115 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error that follows from a nuclear norm.
 
     ``norm`` is a lower bound on the nuclear norm, in counts.  The result is in counts^2, at privacy
-    cost 1 for Gaussian noise and at epsilon 1 for Laplace noise.  For Laplace noise it is twice as
-    large, because the L1 sensitivity is at least the Euclidean sensitivity, and Laplace noise of
-    scale 1 has variance 2.
+    cost 1 for Gaussian noise and at epsilon 1 for Laplace noise (``law`` "laplace").  For Laplace
+    noise it is twice as large, because the L1 sensitivity is at least the Euclidean sensitivity,
+    and Laplace noise of scale 1 has variance 2.
     """
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 
 
-# number of random tables that test whether a part is symmetric in two attributes
-PROBES = 3
-# groups of queries are left out if the query rows of one of their parts on several attributes have
-# more entries than this
+# Queries on two attributes count as symmetric if they have the same squared answers on this number
+# of random tables of values and on the transposed tables.
+RANDOM_TABLES = 3
+# A group of queries is left out of the bound if a part of it on several attributes has query rows
+# with more entries than this.
 MAX_PART_ENTRIES = 4_000_000
-# identifies the query rows of a part of a group; parts with equal rows have equal keys
+# index of a class of equivalent attributes, which have equal weights of cells
+AttributeClass = int
+# index of the query rows of a part of a group; parts with equal rows have the same key
 Key = int
-# product of queries: attributes and key of each of its parts
-Pieces = tuple[tuple[Space, Key], ...]
+# product of queries of several parts: pairs (attributes of the part, key of the part)
+Product = tuple[tuple[Space, Key], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Link:
-    """Queries on the free attributes, for one subset of the eliminated attributes.
+class Subproblem:
+    """Queries on the free attributes of a workload, for one set of eliminated attributes.
 
-    Along every eliminated attribute, a query is its sum over the cells plus the deviation from this
-    sum.  This link takes the deviation along the attributes of the subset and the sum along all
-    other eliminated attributes.  ``terms`` maps products of parts on free attributes to weights,
-    which include the factors of the sums.  Factors of deviations are in `LinkedQueries.sums`.
+    Along the attributes of this set, only the deviation of every query from its mean is taken, and
+    along all other eliminated attributes only the mean.  ``terms`` maps products of parts on free
+    attributes to weights.  The factors of the means are included in these weights; the factors of
+    the deviations are in `ReducedWorkload.sums`.
     """
 
-    terms: dict[Pieces, float]
+    terms: dict[Product, float]
 
     @cached_property
     def names(self) -> Space:
         """Free attributes of the queries, sorted."""
         return tuple(
-            sorted({name for pieces in self.terms for names, _ in pieces for name in names})
+            sorted({name for product in self.terms for names, _ in product for name in names})
         )
 
-    def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Count the attribute sets that are contained in a term, by the sizes of their attributes.
+    def count_subsets(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
+        """Count the attribute sets contained in at least one product, by sizes of attributes.
 
-        A key of the result lists the sizes of a subset's attributes in ascending order.  ``sizes``
-        maps free attributes to sizes: numbers of cells, or numbers of functions.
+        A key of the result lists the sizes of the attributes of a set in ascending order.
+        ``sizes`` maps free attributes to their numbers of cells.
         """
         subsets: set[Space] = set()
-        for pieces in self.terms:
-            names = sorted(name for part, _ in pieces for name in part)
+        for product in self.terms:
+            names = sorted(name for part_names, _ in product for name in part_names)
             for count in range(len(names) + 1):
                 subsets.update(itertools.combinations(names, count))
-        return Counter(tuple(sorted(sizes[name] for name in inside)) for inside in subsets)
+        return Counter(tuple(sorted(sizes[name] for name in subset)) for subset in subsets)
 
 
 @dataclass(kw_only=True, eq=False)
-class LinkedQueries:
-    """A workload reduced to its free attributes, whose optimal weights are not known to be uniform.
+class ReducedWorkload:
+    """A workload after the elimination of attributes whose optimal weights are uniform.
+
+    The remaining attributes are called free.
 
     Attributes
     ----------
-    links : the distinct links; each is a separate problem (`Link`) on the free attributes.
+    subproblems : queries on the free attributes, without duplicates.
     sums : pairs (factor, coefficients).  The nuclear norm of the workload is the sum over all pairs
-        of factor * sqrt(sum over links i of (coefficients[i] * norm of link i)^2).
-    roles : mapping from free attributes to roles; attributes of one role have equal weights.
-    sizes : mapping from roles to numbers of cells.
+        of factor * sqrt(sum over i of (coefficients[i] * norm of subproblems[i])^2).
+    class_of : mapping from free attributes to indices of their equivalence classes; attributes of
+        one class have equal weights of cells.
+    cells : mapping from equivalence classes to the number of cells of each attribute.
     rows : mapping from keys of parts to rows with the same Gram as the queries, shape (rows, cells
         of the part).
-    swaps : mapping from keys of parts on two attributes to whether they are symmetric in them.
-    singles : mapping from roles to the keys of their parts on one attribute.
-    joints : mapping from keys of parts on several attributes to the roles of these attributes where
-        the part occurs first in the workload; elsewhere the roles may differ.
+    is_symmetric : mapping from keys of parts on two attributes to whether the queries stay the same
+        if the two attributes are swapped.
+    single_parts : mapping from equivalence classes to the keys of the parts on one of their
+        attributes alone.
+    joint_parts : mapping from keys of parts on several attributes to the equivalence classes of
+        these attributes.  If the part occurs in several groups, those of the first group are given.
     intervals : mapping from keys of parts with interval queries on one attribute to their
         `IntervalGram`, which has one weight per kind of interval query (prefix, range, ...).
     """
 
-    links: list[Link]
+    subproblems: list[Subproblem]
     sums: list[tuple[float, dict[int, float]]]
-    roles: dict[str, Role]
-    sizes: dict[Role, int]
+    class_of: dict[str, AttributeClass]
+    cells: dict[AttributeClass, int]
     rows: dict[Key, Array]
-    swaps: dict[Key, bool]
-    singles: dict[Role, list[Key]] = field(default_factory=dict)
-    joints: dict[Key, tuple[Role, ...]] = field(default_factory=dict)
+    is_symmetric: dict[Key, bool]
+    single_parts: dict[AttributeClass, list[Key]] = field(default_factory=dict)
+    joint_parts: dict[Key, tuple[AttributeClass, ...]] = field(default_factory=dict)
     intervals: dict[Key, IntervalGram] = field(default_factory=dict)
 
+    def cells_of(self, name: str) -> int:
+        """Return the number of cells of a free attribute."""
+        return self.cells[self.class_of[name]]
 
-def reduce_workload(workload: Workload) -> LinkedQueries:
+
+def reduce_workload(workload: Workload) -> ReducedWorkload:
     """Eliminate the attributes whose optimal weights are uniform, and return the reduced workload.
 
     Groups of weight 0 are left out, and so are groups with a part on several attributes whose query
-    rows have more than `MAX_PART_ENTRIES` entries.  This can only lower the bound.
+    rows have more than `MAX_PART_ENTRIES` entries.  Leaving out groups can only lower the bound.
     """
     rows: dict[Key, Array] = {}
-    # numbers of cells of marginals on wide attributes: they get no entry in ``rows``, because it
-    # would be a large identity matrix
+    # Number of cells of every marginal on a wide attribute.  The rows of these marginals are a
+    # large identity matrix, which is formed only for free attributes.
     identity_sizes: dict[Key, int] = {}
     parts_by_key: dict[Key, Part] = {}
     intervals: dict[Key, IntervalGram] = {}
     keys: dict[Any, Key] = {}  # by content of the query rows
-    groups: list[tuple[float, Pieces]] = []
+    groups: list[tuple[float, Product]] = []
     for group in workload.groups:
         query_weights, weight = group.query_weights, group.weight
         if query_weights is not None and not group.parts:
@@ -275,97 +284,105 @@ def reduce_workload(workload: Workload) -> LinkedQueries:
                     rows[key] = part_rows(part, query_weights)
             named_parts.append((tuple(group.attributes[a] for a in part.axes), key))
         groups.append((weight, tuple(sorted(named_parts))))
-    joint = {
-        name for _, pieces in groups for names, _ in pieces if len(names) > 1 for name in names
+    joint_attributes = {
+        name for _, product in groups for names, _ in product if len(names) > 1 for name in names
     }
-    uniform = _UniformFactors(rows, identity_sizes)
-    varying = {
+    uniform_factors = _UniformFactors(rows, identity_sizes)
+    attributes_with_varying_weights = {
         names[0]
-        for _, pieces in groups
-        for names, key in pieces
-        if len(names) == 1 and uniform.of(key) is None
+        for _, product in groups
+        for names, key in product
+        if len(names) == 1 and uniform_factors.factors_of(key) is None
     }
-    free = joint | varying
+    free = joint_attributes | attributes_with_varying_weights
     rows |= {
         key: ScaledIdentity(order=identity_sizes[key]).dense()
-        for _, pieces in groups
-        for names, key in pieces
+        for _, product in groups
+        for names, key in product
         if names[0] in free and key in identity_sizes
     }
-    swaps = {
-        key: _swaps(rows[key], part.sizes)
+    is_symmetric = {
+        key: _is_symmetric_pair(rows[key], part.sizes)
         for key, part in parts_by_key.items()
         if len(part.sizes) == 2
     }
-    roles = _roles(groups, free, swaps, workload)
-    sizes = {role: workload.schema[name].size for name, role in roles.items()}
-    links, sums = _sums(_links(groups, free, uniform), uniform)
-    out = LinkedQueries(
-        links=links,
+    class_of = _equivalence_classes(groups, free, is_symmetric, workload)
+    subproblems, sums = _subproblems(
+        _terms_by_deviations(groups, free, uniform_factors), uniform_factors
+    )
+    out = ReducedWorkload(
+        subproblems=subproblems,
         sums=sums,
-        roles=roles,
-        sizes=sizes,
+        class_of=class_of,
+        cells={
+            attribute_class: workload.schema[name].size
+            for name, attribute_class in class_of.items()
+        },
         rows=rows,
-        swaps=swaps,
+        is_symmetric=is_symmetric,
         intervals=intervals,
     )
-    for _, pieces in groups:
-        for names, key in pieces:
-            if (
-                len(names) == 1
-                and names[0] in free
-                and key not in out.singles.setdefault(roles[names[0]], [])
-            ):
-                out.singles[roles[names[0]]].append(key)
+    for _, product in groups:
+        for names, key in product:
             if len(names) > 1:
-                out.joints.setdefault(key, tuple(roles[name] for name in names))
+                out.joint_parts.setdefault(key, tuple(class_of[name] for name in names))
+            elif names[0] in free:
+                keys_of_class = out.single_parts.setdefault(class_of[names[0]], [])
+                if key not in keys_of_class:
+                    keys_of_class.append(key)
     return out
 
 
-def _swaps(rows: Array, sizes: Sequence[int]) -> bool:
-    """Return whether a part does not change when its two attributes are swapped.
+def _is_symmetric_pair(rows: Array, sizes: Sequence[int]) -> bool:
+    """Return whether the Gram of query rows stays the same when their two attributes are swapped.
 
-    The squared answers to random tables and to their transposes are compared.
+    The sums of the squared answers on random tables of values and on the transposed tables are
+    compared, up to rounding errors.
     """
     if sizes[0] != sizes[1]:
         return False
-    tables = np.random.default_rng(0).standard_normal((PROBES, *sizes))
-    one, other = (
-        np.sum((t.reshape(PROBES, -1) @ rows.T) ** 2, axis=1)
-        for t in (tables, tables.transpose(0, 2, 1))
+    tables = np.random.default_rng(0).standard_normal((RANDOM_TABLES, *sizes))
+    squared_answers, transposed_squared_answers = (
+        np.sum((values.reshape(RANDOM_TABLES, -1) @ rows.T) ** 2, axis=1)
+        for values in (tables, tables.transpose(0, 2, 1))
     )
-    return bool(np.allclose(one, other, rtol=1e-12, atol=0.0))
+    return bool(np.allclose(squared_answers, transposed_squared_answers, rtol=1e-12, atol=0.0))
 
 
-def _roles(
-    groups: list[tuple[float, Pieces]],
+def _equivalence_classes(
+    groups: list[tuple[float, Product]],
     free: set[str],
-    swaps: Mapping[Key, bool],
+    is_symmetric: Mapping[Key, bool],
     workload: Workload,
-) -> dict[str, Role]:
-    """Return the role (index of the equivalence class) of every free attribute.
+) -> dict[str, AttributeClass]:
+    """Return the index of the equivalence class of every free attribute.
 
-    Attributes are equivalent if they have equal sizes and occur in equal queries: in parts with the
-    same key, at equivalent positions, in products with the same keys and the same weight.
+    Two attributes are equivalent if they have the same number of cells and the same list of uses.
+    A use is a part that contains the attribute: its key, the index of the attribute in the part (0
+    if the part is symmetric), the weight of the group, and the keys of all its parts.
     """
-    occurrences: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
-    for weight, pieces in groups:
-        keys = tuple(sorted(key for _, key in pieces))
-        for names, key in pieces:
+    uses: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
+    for weight, product in groups:
+        product_keys = tuple(sorted(key for _, key in product))
+        for names, key in product:
             for position, name in enumerate(names):
                 if name in free:
-                    occurrences[name].append((key, 0 if swaps.get(key) else position, weight, keys))
-    numbers: dict[Any, Role] = {}
+                    axis = 0 if is_symmetric.get(key) else position
+                    uses[name].append((key, axis, weight, product_keys))
+    class_numbers: dict[Any, AttributeClass] = {}
     return {
-        name: numbers.setdefault((workload.schema[name].size, tuple(sorted(places))), len(numbers))
-        for name, places in occurrences.items()
+        name: class_numbers.setdefault(
+            (workload.schema[name].size, tuple(sorted(uses_of_name))), len(class_numbers)
+        )
+        for name, uses_of_name in uses.items()
     }
 
 
 class _UniformFactors:
-    """Computes the factors of parts on one attribute with uniform weights.
+    """Computes the factors of queries on one attribute under uniform weights of its cells.
 
-    ``total`` is the factor of the sum over the cells, ``rest`` that of the deviation from the sum.
+    A query is the sum of its mean over the cells and the deviation from the mean; both components
+    have a factor.
     """
 
     def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
@@ -375,11 +392,11 @@ class _UniformFactors:
             key: (1.0 / n, (n - 1) / math.sqrt(n)) for key, n in identity_sizes.items()
         }
 
-    def of(self, key: Key) -> tuple[float, float] | None:
-        """Return the factors (total, rest) of a part on one attribute of n cells.
+    def factors_of(self, key: Key) -> tuple[float, float] | None:
+        """Return the factors (mean, deviation) of a part on one attribute of n cells.
 
-        ``total`` is the eigenvalue of Gram / n for the constant vector, and ``rest`` the sum of the
-        square roots of all other eigenvalues.  The result is None if the Gram is not circulant,
+        ``mean`` is the eigenvalue of Gram / n for the constant vector, and ``deviation`` the sum of
+        the square roots of all other eigenvalues.  The result is None if the Gram is not circulant,
         because uniform weights may then not be optimal.
         """
         if key not in self.factors:
@@ -388,80 +405,86 @@ class _UniformFactors:
             circulant = np.allclose(
                 gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
             )
-            # the constant vector is an eigenvector of a circulant matrix
-            exact = scipy.linalg.circulant(gram[0]) / n
-            total = float(exact[0].sum())
-            self.factors[key] = (total, root_trace(exact - total / n)[0]) if circulant else None
+            # Repeating the first row makes the constant vector an eigenvector without rounding
+            # errors.
+            scaled_gram = scipy.linalg.circulant(gram[0]) / n
+            mean = float(scaled_gram[0].sum())
+            deviation = root_trace(scaled_gram - mean / n)[0]
+            self.factors[key] = (mean, deviation) if circulant else None
         return self.factors[key]
 
 
-def _links(
-    groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
-) -> dict[Pieces, dict[Pieces, float]]:
-    """Split all groups on their eliminated attributes, and return the weights of what remains.
+def _terms_by_deviations(
+    groups: list[tuple[float, Product]], free: set[str], uniform_factors: _UniformFactors
+) -> dict[Product, dict[Product, float]]:
+    """Split the queries on eliminated attributes into means and deviations.
 
-    On an eliminated attribute a query is split into its sum over the cells (factor ``total``) and
-    its deviation from the sum (factor ``rest``).  A key of the result is a set of eliminated parts
-    whose deviations are taken.  Its value maps products of parts on free attributes to weights,
-    which include the factors ``total`` of all other eliminated parts.
+    Returns one dictionary for every set of parts on eliminated attributes along which the deviation
+    is taken, not the mean.  It maps products of parts on free attributes to weights; these include
+    the factors of the means along all other eliminated attributes.
     """
-    out: dict[Pieces, dict[Pieces, float]] = {}
-    for weight, pieces in groups:
-        free_parts = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
-        eliminated = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
-        factors = [uniform.factors[key] or (0.0, 0.0) for _, key in eliminated]
-        # every combination of the sum or the deviation on each eliminated attribute
-        for mask in itertools.product((False, True), repeat=len(eliminated)):
-            totals = [
-                total for (total, _), is_rest in zip(factors, mask, strict=True) if not is_rest
-            ]
-            rests = [rest for (_, rest), is_rest in zip(factors, mask, strict=True) if is_rest]
-            if all(rest > 0.0 for rest in rests):
-                terms = out.setdefault(tuple(itertools.compress(eliminated, mask)), {})
-                terms[free_parts] = terms.get(free_parts, 0.0) + weight * math.prod(totals)
+    out: dict[Product, dict[Product, float]] = {}
+    for weight, product in groups:
+        free_parts = tuple(p for p in product if len(p[0]) > 1 or p[0][0] in free)
+        eliminated = [p for p in product if len(p[0]) == 1 and p[0][0] not in free]
+        factors = [uniform_factors.factors[key] or (0.0, 0.0) for _, key in eliminated]
+        # all choices between mean (False) and deviation (True) on every eliminated attribute
+        for choices in itertools.product((False, True), repeat=len(eliminated)):
+            means = [mean for mean, _ in itertools.compress(factors, (not c for c in choices))]
+            deviations = [deviation for _, deviation in itertools.compress(factors, choices)]
+            if all(deviation > 0.0 for deviation in deviations):
+                terms = out.setdefault(tuple(itertools.compress(eliminated, choices)), {})
+                terms[free_parts] = terms.get(free_parts, 0.0) + weight * math.prod(means)
     return out
 
 
-def _sums(
-    linked: dict[Pieces, dict[Pieces, float]], uniform: _UniformFactors
-) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
-    """Return `LinkedQueries.links` and `LinkedQueries.sums` from the result of `_links`.
+def _subproblems(
+    terms_by_deviations: dict[Product, dict[Product, float]], uniform_factors: _UniformFactors
+) -> tuple[list[Subproblem], list[tuple[float, dict[int, float]]]]:
+    """Return `ReducedWorkload.subproblems` and `ReducedWorkload.sums`.
 
-    Pairs (factor, coefficients) of ``sums`` with a single link are merged if it is the same link.
+    ``terms_by_deviations`` is the result of `_terms_by_deviations`.  If several sets of eliminated
+    attributes have a single subproblem, and the same one, they share one pair of
+    `ReducedWorkload.sums` with the sum of their factors.
     """
-    link_numbers: dict[Any, int] = {}
-    links: list[Link] = []
-    coefficients_by_set: dict[Space, dict[int, float]] = {}
-    for rest_parts, terms in linked.items():
+    number_of_content: dict[Any, int] = {}
+    subproblems: list[Subproblem] = []
+    coefficients_by_attributes: dict[Space, dict[int, float]] = {}
+    for deviation_parts, terms in terms_by_deviations.items():
         content = frozenset(terms.items())
-        if content not in link_numbers:
-            link_numbers[content] = len(links)
-            links.append(Link(terms=terms))
-        number = link_numbers[content]
-        factor = math.prod((uniform.factors[key] or (0.0, 0.0))[1] for _, key in rest_parts)
-        attributes = tuple(names[0] for names, _ in rest_parts)
-        coefficients = coefficients_by_set.setdefault(attributes, {})
-        # rows of different parts are stacked: |[X; Y]|_*^2 >= |X|_*^2 + |Y|_*^2
+        if content not in number_of_content:
+            number_of_content[content] = len(subproblems)
+            subproblems.append(Subproblem(terms=terms))
+        number = number_of_content[content]
+        factor = math.prod(
+            (uniform_factors.factors[key] or (0.0, 0.0))[1] for _, key in deviation_parts
+        )
+        attributes = tuple(names[0] for names, _ in deviation_parts)
+        coefficients = coefficients_by_attributes.setdefault(attributes, {})
+        # Different queries on the same attributes are stacked.  The nuclear norm of a stack of X
+        # and Y is at least the root of |X|_*^2 + |Y|_*^2.
         coefficients[number] = math.hypot(coefficients.get(number, 0.0), factor)
     single_factors: dict[int, float] = {}
     sums: list[tuple[float, dict[int, float]]] = []
-    for coefficients in coefficients_by_set.values():
+    for coefficients in coefficients_by_attributes.values():
         if len(coefficients) == 1:
             ((number, factor),) = coefficients.items()
             single_factors[number] = single_factors.get(number, 0.0) + factor
         else:
             sums.append((1.0, coefficients))
-    return links, sums + [(factor, {number: 1.0}) for number, factor in single_factors.items()]
+    return subproblems, sums + [
+        (factor, {number: 1.0}) for number, factor in single_factors.items()
+    ]
 
 
-# The derivative of the square root Y divides by sums of two roots of eigenvalues.  Quotients are
-# left out if the sum is below this share of the largest root.
+# The derivative of the matrix root Y divides by sums of two eigenvalues of Y.  Quotients whose
+# divisor is below this share of the largest eigenvalue are replaced by 0.
 ROOT_CUTOFF = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
 class FamilyRoot:
-    """Queries of one family on one attribute, represented in the functions of a `Frame`.
+    """Queries of one family on one attribute, in the basis K of a `Frame`.
 
     Attributes
     ----------
@@ -485,38 +508,45 @@ class FamilyRoot:
 
 
 class Frame:
-    """Queries on one attribute, represented by k functions of its cells, for fixed weights.
+    """Orthonormal basis K on the cells of one attribute, and the queries on it in this basis.
 
-    `by_s` turns the derivatives of the nuclear norm with respect to the matrices of this object
-    into the derivative with respect to ``s``.
+    Derivatives of the nuclear norm of the workload are collected in `by_F` and in the families;
+    `by_s` computes the derivative with respect to the weights from them.
 
     Parameters
     ----------
-    s : square roots of the weights of the cells, shape (n,), with Euclidean norm 1.
-    functions : functions of the cells, shape (n, k); the first one is constant.
-    families : mapping from keys of query families to their query rows, shape (m, n).
+    s : square roots of the weights of the n cells, shape (n,), with Euclidean norm 1.
+    functions : functions of the cells that span the basis, shape (n, k); the first one is constant.
+    families : mapping from keys of query families on the attribute to query rows, shape (m, n).
+
+    Attributes
+    ----------
+    K : the basis, shape (n, k).
+    F : factor of the coefficients W F of query rows W in K, shape (n, k).
+    by_F : accumulated derivative of the nuclear norm with respect to F.
+    families : mapping from keys to the queries in the basis.
     """
 
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
-        # A QR decomposition leaves the signs of columns open; they are fixed, because the objective
-        # would be discontinuous otherwise.
+        # The signs of the columns of a QR decomposition are arbitrary.  Each column gets the sign
+        # of its function on the first cell, because the norm would jump if signs changed.
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
-        self.F = self.K * s[:, None]  # W F are the coefficients of query rows W in K
+        self.F = self.K * s[:, None]
         self.by_F = np.zeros_like(self.F)
         self.families = {key: self._family(rows) for key, rows in families.items()}
 
     def _family(self, rows: Array) -> FamilyRoot:
-        """Return the representation of query rows, shape (m, n), with all derivatives 0."""
+        """Return query rows, shape (m, n), in the basis K, with all derivatives 0."""
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
         roots = np.sqrt(lower_eigenvalues(eigenvalues))
-        K_eigen = U.T @ self.K
-        R = K_eigen.T @ (K_eigen * roots[:, None])
-        # tr Y on the complement of K is tr Y minus tr R; with all functions in K it is 0
+        K_in_eigenbasis = U.T @ self.K
+        R = K_in_eigenbasis.T @ (K_in_eigenbasis * roots[:, None])
+        # The trace of Y on the complement of K is tr Y - tr R.  For k = n the complement is {0}.
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
             gram=gram,
@@ -532,341 +562,376 @@ class Frame:
     def by_s(self) -> Array:
         """Return the derivative of the nuclear norm with respect to ``s``, shape (n,).
 
-        It is computed from the accumulated derivatives.  It is orthogonal to ``s``, whose norm is
-        fixed at 1.
+        It is computed from the collected derivatives.  Its component along ``s`` is removed,
+        because the norm of ``s`` is fixed at 1.
         """
         by_K = self.s[:, None] * self.by_F
-        out = np.einsum("nk,nk->n", self.by_F, self.K)
+        by_s = np.einsum("nk,nk->n", self.by_F, self.K)
         for family in self.families.values():
-            by_root = family.by_root + family.R @ family.by_gram + family.by_gram @ family.R
-            by_root = 0.5 * (by_root + by_root.T)
-            by_root[np.diag_indices(len(by_root))] -= family.by_t
-            K_eigen = family.U.T @ self.K
-            by_K += 2.0 * family.U @ (family.roots[:, None] * K_eigen) @ by_root
-            by_Y = K_eigen @ by_root @ K_eigen.T
-            by_Y[np.diag_indices(len(by_Y))] += family.by_t
-            # Y^2 = H, so dY solves Y dY + dY Y = dH.  In the eigenbasis of Y this is a division by
-            # sums of two eigenvalues.
-            sums = family.roots[:, None] + family.roots
-            by_H = np.divide(
-                by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1]
-            )
-            out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
+            by_s += self._add_family_derivatives(family, by_K)
         Psi = self.K / self.s[:, None]  # the basis functions of the cells
-        out += np.einsum("nk,nk->n", by_K, Psi)
-        # K is the factor Q of a QR decomposition of Psi * s.  With E = Psi ds, dK is E - K X, where
-        # X is upper triangular: the diagonal of K^T E, and above it twice the entries of K^T E.
+        by_s += np.einsum("nk,nk->n", by_K, Psi)
+        # K is the orthonormal factor of a QR decomposition of diag(s) Psi.  A change ds of s gives
+        # E = diag(ds) Psi and dK = E - K X.  The matrix X is upper triangular: its diagonal is that
+        # of K^T E, and its other entries are twice those of K^T E.
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
-        out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
-        # the norm of s is fixed, so the component along s is removed
-        return np.asarray(out - (out @ self.s) * self.s)
+        by_s -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
+        return np.asarray(by_s - (by_s @ self.s) * self.s)
+
+    def _add_family_derivatives(self, family: FamilyRoot, by_K: Array) -> Array:
+        """Return the derivative with respect to ``s`` through H of one family, shape (n,).
+
+        The derivative with respect to K is added to ``by_K``, shape (n, k).
+        """
+        by_root = family.by_root + family.R @ family.by_gram + family.by_gram @ family.R
+        by_root = 0.5 * (by_root + by_root.T)
+        by_root[np.diag_indices(len(by_root))] -= family.by_t
+        K_in_eigenbasis = family.U.T @ self.K
+        by_K += 2.0 * family.U @ (family.roots[:, None] * K_in_eigenbasis) @ by_root
+        by_Y = K_in_eigenbasis @ by_root @ K_in_eigenbasis.T
+        by_Y[np.diag_indices(len(by_Y))] += family.by_t
+        # Y^2 = H, so dY solves Y dY + dY Y = dH.  In the eigenbasis of Y the solution divides each
+        # entry of dH by the sum of two eigenvalues.
+        sums = family.roots[:, None] + family.roots
+        by_H = np.divide(
+            by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1]
+        )
+        by_s: Array = 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
+        return by_s
 
 
 @dataclass(kw_only=True, eq=False)
 class Joint:
-    """Queries of one part on several attributes, represented in the functions of their frames.
+    """Queries of one part on p attributes, in the product of the attributes' bases K.
 
     Attributes
     ----------
     rows : query rows on the cells, shape (m, n_1, ..., n_p).
-    frames : frame of every attribute of the part.
-    Z : coefficients of the rows in the k_i functions of every attribute, shape (m, k_1, ..., k_p).
-    by_rows : accumulated derivative of the nuclear norm with respect to Z.
+    frames : the basis of every attribute.
+    Z : coefficients of the query rows in the bases, shape (m, k_1, ..., k_p).
+    by_coefficients : accumulated derivative of the nuclear norm with respect to Z.
     """
 
     rows: Array
     frames: tuple[Frame, ...]
     Z: Array
-    by_rows: Array
+    by_coefficients: Array
 
     def backpropagate(self) -> None:
-        """Add to every attribute's frame the derivative with respect to its ``F``, shape (n, k)."""
+        """Add the derivatives that follow from ``by_coefficients`` to ``by_F`` of every frame."""
         for axis, frame in enumerate(self.frames):
-            out = contract(
+            # Z is linear in the matrix F of each axis, and this array times F is Z.  Attributes may
+            # share a frame, which then gets the sum of the derivatives for their axes.
+            coefficient = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
             )
-            other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
-            # Z is linear in the matrix F of every axis.  If two attributes have the same frame, the
-            # derivatives for both axes are added to it.
-            frame.by_F += group_axes(out, [other_axes, (axis + 1,)]).T @ group_axes(
-                self.by_rows, [other_axes, (axis + 1,)]
+            other_axes = tuple(a for a in range(coefficient.ndim) if a != axis + 1)
+            frame.by_F += group_axes(coefficient, [other_axes, (axis + 1,)]).T @ group_axes(
+                self.by_coefficients, [other_axes, (axis + 1,)]
             )
 
 
 class State:
-    """All queries for fixed weights of the cells, represented in functions of every attribute.
+    """The queries on free attributes at fixed weights of the cells, in bases K of the attributes.
 
-    Frames of attributes and parts on several attributes are computed when they are first used.
+    Bases, and the queries in them, are computed when they are first used.
 
     Parameters
     ----------
-    linked_queries : the workload, reduced to attributes whose optimal weights are not known to be
-        uniform.
-    s : for every role (class of equivalent attributes), square roots of the weights, shape (n,).
-    functions : for every role, functions of the cells in order of importance, shape (n, n).
+    reduced_workload : the workload after the elimination of attributes with uniform weights.
+    s : square roots of the weights of the cells, shape (n,), for every class of equivalent
+        attributes.
+    functions : functions of the cells, most important first, shape (n, n), for every class of
+        equivalent attributes.
     derivative : whether derivatives are computed.
     """
 
     def __init__(
         self,
-        linked_queries: LinkedQueries,
-        s: Mapping[Role, Array],
-        functions: Mapping[Role, Array],
+        reduced_workload: ReducedWorkload,
+        s: Mapping[AttributeClass, Array],
+        functions: Mapping[AttributeClass, Array],
         derivative: bool,
     ) -> None:
-        self.linked_queries, self.s, self.functions, self.derivative = (
-            linked_queries,
+        self.reduced_workload, self.s, self.functions, self.derivative = (
+            reduced_workload,
             s,
             functions,
             derivative,
         )
-        self.frames: dict[tuple[Role, int], Frame] = {}
+        self.frames: dict[tuple[AttributeClass, int], Frame] = {}
         self.joints: dict[Any, Joint] = {}
 
-    def frame(self, role: Role, k: int) -> Frame:
-        """Return the frame with k functions that all attributes of one role share."""
-        if (role, k) not in self.frames:
+    def frame(self, attribute_class: AttributeClass, k: int) -> Frame:
+        """Return the basis of k functions that all attributes of an equivalence class share."""
+        if (attribute_class, k) not in self.frames:
             families = {
-                key: self.linked_queries.rows[key]
-                for key in self.linked_queries.singles.get(role, ())
+                key: self.reduced_workload.rows[key]
+                for key in self.reduced_workload.single_parts.get(attribute_class, ())
             }
-            self.frames[role, k] = Frame(self.s[role], self.functions[role][:, :k], families)
-        return self.frames[role, k]
-
-    def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return the queries of a part, written in basis functions of each attribute.
-
-        A part holds queries of one family, here on several attributes.  ``places`` has the pair
-        (role, number of basis functions) of each attribute, as in `frame`.
-        """
-        if (key, places) not in self.joints:
-            frames = tuple(self.frame(*place) for place in places)
-            rows = self.linked_queries.rows[key].reshape(-1, *(len(f.s) for f in frames))
-            Z = contract(rows, [frame.F for frame in frames], 1)
-            self.joints[key, places] = Joint(
-                rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape)
+            self.frames[attribute_class, k] = Frame(
+                self.s[attribute_class], self.functions[attribute_class][:, :k], families
             )
-        return self.joints[key, places]
+        return self.frames[attribute_class, k]
 
-    def by_s(self) -> dict[Role, Array]:
-        """Return for every role the derivative of the nuclear norm with respect to its ``s``."""
+    def joint(self, key: Key, bases: tuple[tuple[AttributeClass, int], ...]) -> Joint:
+        """Return the queries of a part on several attributes, in the bases of these attributes.
+
+        ``bases`` has one pair per attribute: its equivalence class and its number of basis
+        functions, the arguments of `frame`.
+        """
+        if (key, bases) not in self.joints:
+            frames = tuple(self.frame(*basis) for basis in bases)
+            rows = self.reduced_workload.rows[key].reshape(-1, *(len(f.s) for f in frames))
+            Z = contract(rows, [frame.F for frame in frames], 1)
+            self.joints[key, bases] = Joint(
+                rows=rows, frames=frames, Z=Z, by_coefficients=np.zeros(Z.shape)
+            )
+        return self.joints[key, bases]
+
+    def by_s(self) -> dict[AttributeClass, Array]:
+        """Return the derivative of the nuclear norm with respect to ``s`` of every class."""
         for joint in self.joints.values():
             joint.backpropagate()
-        out = {role: np.zeros(len(s)) for role, s in self.s.items()}
-        for (role, _), frame in self.frames.items():
-            out[role] += frame.by_s()
+        out = {attribute_class: np.zeros(len(s)) for attribute_class, s in self.s.items()}
+        for (attribute_class, _), frame in self.frames.items():
+            out[attribute_class] += frame.by_s()
         return out
 
 
-# Products of queries in which every attribute of a set T has a part of its own.  The outer key
-# holds the keys of these parts, the inner key the remaining parts of the product; the value is its
-# weight.
-TermsByKeys = dict[tuple[Key, ...], dict[Pieces, float]]
-# function that takes the derivative of the result with respect to one norm, and adds to the `State`
-# the derivatives with respect to R, C, t and Z that follow from it
+# Weights of the products that have a part on each single attribute of a set T.  The outer key has
+# the keys of these parts, in the order of T; the inner key is the product of all other parts.
+TermsByKeys = dict[tuple[Key, ...], dict[Product, float]]
+# Function of one argument, the derivative of the final result with respect to a nuclear norm.  It
+# adds the derivatives with respect to the matrices of this norm (R, C, t and Z) to the `State`.
 Backpropagate = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dense:
-    """Structure of the matrix M_T for one set T of attributes.
+class GramLayout:
+    """Summands of the Gram M_T for one set T of attributes, and their rows in this matrix.
 
-    The queries on an attribute of T are replaced by a scalar t, the nuclear norm of what the basis
-    functions K do not represent.
+    Queries on attributes of T are represented by the scalars t, not by basis functions.
 
     Attributes
     ----------
-    outside : the attributes of T with the keys of their query families.
-    order : order of the matrix.
-    terms : tuples (weight, parts, index), one per summand of M_T.  The summand is ``weight`` times
-        the Kronecker product of the Grams of ``parts``; ``index`` holds its rows (and columns) in
-        M_T.
+    outside : pairs (attribute of T, key of its query family).
+    order : number of rows and of columns of M_T.
+    terms : tuples (weight, product, index), one per summand of M_T.  A summand is ``weight`` times
+        the Kronecker product of the Grams of the parts in ``product``; ``index`` has the row of M_T
+        for each of its rows, and likewise for columns.
     """
 
     outside: tuple[tuple[str, Key], ...]
     order: int
-    terms: list[tuple[float, Pieces, Index]]
+    terms: list[tuple[float, Product, Index]]
 
 
-class Excitations:
-    """Lower bound on the nuclear norm of one link (problem on the free attributes of a workload).
+class DenseNormBound:
+    """Lower bound on the nuclear norm of any `Subproblem`, computed from dense matrices M_T.
 
-    It is computed from one dense matrix M_T per set T of attributes whose queries are represented
-    by a scalar t instead of basis functions.
+    There is one such matrix for every set T of attributes whose queries are represented by the
+    scalar t, and for every combination of query families on T.
 
     Parameters
     ----------
-    linked_queries, link : the reduced workload and one of its links.
-    functions : number k of basis functions of every attribute, including the constant one.
+    reduced_workload, subproblem : the reduced workload and one of its subproblems.
+    functions : number of basis functions of every attribute, including the constant function.
     """
 
     def __init__(
-        self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]
+        self,
+        reduced_workload: ReducedWorkload,
+        subproblem: Subproblem,
+        functions: Mapping[str, int],
     ) -> None:
-        self.linked_queries, self.k = linked_queries, functions
-        self.frame_keys = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
-        terms_by_set: dict[Space, TermsByKeys] = {}
-        for pieces, weight in link.terms.items():
-            # The scalar t stands for what the functions do not represent of a part's queries.  Only
-            # a part on one attribute with fewer functions than cells has this scalar.
-            reducible = [
-                (names, key)
-                for names, key in pieces
-                if len(names) == 1
-                and self.k[names[0]] < linked_queries.sizes[linked_queries.roles[names[0]]]
+        self.reduced_workload, self.functions = reduced_workload, functions
+        terms_by_set = self._terms_by_set(subproblem)
+        counted_sets = [(1, item) for item in terms_by_set.items()]
+        if max(functions.values(), default=1) == 1:
+            counted_sets = self._count_equal_sets(terms_by_set)
+        # pairs: number of sets T that are equal up to attribute names, and the layouts of M_T for
+        # one of them, one per combination of query families on T
+        self.counted_layouts: list[tuple[int, list[GramLayout]]] = []
+        for count, (T, terms_by_keys) in counted_sets:
+            layouts = [
+                self._layout(tuple(zip(T, keys, strict=True)), terms)
+                for keys, terms in terms_by_keys.items()
             ]
-            for count in range(len(reducible) + 1):
-                for outside in itertools.combinations(reducible, count):
+            self.counted_layouts.append((count, layouts))
+
+    def _terms_by_set(self, subproblem: Subproblem) -> dict[Space, TermsByKeys]:
+        """Return the products of queries that contain T, for every possible set T of attributes."""
+        terms_by_set: dict[Space, TermsByKeys] = {}
+        for product, weight in subproblem.terms.items():
+            # T can contain an attribute if its part has no other attribute and if the basis has
+            # fewer functions than the attribute has cells: otherwise t is 0 or not defined
+            reducible_parts = [
+                (names, key)
+                for names, key in product
+                if len(names) == 1
+                and self.functions[names[0]] < self.reduced_workload.cells_of(names[0])
+            ]
+            for count in range(len(reducible_parts) + 1):
+                for outside in itertools.combinations(reducible_parts, count):
                     outside = tuple(sorted(outside, key=lambda part: part[0]))
                     T = tuple(names[0] for names, _ in outside)
                     terms_by_keys = terms_by_set.setdefault(T, {})
                     terms = terms_by_keys.setdefault(tuple(key for _, key in outside), {})
-                    other_parts = tuple(part for part in pieces if part not in outside)
+                    other_parts = tuple(part for part in product if part not in outside)
                     terms[other_parts] = terms.get(other_parts, 0.0) + weight
-        counted_sets = [(1, item) for item in terms_by_set.items()]
-        if max(functions.values(), default=1) == 1:
-            counted_sets = self._count_equal_sets(terms_by_set)
-        # pairs: the number of equal sets T, and the matrices M_T, one per choice of families on T
-        self.sums = [
-            (
-                count,
-                [
-                    self._dense(tuple(zip(T, keys, strict=True)), terms)
-                    for keys, terms in by_keys.items()
-                ],
-            )
-            for count, (T, by_keys) in counted_sets
-        ]
+        return terms_by_set
 
     def _count_equal_sets(
         self, terms_by_set: Mapping[Space, TermsByKeys]
     ) -> list[tuple[int, tuple[Space, TermsByKeys]]]:
-        """Group the sets T that are equal up to attribute names into classes.
+        """Count the attribute sets T whose products are equal up to the names of attributes.
 
-        Returns for every class the number of its sets and the first of them with its terms.
+        Returns one pair per kind of set: the number of sets of this kind, and the first of them
+        with its products.
         """
-        roles = self.linked_queries.roles
-        classes: dict[Any, tuple[int, tuple[Space, TermsByKeys]]] = {}
-
-        def keys_by_role(names: Space, keys: Iterable[Key]) -> Any:
-            return tuple(sorted(zip((roles[name] for name in names), keys, strict=True)))
-
-        for T, by_keys in terms_by_set.items():
-            signature = []
-            for keys, terms in by_keys.items():
+        class_of = self.reduced_workload.class_of
+        counted_sets: dict[Any, tuple[int, tuple[Space, TermsByKeys]]] = {}
+        for T, terms_by_keys in terms_by_set.items():
+            named_entries = []
+            for keys, terms in terms_by_keys.items():
                 weights: dict[Any, float] = {}
-                for pieces, weight in terms.items():
-                    pieces_key = tuple(
-                        sorted((tuple(roles[name] for name in names), key) for names, key in pieces)
+                for product, weight in terms.items():
+                    classes_of_product = tuple(
+                        sorted(
+                            (tuple(class_of[name] for name in names), key) for names, key in product
+                        )
                     )
-                    weights[pieces_key] = weights.get(pieces_key, 0.0) + weight
-                signature.append((keys_by_role(T, keys), tuple(sorted(weights.items()))))
-            class_key = tuple(sorted(signature))
-            count, first = classes.get(class_key, (0, (T, by_keys)))
-            classes[class_key] = (count + 1, first)
-        return list(classes.values())
+                    weights[classes_of_product] = weights.get(classes_of_product, 0.0) + weight
+                classes_of_T = (class_of[name] for name in T)
+                named_entries.append(
+                    (
+                        tuple(sorted(zip(classes_of_T, keys, strict=True))),
+                        tuple(sorted(weights.items())),
+                    )
+                )
+            kind = tuple(sorted(named_entries))
+            count, first_set = counted_sets.get(kind, (0, (T, terms_by_keys)))
+            counted_sets[kind] = (count + 1, first_set)
+        return list(counted_sets.values())
 
-    def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
-        """Return the structure of M_T.
+    def _layout(
+        self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Product, float]
+    ) -> GramLayout:
+        """Return the summands of M_T and their rows, for one combination of query families on T.
 
-        ``outside`` lists the attributes of T with the keys of their families; ``terms`` maps
-        products of parts on other attributes to weights.
+        ``outside`` has the pairs (attribute of T, key of its family); ``terms`` maps products of
+        parts on other attributes to weights.
         """
-        # first row of the block of every excitation (set of attributes)
-        offsets: dict[Space, int] = {}
-        order, out = 0, []
-        for pieces, weight in terms.items():
-            names = [name for part, _ in pieces for name in part]
-            # The row of M_T for every choice of a function of each attribute.  In an excitation,
-            # the attributes inside it have any function except the constant, which has index 0.
-            index = np.zeros([self.k[name] for name in names], dtype=np.int64)
-            for mask in itertools.product((False, True), repeat=len(names)):
-                inside = tuple(sorted(itertools.compress(names, mask)))
-                shape = [self.k[name] - 1 for name in inside]
-                if inside not in offsets:
-                    offsets[inside] = order
+        # M_T has one block of rows for every set of attributes with a function other than the
+        # constant; this is the first row of the block
+        first_rows: dict[Space, int] = {}
+        order, rows_of_terms = 0, []
+        for product, weight in terms.items():
+            names = [name for part_names, _ in product for name in part_names]
+            # the row of M_T for every combination of functions, one index per attribute; the
+            # constant function has index 0
+            index = np.zeros([self.functions[name] for name in names], dtype=np.int64)
+            for is_varying in itertools.product((False, True), repeat=len(names)):
+                varying = tuple(sorted(itertools.compress(names, is_varying)))
+                shape = [self.functions[name] - 1 for name in varying]
+                if varying not in first_rows:
+                    first_rows[varying] = order
                     order += math.prod(shape)
-                block = (offsets[inside] + np.arange(math.prod(shape))).reshape(shape)
-                ordered = [name for name in names if name in inside]
-                block = block.transpose([inside.index(name) for name in ordered])
-                index[tuple(slice(1, None) if within else 0 for within in mask)] = block
-            out.append((weight, pieces, index.ravel()))
-        return Dense(outside=outside, order=order, terms=out)
+                block = (first_rows[varying] + np.arange(math.prod(shape))).reshape(shape)
+                # blocks have their attributes in sorted order, ``index`` in the order of ``names``
+                order_of_names = [name for name in names if name in varying]
+                block = block.transpose([varying.index(name) for name in order_of_names])
+                index[tuple(slice(1, None) if varies else 0 for varies in is_varying)] = block
+            rows_of_terms.append((weight, product, index.ravel()))
+        return GramLayout(outside=outside, order=order, terms=rows_of_terms)
+
+    def _family(self, state: State, name: str, key: Key) -> FamilyRoot:
+        return state.frame(*self._basis(name)).families[key]
+
+    def _joint(self, state: State, names: Space, key: Key) -> Joint:
+        return state.joint(key, tuple(self._basis(name) for name in names))
+
+    def _basis(self, name: str) -> tuple[AttributeClass, int]:
+        """Return the arguments of `State.frame` for an attribute."""
+        return self.reduced_workload.class_of[name], self.functions[name]
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
+        """Return a lower bound on the nuclear norm at the weights of ``state``.
+
+        The second result adds its derivatives to ``state``.
+        """
         sums = []
-        for count, matrices in self.sums:
-            norms = [(dense, *self._norm(dense, state)) for dense in matrices]
-            total = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in norms))
-            sums.append((count, total, norms))
+        for count, layouts in self.counted_layouts:
+            norms = [(layout, *self._norm(layout, state)) for layout in layouts]
+            norm_of_stack = math.sqrt(math.fsum((t * trace) ** 2 for _, t, trace, _ in norms))
+            sums.append((count, norm_of_stack, norms))
 
-        def backpropagate(outer: float) -> None:
-            for count, total, norms in sums:
-                for dense, t, norm, by_M in norms:
-                    if t * norm > 0.0 and by_M is not None:
-                        share = outer * count * t * norm / total
-                        self._add_derivatives(dense, state, share * t, by_M)
-                        for name, key in dense.outside:
-                            family = state.frame(*self.frame_keys[name]).families[key]
-                            family.by_t += share * t * norm / family.t
+        def backpropagate(by_value: float) -> None:
+            for count, norm_of_stack, norms in sums:
+                for layout, t, trace, by_M in norms:
+                    if t * trace > 0.0 and by_M is not None:
+                        by_norm = by_value * count * t * trace / norm_of_stack
+                        self._add_derivatives(layout, state, by_norm * t, by_M)
+                        for name, key in layout.outside:
+                            family = self._family(state, name, key)
+                            family.by_t += by_norm * t * trace / family.t
 
-        return math.fsum(count * total for count, total, _ in sums), backpropagate
+        return math.fsum(count * norm for count, norm, _ in sums), backpropagate
 
-    def _norm(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
-        """Return the nuclear norm for one set T as a factor and a trace, with a derivative.
+    def _norm(self, layout: GramLayout, state: State) -> tuple[float, float, Array | None]:
+        """Return two factors of a nuclear norm: the scalars of T, and the trace of the root of M_T.
 
         Returns
         -------
         t : product of the scalars t of the attributes in T.
-        trace : lower bound on tr sqrt(M_T); the norm is t times this trace.
+        trace : lower bound on tr sqrt(M_T).
         by_M : derivative of the trace with respect to M_T, or None if `root_trace` computes none.
         """
-        t = math.prod(
-            state.frame(*self.frame_keys[name]).families[key].t for name, key in dense.outside
-        )
-        M = np.zeros((dense.order, dense.order))
+        t = math.prod(self._family(state, name, key).t for name, key in layout.outside)
+        M = np.zeros((layout.order, layout.order))
         if t > 0.0:
-            for weight, pieces, index in dense.terms:
+            for weight, product, index in layout.terms:
                 gram = np.full((1, 1), weight)
-                for factor in self._grams(pieces, state):
+                for factor in self._grams(product, state):
                     gram = np.asarray(np.kron(gram, factor), dtype=float)
                 M[np.ix_(index, index)] += gram
         return t, *root_trace(M, state.derivative)
 
-    def _grams(self, pieces: Pieces, state: State) -> list[Array]:
-        out = []
-        for names, key in pieces:
+    def _grams(self, product: Product, state: State) -> list[Array]:
+        """Return the Gram of every part of a product in the basis functions."""
+        grams = []
+        for names, key in product:
             if len(names) == 1:
-                out.append(state.frame(*self.frame_keys[names[0]]).families[key].C)
+                grams.append(self._family(state, names[0], key).C)
             else:
-                Z = state.joint(key, tuple(self.frame_keys[name] for name in names)).Z
+                Z = self._joint(state, names, key).Z
                 Z = Z.reshape(len(Z), -1)
-                out.append(Z.T @ Z)
-        return out
+                grams.append(Z.T @ Z)
+        return grams
 
-    def _add_derivatives(self, dense: Dense, state: State, factor: float, by_M: Array) -> None:
-        """Add to the state the derivatives with respect to all Grams in M_T.
+    def _add_derivatives(
+        self, layout: GramLayout, state: State, factor: float, by_M: Array
+    ) -> None:
+        """Add the derivatives with respect to the Grams of all parts in M_T to ``state``.
 
-        ``factor`` times ``by_M`` is the derivative with respect to M_T.
+        ``factor`` times ``by_M`` is the derivative of the final result with respect to M_T.
         """
-        for weight, pieces, index in dense.terms:
-            grams = self._grams(pieces, state)
-            block = factor * weight * by_M[np.ix_(index, index)]
-            block = block.reshape([len(g) for g in grams] * 2)
-            for p, (names, key) in enumerate(pieces):
-                # the derivative of a Kronecker product with respect to one factor: contract all
-                # other factors
-                others = [None if q == p else gram.ravel() for q, gram in enumerate(grams)]
-                by_factor = contract(
-                    group_axes(block, [(q, q + len(grams)) for q in range(len(grams))]), others
-                )
-                by_factor = by_factor.reshape(grams[p].shape)
+        for weight, product, index in layout.terms:
+            grams = self._grams(product, state)
+            by_summand = factor * weight * by_M[np.ix_(index, index)]
+            by_summand = by_summand.reshape([len(g) for g in grams] * 2)
+            # one axis per part, which holds the entries of the part's Gram
+            by_summand = group_axes(by_summand, [(q, q + len(grams)) for q in range(len(grams))])
+            for p, (names, key) in enumerate(product):
+                # derivative of a Kronecker product with respect to one factor: the inner product
+                # with all other factors
+                other_grams = [None if q == p else gram.ravel() for q, gram in enumerate(grams)]
+                by_gram = contract(by_summand, other_grams).reshape(grams[p].shape)
                 if len(names) == 1:
-                    state.frame(*self.frame_keys[names[0]]).families[key].by_gram += by_factor
+                    self._family(state, names[0], key).by_gram += by_gram
                 else:
-                    joint = state.joint(key, tuple(self.frame_keys[name] for name in names))
-                    joint.by_rows += 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by_factor).reshape(
-                        joint.Z.shape
-                    )
+                    joint = self._joint(state, names, key)
+                    by_coefficients = 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by_gram)
+                    joint.by_coefficients += by_coefficients.reshape(joint.Z.shape)

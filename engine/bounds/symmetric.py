@@ -16,8 +16,9 @@ with the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2
     two rows       d(d-3)/2      S of U     symmetric: 1
     antisymmetric  (d-1)(d-2)/2  L of U     antisymmetric: 1
 
-For each of the C(d, m) choices of m attributes outside K, the other d - m attributes form such a
-workload again, as in `engine.bounds.product_weights`.
+The complement of K on an attribute is represented by a scalar t, as in
+`engine.bounds.product_weights`.  For each of the C(d, m) choices of m attributes with this scalar,
+the queries on the other d - m attributes are again symmetric, with the sectors for d - m.
 
 **Products of any order** (`SymmetricProducts`).  The workload has equal products on all sets of j
 attributes, for any j.  Besides the constant, 0, every attribute has one function, 1: the one that
@@ -71,31 +72,30 @@ from engine._arrays import Array, Index
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.bounds.product_weights import (
-    PROBES,
+    RANDOM_TABLES,
+    AttributeClass,
     Backpropagate,
     Frame,
     Key,
-    Link,
-    LinkedQueries,
+    ReducedWorkload,
     State,
+    Subproblem,
     nuclear,
     root_trace,
 )
 from engine.residuals import basis
-from engine.residuals.basis import Role
 
 
 @dataclass(kw_only=True, eq=False)
 class Terms:
-    """Query weights of a workload on single attributes and pairs that is symmetric in all
-    attributes.
+    """Query weights of a workload that treats all attributes and all pairs of attributes alike.
 
     Attributes
     ----------
-    total : weight of the total.
-    single : weights of the queries on each attribute, by key of the query family.
-    pair : weights of the queries on each pair of attributes, by (key, key) for a product of two
-        families, or (key,) for one part on both attributes.
+    total : weight of the total query.
+    single : mapping from the keys of the query families on every attribute to their weights.
+    pair : mapping from the keys of the queries on every pair of attributes to their weights.  A
+        product of two families has the keys of both; a family on both attributes has one key.
     """
 
     total: float = 0.0
@@ -103,31 +103,31 @@ class Terms:
     pair: dict[tuple[Key, ...], float] = field(default_factory=dict)
 
 
-def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
-    """Return the query weights of a link that is invariant under permutations of its attributes.
+def symmetric_terms(reduced_workload: ReducedWorkload, subproblem: Subproblem) -> Terms | None:
+    """Return the query weights of a subproblem, if they are the same for all (pairs of) attributes.
 
-    A link is a problem on the free attributes of a workload.  The result is None if it is not
-    invariant, has fewer than 3 attributes, or has queries on more than 2 attributes.
+    The result is None if a permutation of the attributes changes the subproblem, if it has fewer
+    than 3 attributes, or if it has queries on more than 2 attributes.
     """
-    names = link.names
-    if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
+    names = subproblem.names
+    if len(names) < 3 or len({reduced_workload.class_of[name] for name in names}) > 1:
         return None
     by_set: dict[tuple[str, ...], dict[tuple[Key, ...], float]] = {}
-    for pieces, weight in link.terms.items():
-        sorted_pieces = sorted(((part, key) for part, key in pieces), key=lambda p: p[0])
-        attributes = tuple(name for part, _ in sorted_pieces for name in part)
+    for product, weight in subproblem.terms.items():
+        sorted_product = sorted(((part, key) for part, key in product), key=lambda p: p[0])
+        attributes = tuple(name for part, _ in sorted_product for name in part)
         if len(attributes) > 2:
             return None
-        if len(sorted_pieces) == 1 and len(attributes) == 2:
+        if len(sorted_product) == 1 and len(attributes) == 2:
             transposed = (
                 attributes != tuple(sorted(attributes))
-                and not linked_queries.swaps[sorted_pieces[0][1]]
+                and not reduced_workload.is_symmetric[sorted_product[0][1]]
             )
-            # One part on both attributes has three entries (key, transposed, -1), a product of two
-            # parts has two entries (key, key).
-            keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
+            # A part on both attributes gets three entries (key, transposed, -1), so that it cannot
+            # equal a product of two parts, which gets two entries (key, key).
+            keys: tuple[Key, ...] = (sorted_product[0][1], int(transposed), -1)
         else:
-            keys = tuple(key for _, key in sorted_pieces)
+            keys = tuple(key for _, key in sorted_product)
         terms = by_set.setdefault(tuple(sorted(attributes)), {})
         terms[keys] = terms.get(keys, 0.0) + weight
     out = Terms(total=by_set.pop((), {}).get((), 0.0))
@@ -141,9 +141,7 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
             return None
         if count == 1:
             out.single = {keys[0]: weight for keys, weight in term_sets[0].items()}
-        elif _is_symmetric(
-            linked_queries, linked_queries.sizes[linked_queries.roles[names[0]]], term_sets[0]
-        ):
+        elif _is_symmetric(reduced_workload, reduced_workload.cells_of(names[0]), term_sets[0]):
             for keys, weight in term_sets[0].items():
                 family_keys = keys[:1] if keys[2:] else keys
                 out.pair[family_keys] = out.pair.get(family_keys, 0.0) + weight
@@ -153,26 +151,26 @@ def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
 
 
 def _is_symmetric(
-    linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]
+    reduced_workload: ReducedWorkload, n: int, terms: Mapping[tuple[Key, ...], float]
 ) -> bool:
-    """Return whether the queries on a pair do not change when its two attributes are swapped.
+    """Return whether the Gram of queries on two attributes of n cells stays if these are swapped.
 
-    The weighted squared answers to random tables and to their transposes are compared.  Both
-    attributes have n cells.  ``terms`` maps keys to weights: (key, key) for a product, and
-    (key, 1 if transposed else 0, -1) for one part on both attributes.
+    The sums of the weighted squared answers on random tables of values and on the transposed tables
+    are compared.  ``terms`` maps keys of queries to weights: (key, key) for a product of two
+    families, and (key, 1 if transposed else 0, -1) for one family on both attributes.
     """
     rng = np.random.default_rng(0)
-    for _ in range(PROBES):
+    for _ in range(RANDOM_TABLES):
         x = rng.standard_normal((n, n))
         totals = []
         for table in (x, x.T):
             total = 0.0
             for keys, weight in terms.items():
-                rows = linked_queries.rows[keys[0]]
+                rows = reduced_workload.rows[keys[0]]
                 if keys[2:]:  # one part on both attributes
                     answers = rows @ (table.T if keys[1] else table).ravel()
                 else:
-                    answers = rows @ table @ linked_queries.rows[keys[1]].T
+                    answers = rows @ table @ reduced_workload.rows[keys[1]].T
                 total += weight * float(np.sum(answers**2))
             totals.append(total)
         if abs(totals[0] - totals[1]) > 1e-10 * max(totals):
@@ -194,14 +192,14 @@ class PairColumns:
         self.c = np.where(self.I == self.J, 0.5, math.sqrt(0.5))
 
     def columns(self, Z: Array) -> Array:
-        """Return the coefficients of m query rows in this basis, shape (m, pairs).
+        """Return the coefficients of m query rows in this basis, shape (m, basis elements).
 
-        ``Z`` holds their coefficients in the basis f_i (x) f_j, shape (m, k, k).
+        ``Z`` holds the coefficients of the rows in the basis f_i (x) f_j, shape (m, k, k).
         """
         return (Z[:, self.I, self.J] + self.sign * Z[:, self.J, self.I]) * self.c
 
     def tables(self, X: Array) -> Array:
-        """Apply the transpose of the linear map `columns`, from shape (m, pairs) to (m, k, k)."""
+        """Apply the transpose of the linear map `columns`: (m, basis elements) to (m, k, k)."""
         out = np.zeros((len(X), self.k, self.k))
         # two statements, because an entry with I = J receives both terms
         out[:, self.I, self.J] += X * self.c
@@ -210,15 +208,15 @@ class PairColumns:
 
 
 @dataclass(kw_only=True, eq=False)
-class Slab:
-    """Query rows that are part of the matrices of several sectors (diagonal blocks).
+class RowBlock:
+    """Query rows of one family (or product), from which several sectors take columns.
 
     Attributes
     ----------
     rows : the query rows, shape (m, columns).
-    by_rows : accumulated derivative of the nuclear norm with respect to the rows.
-    backpropagate : function that takes this derivative and adds the derivatives with respect to the
-        queries on single attributes to the `State`.
+    by_rows : accumulated derivative of the nuclear norm with respect to ``rows``.
+    backpropagate : function of ``by_rows`` that adds the derivatives with respect to the matrices
+        of the family to the `State`.
     """
 
     rows: Array
@@ -228,45 +226,48 @@ class Slab:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sector:
-    """A diagonal block of the matrix of a workload that is symmetric in its attributes.
+    """A diagonal block of the query matrix of a workload that is symmetric in its attributes.
 
     Attributes
     ----------
-    name : name of the block in the module's docstring.
-    times : number of occurrences of the block.
+    name : name of the sector in the module's docstring.
+    times : number of occurrences of the sector on the diagonal.
     width : number of columns.
-    placed : the slabs whose rows the block stacks.  Each slab comes with tuples (columns of the
-        slab, first column of the block that they fill, coefficient by which they are multiplied).
+    placements : row blocks, which are stacked vertically, each with a list of tuples (columns of
+        the row block, first column of the sector, coefficient).  The columns, times the
+        coefficient, are copied to the sector, beginning at this first column.
     """
 
     name: str
     times: float
     width: int
-    placed: list[tuple[Slab, list[tuple[slice, int, float]]]]
+    placements: list[tuple[RowBlock, list[tuple[slice, int, float]]]]
 
     def matrix(self) -> Array:
-        """Return the matrix of this block, shape (rows, width): its slabs stacked vertically."""
+        """Return the matrix of this sector, shape (rows of all row blocks, width)."""
         out = []
-        for slab, places in self.placed:
-            block = np.zeros((len(slab.rows), self.width))
+        for row_block, places in self.placements:
+            block = np.zeros((len(row_block.rows), self.width))
             for columns, start, coefficient in places:
-                values = slab.rows[:, columns]
+                values = row_block.rows[:, columns]
                 block[:, start : start + values.shape[1]] = coefficient * values
             out.append(block)
         return np.concatenate(out)
 
     def backpropagate(self, by_matrix: Array) -> None:
-        """Add to every slab the derivative of the nuclear norm with respect to its rows.
+        """Add derivatives of the nuclear norm to ``by_rows`` of every row block.
 
-        ``by_matrix`` is the derivative with respect to the matrix of this block, (rows, width).
+        ``by_matrix`` is the derivative with respect to the matrix of this sector.
         """
         row = 0
-        for slab, places in self.placed:
-            slab_derivative = by_matrix[row : row + len(slab.rows)]
+        for row_block, places in self.placements:
+            row_derivative = by_matrix[row : row + len(row_block.rows)]
             for columns, start, coefficient in places:
-                width = slab.rows[:, columns].shape[1]
-                slab.by_rows[:, columns] += coefficient * slab_derivative[:, start : start + width]
-            row += len(slab_derivative)
+                width = row_block.rows[:, columns].shape[1]
+                row_block.by_rows[:, columns] += (
+                    coefficient * row_derivative[:, start : start + width]
+                )
+            row += len(row_derivative)
 
 
 class SymmetricPairs:
@@ -274,17 +275,21 @@ class SymmetricPairs:
 
     Parameters
     ----------
-    d, role : number of attributes, and the index of the equivalence class to which all belong.
+    d : number of attributes.
+    attribute_class : index of the equivalence class that contains all attributes.
     terms : weights of the queries on each attribute and each pair.
-    k : number of functions that represent the queries on an attribute, including the constant.
+    k : number of basis functions per attribute, including the constant function.
     """
 
-    def __init__(self, d: int, role: Role, terms: Terms, k: int) -> None:
-        self.d, self.role, self.terms, self.k = d, role, terms, k
+    def __init__(self, d: int, attribute_class: AttributeClass, terms: Terms, k: int) -> None:
+        self.d, self.attribute_class, self.terms, self.k = d, attribute_class, terms, k
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
-        frame = state.frame(self.role, self.k)
+        """Return a lower bound on the nuclear norm at the weights of ``state``.
+
+        The second result adds its derivatives to ``state``.
+        """
+        frame = state.frame(self.attribute_class, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
         value = inside + math.fsum(total for total, _ in sums)
@@ -304,18 +309,18 @@ class SymmetricPairs:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
-        """Return the sum of the nuclear norms over all choices of m attributes outside K.
+        """Return the sum of nuclear norms over all sets of m attributes with the scalar t.
 
-        Attributes outside K are represented by the scalar t instead of the functions K.  The norm
-        of a choice is the root of the sum of the squared summands.
+        Queries on these attributes are represented by the scalar t instead of the functions K.
 
         Returns
         -------
-        total : the sum over all choices.
+        total : the sum over all sets of m attributes.
         summands : tuples (keys, t, norm, backpropagate), one per combination of families on the m
-            attributes; all choices of attributes have the same summands.  ``keys`` are the keys of
-            the families, ``t`` the product of their scalars, ``norm`` the nuclear norm on all other
-            attributes.  The summand is t * norm.
+            attributes: keys of the families, product of their scalars, nuclear norm of the queries
+            on all other attributes, and the function that adds derivatives of this norm to
+            ``state``.  The nuclear norm for one set is the root of the sum of (t * norm)^2; it is
+            the same for all sets.
         """
         remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
@@ -332,25 +337,29 @@ class SymmetricPairs:
             t = float(math.prod(frame.families[key].t for key in outside_keys))
             if t > 0.0:
                 summands.append((outside_keys, t, *self._inside(self.d - m, terms, state)))
-        norm_of_choice = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
-        return math.comb(self.d, m) * norm_of_choice, summands
+        norm_of_one_set = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
+        return math.comb(self.d, m) * norm_of_one_set, summands
 
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
-        """Return the nuclear norm of the queries on d attributes, represented by the functions K.
+        """Return the nuclear norm of queries on d attributes, all in the basis functions K.
 
-        The second result is the function that adds its derivatives to the `State`.
+        The second result adds its derivatives to ``state``.
         """
-        blocks = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
-        slabs = list(dict.fromkeys(slab for sector in blocks for slab, _ in sector.placed))
+        blocks = sectors(
+            d, self.k if terms.single or terms.pair else 1, terms, state, self.attribute_class
+        )
+        row_blocks = list(
+            dict.fromkeys(row_block for sector in blocks for row_block, _ in sector.placements)
+        )
         norms = [nuclear(sector.matrix(), state.derivative) for sector in blocks]
 
         def backpropagate(outer: float) -> None:
-            for slab in slabs:
-                slab.by_rows[:] = 0.0
+            for row_block in row_blocks:
+                row_block.by_rows[:] = 0.0
             for sector, (_, by_matrix) in zip(blocks, norms, strict=True):
                 sector.backpropagate(outer * sector.times * by_matrix)
-            for slab in slabs:
-                slab.backpropagate(slab.by_rows)
+            for row_block in row_blocks:
+                row_block.backpropagate(row_block.by_rows)
 
         return (
             math.fsum(
@@ -360,106 +369,148 @@ class SymmetricPairs:
         )
 
 
-def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sector]:
-    """Return the diagonal blocks of queries that are symmetric in all d attributes.
+def sectors(
+    d: int, k: int, terms: Terms, state: State, attribute_class: AttributeClass
+) -> list[Sector]:
+    """Return the diagonal blocks of the matrix of queries that are symmetric in all d attributes.
 
-    ``terms`` are the weights of the queries.  Queries on an attribute are represented by k
-    functions of its cells, the constant included.
+    ``terms`` has the weights of the queries.  Every attribute has k basis functions, including the
+    constant function.
     """
-    frame, u = state.frame(role, k), k - 1
-    total = [_slab(np.full((1, 1), math.sqrt(terms.total)), lambda by: None)] if terms.total else []
-    single = [_single(frame, key, weight) for key, weight in terms.single.items()]
-    even, odd = list[Slab](), list[Slab]()  # symmetric and antisymmetric parts of pairs
-    for keys, weight in terms.pair.items():
-        for sign, slabs in ((1, even), (-1, odd)):
-            if len(keys) == 2:
-                slabs.append(_product(frame, keys, weight, sign))
-            elif (slab := _joint(state, role, k, keys, weight, sign)) is not None:
-                slabs.append(slab)
+    frame, u = state.frame(attribute_class, k), k - 1
+    total = (
+        [_row_block(np.full((1, 1), math.sqrt(terms.total)), lambda by: None)]
+        if terms.total
+        else []
+    )
+    single = [_single_rows(frame, key, weight) for key, weight in terms.single.items()]
+    even, odd = _pair_rows(state, attribute_class, k, terms)
     # number of symmetric and of antisymmetric pairs of functions without the constant
     S, L = k * u // 2, u * (u - 1) // 2
-    # columns of the slab of a single attribute: the constant function, and all other functions
-    zero, one = slice(0, 1), slice(1, None)
-    # Columns of the slab of a pair of attributes: products of a function with the constant, and
-    # products of two other functions.  The first line is for symmetric parts, the second one for
-    # antisymmetric parts.
-    sums, pairs = slice(1, k), slice(k, None)
-    odd_sums, odd_pairs = slice(0, u), slice(u, None)
+    # columns of row blocks for a single attribute: the constant function, and the other functions
+    constant, varying = slice(0, 1), slice(1, None)
+    # Columns of row blocks for a pair of attributes: products of a function with the constant, and
+    # products of two other functions.  A symmetric block begins with the square of the constant.
+    even_with_constant, even_without_constant = slice(1, k), slice(k, None)
+    odd_with_constant, odd_without_constant = slice(0, u), slice(u, None)
     trivial = [
-        *((slab, [(zero, 0, 1.0)]) for slab in total),
-        *((slab, [(zero, 0, math.sqrt(d)), (one, 1, 1.0)]) for slab in single),
+        *((row_block, [(constant, 0, 1.0)]) for row_block in total),
+        *((row_block, [(constant, 0, math.sqrt(d)), (varying, 1, 1.0)]) for row_block in single),
         *(
             (
-                slab,
+                row_block,
                 [
-                    (zero, 0, math.sqrt(d * (d - 1) / 2)),
-                    (sums, 1, math.sqrt(d - 1)),
-                    (pairs, k, 1.0),
+                    (constant, 0, math.sqrt(d * (d - 1) / 2)),
+                    (even_with_constant, 1, math.sqrt(d - 1)),
+                    (even_without_constant, k, 1.0),
                 ],
             )
-            for slab in even
+            for row_block in even
         ),
     ]
     standard = [
-        *((slab, [(one, 0, 1.0)]) for slab in single),
-        *((slab, [(sums, 0, math.sqrt(d / 2 - 1)), (pairs, u, 1.0)]) for slab in even if d > 2),
-        *((slab, [(odd_sums, 0, math.sqrt(d / 2)), (odd_pairs, u + S, 1.0)]) for slab in odd),
+        *((row_block, [(varying, 0, 1.0)]) for row_block in single),
+        *(
+            (
+                row_block,
+                [(even_with_constant, 0, math.sqrt(d / 2 - 1)), (even_without_constant, u, 1.0)],
+            )
+            for row_block in even
+            if d > 2
+        ),
+        *(
+            (
+                row_block,
+                [(odd_with_constant, 0, math.sqrt(d / 2)), (odd_without_constant, u + S, 1.0)],
+            )
+            for row_block in odd
+        ),
     ]
     out = [
-        Sector(name="trivial", times=1.0, width=1 + u + (S if even else 0), placed=trivial),
+        Sector(name="trivial", times=1.0, width=1 + u + (S if even else 0), placements=trivial),
         Sector(
-            name="standard", times=d - 1.0, width=u + S + L if even or odd else u, placed=standard
+            name="standard",
+            times=d - 1.0,
+            width=u + S + L if even or odd else u,
+            placements=standard,
         ),
         Sector(
             name="two rows",
             times=d * (d - 3) / 2,
             width=S,
-            placed=[(slab, [(pairs, 0, 1.0)]) for slab in even],
+            placements=[(row_block, [(even_without_constant, 0, 1.0)]) for row_block in even],
         ),
         Sector(
             name="antisymmetric",
             times=(d - 1) * (d - 2) / 2,
             width=L,
-            placed=[(slab, [(odd_pairs, 0, 1.0)]) for slab in odd],
+            placements=[(row_block, [(odd_without_constant, 0, 1.0)]) for row_block in odd],
         ),
     ]
-    return [sector for sector in out if sector.times > 0 and sector.width and sector.placed]
+    return [sector for sector in out if sector.times > 0 and sector.width and sector.placements]
 
 
-def _slab(rows: Array, backpropagate: Callable[[Array], None]) -> Slab:
-    return Slab(rows=rows, by_rows=np.zeros(rows.shape), backpropagate=backpropagate)
+def _pair_rows(
+    state: State, attribute_class: AttributeClass, k: int, terms: Terms
+) -> tuple[list[RowBlock], list[RowBlock]]:
+    """Return the symmetric and the antisymmetric components of all queries on a pair."""
+    frame = state.frame(attribute_class, k)
+    even, odd = list[RowBlock](), list[RowBlock]()
+    for keys, weight in terms.pair.items():
+        for sign, components in ((1, even), (-1, odd)):
+            if len(keys) == 2:
+                components.append(_product_rows(frame, keys, weight, sign))
+            else:
+                component = _joint_rows(state, attribute_class, k, keys, weight, sign)
+                if component is not None:
+                    components.append(component)
+    return even, odd
 
 
-def _single(frame: Frame, key: Key, weight: float) -> Slab:
+def _row_block(rows: Array, backpropagate: Callable[[Array], None]) -> RowBlock:
+    return RowBlock(rows=rows, by_rows=np.zeros(rows.shape), backpropagate=backpropagate)
+
+
+def _single_rows(frame: Frame, key: Key, weight: float) -> RowBlock:
     family, root = frame.families[key], math.sqrt(weight)
 
     def backpropagate(by: Array) -> None:
         family.by_root += root * by
 
-    return _slab(root * family.R, backpropagate)
+    return _row_block(root * family.R, backpropagate)
 
 
-def _joint(
-    state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int
-) -> Slab | None:
-    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of queries on a pair.
+def _joint_rows(
+    state: State,
+    attribute_class: AttributeClass,
+    k: int,
+    keys: tuple[Key, ...],
+    weight: float,
+    sign: int,
+) -> RowBlock | None:
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of a family on a pair.
 
-    The queries are those of one part on both attributes.  The result is None if the component is 0.
+    The family combines both attributes in one part.  The result is None if the component is 0.
     """
-    joint, columns = state.joint(keys[0], ((role, k), (role, k))), PairColumns(k, sign)
+    joint, columns = (
+        state.joint(keys[0], ((attribute_class, k), (attribute_class, k))),
+        PairColumns(k, sign),
+    )
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
         return None  # up to rounding errors, the queries have no component of this sign
 
     def backpropagate(by: Array) -> None:
-        joint.by_rows += math.sqrt(weight) * columns.tables(by)
+        joint.by_coefficients += math.sqrt(weight) * columns.tables(by)
 
-    return _slab(rows, backpropagate)
+    return _row_block(rows, backpropagate)
 
 
-def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
-    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of
-    families."""
+def _product_rows(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> RowBlock:
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of queries.
+
+    ``keys`` are those of the families on the two attributes.
+    """
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
@@ -478,37 +529,39 @@ def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> S
         first.by_root += np.einsum("ijpq,jq->ip", by, second.R, optimize=True)
         second.by_root += np.einsum("ijpq,ip->jq", by, first.R, optimize=True)
 
-    return _slab(root * values, backpropagate)
+    return _row_block(root * values, backpropagate)
 
 
 # number of functions per attribute, including the constant, that `SymmetricProducts` uses
 FUNCTIONS_PER_ATTRIBUTE = 2
-# weights of products: number of attributes -> key of the query family -> weight
-Orders = Mapping[int, Mapping[Key, float]]
+# weights of the products of one family on all attribute sets of equal size: the outer key is the
+# size (number of attributes), the inner key is that of the family
+WeightsBySize = Mapping[int, Mapping[Key, float]]
 
 
-def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
-    """Return the weights of the products of a link that is symmetric in all attributes.
+def product_weights_by_size(
+    reduced_workload: ReducedWorkload, subproblem: Subproblem
+) -> WeightsBySize | None:
+    """Return the weights of products in a subproblem, if these depend only on family and size.
 
-    The result maps a number of attributes to the weights of the products on every attribute set of
-    this size, by query family.  Parts on several attributes are left out, which can only lower the
-    bound.
+    The size is the number of attributes of a product.  Products with a part on several attributes
+    are left out, which can only lower the bound.
 
     The result is None if the attributes are not equivalent, if a product has different families, if
     the products or their weights differ between two attribute sets of equal size, or if there are
     no products except the total.
     """
-    names = link.names
-    if len({linked_queries.roles[name] for name in names}) != 1:
+    names = subproblem.names
+    if len({reduced_workload.class_of[name] for name in names}) != 1:
         return None
     by_set: dict[tuple[str, ...], dict[Key, float]] = {}
-    for pieces, weight in link.terms.items():
-        if any(len(part) > 1 for part, _ in pieces):
+    for product, weight in subproblem.terms.items():
+        if any(len(part) > 1 for part, _ in product):
             continue
-        keys = {key for _, key in pieces}
+        keys = {key for _, key in product}
         if len(keys) > 1:
             return None
-        weights = by_set.setdefault(tuple(sorted(part[0] for part, _ in pieces)), {})
+        weights = by_set.setdefault(tuple(sorted(part[0] for part, _ in product)), {})
         key = keys.pop() if keys else -1  # -1 for the total, which has no family
         weights[key] = weights.get(key, 0.0) + weight
     out: dict[int, dict[Key, float]] = {}
@@ -522,19 +575,21 @@ def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Elements:
+class SectorPolynomials:
     """Matrix of a sector whose elements are polynomials in the Gram C = [[a, b], [b, c]].
+
+    Term t is coefficients[t] a^i b^j c^k det(C)^l with (i, j, k, l) = powers[t].
 
     Attributes
     ----------
-    at : for every term of the polynomials, its element in the flattened matrix.
-    counts, powers : coefficient and powers of every term: term t is counts[t] a^i b^j c^k det(C)^l
-        with (i, j, k, l) = powers[t].
-    width : order of the matrix.
+    elements : index of the element to which each term belongs, in the flattened matrix.
+    coefficients : coefficient of each term, shape (terms,).
+    powers : powers of a, b, c and det(C) in each term, shape (terms, 4).
+    width : number of rows and of columns of the matrix.
     """
 
-    at: Index
-    counts: Array
+    elements: Index
+    coefficients: Array
     powers: Index
     width: int
 
@@ -545,47 +600,47 @@ class Elements:
         """
         (a, b), (_, c) = gram.tolist()
         values = np.array([a, b, c, max(a * c - b * b, 0.0)])
-        table = values ** np.maximum(self.powers, 0)
-        derivatives = [self.counts * self._derivative(k, values, table) for k in range(4)]
-        matrices = [self._placed(x) for x in (self.counts * table.prod(axis=1), *derivatives)]
-        return matrices[0], [
-            matrices[1] + c * matrices[4],
-            matrices[2] - 2.0 * b * matrices[4],
-            matrices[3] + a * matrices[4],
-        ]
+        factors = values ** np.maximum(self.powers, 0)
+        matrix = self._sum_of_terms(self.coefficients * factors.prod(axis=1))
+        by_a, by_b, by_c, by_det = (
+            self._sum_of_terms(self.coefficients * self._derivative(k, values, factors))
+            for k in range(4)
+        )
+        # det(C) = a c - b^2
+        return matrix, [by_a + c * by_det, by_b - 2.0 * b * by_det, by_c + a * by_det]
 
-    def _derivative(self, k: int, values: Array, table: Array) -> Array:
-        """Return the derivative of every term with respect to ``values[k]``, shape (terms,).
+    def _derivative(self, k: int, values: Array, factors: Array) -> Array:
+        """Return the derivative of every term with coefficient 1 with respect to ``values[k]``.
 
-        ``values`` holds a, b, c and det(C); ``table`` holds their powers in every term, shape
-        (terms, 4).  The coefficients ``counts`` are not multiplied.
+        ``values`` holds a, b, c and det(C); ``factors`` has their powers in every term, shape
+        (terms, 4).
         """
         power = self.powers[:, k]
         derivative = power * values[k] ** np.maximum(power - 1, 0)
-        return np.asarray(derivative * np.delete(table, k, axis=1).prod(axis=1))
+        return np.asarray(derivative * np.delete(factors, k, axis=1).prod(axis=1))
 
-    def _placed(self, terms: Array) -> Array:
-        """Return the matrix whose elements are the sums of the terms, shape (width, width)."""
-        out: Array = np.zeros(self.width**2)
-        np.add.at(out, self.at, terms)
-        return out.reshape(self.width, self.width)
+    def _sum_of_terms(self, terms: Array) -> Array:
+        """Return the matrix, shape (width, width), for the given values of all terms."""
+        matrix: Array = np.zeros(self.width**2)
+        np.add.at(matrix, self.elements, terms)
+        return matrix.reshape(self.width, self.width)
 
 
 @lru_cache(maxsize=1024)
-def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements:
-    """Return one sector of the Gram of the products on all sets of ``order`` among d attributes.
+def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPolynomials:
+    """Return one diagonal block of the Gram of products on all sets of ``order`` of d attributes.
 
-    The sector is the one with ``pairs`` antisymmetric pairs of attributes (notation of the module's
-    docstring).  Its matrix has ``width`` rows and columns.
+    It is the block in which ``pairs`` pairs of attributes are antisymmetric and the other
+    attributes are symmetric, as in the module's docstring.  It has ``width`` rows and columns.
     """
     remaining = d - 2 * pairs
-    # tuples (position of the element, coefficient, powers of a, b, c and det(C))
+    # tuples (index of the element, coefficient, powers of a, b, c and det(C))
     terms: list[tuple[int, float, tuple[int, ...]]] = []
-    # k and m of the remaining attributes have function 1 in the row and in the column
+    # In row k, k of the remaining attributes have function 1; in column m, m of them.
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
-            # numbers of attributes with function 1 in both, and in none
+            # ``both`` counts attributes with function 1 in row and column, ``none`` with function 0
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
                 ways = (
@@ -600,9 +655,9 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
                         terms.append(
                             (k * width + m, count, (a, k + m - 2 * both, both + pairs - q, q))
                         )
-    return Elements(
-        at=np.array([place for place, _, _ in terms], dtype=np.int64),
-        counts=np.array([count for _, count, _ in terms]),
+    return SectorPolynomials(
+        elements=np.array([element for element, _, _ in terms], dtype=np.int64),
+        coefficients=np.array([coefficient for _, coefficient, _ in terms]),
         powers=np.array([powers for _, _, powers in terms], dtype=np.int64).reshape(-1, 4),
         width=width,
     )
@@ -611,21 +666,27 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements
 class SymmetricProducts:
     """Nuclear norm of products of any number of attributes that are symmetric in all d attributes.
 
-    ``orders`` is the result of `product_orders`, the weights of the products.
+    Every attribute has two basis functions.  ``weights_by_size`` is the result of
+    `product_weights_by_size`.
     """
 
-    def __init__(self, d: int, role: Role, orders: Orders) -> None:
-        self.d, self.role, self.orders = d, role, orders
+    def __init__(
+        self, d: int, attribute_class: AttributeClass, weights_by_size: WeightsBySize
+    ) -> None:
+        self.d, self.attribute_class, self.weights_by_size = d, attribute_class, weights_by_size
 
     def value(self, state: State) -> tuple[float, Backpropagate]:
-        """Return a lower bound on the nuclear norm, and the function that adds its derivatives."""
-        families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
+        """Return a lower bound on the nuclear norm at the weights of ``state``.
+
+        The second result adds its derivatives to ``state``.
+        """
+        families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
-        for outside in range(max(self.orders) + 1):  # number of attributes outside K
+        for outside in range(max(self.weights_by_size) + 1):  # number of attributes outside K
             summands = []
             for key in families if outside else (None,):
                 t = families[key].t ** outside if key is not None else 1.0
-                if t > 0.0 and (remaining := self._remaining_orders(outside, key)):
+                if t > 0.0 and (remaining := self._remaining_weights(outside, key)):
                     summands.append((key, t, *self._inside(self.d - outside, remaining, state)))
             total = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
             sums.append((outside, math.comb(self.d, outside), total, summands))
@@ -643,33 +704,34 @@ class SymmetricProducts:
 
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
-    def _remaining_orders(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
-        """Return what remains of the products without some of their attributes.
+    def _remaining_weights(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
+        """Return the weights of products after ``outside`` attributes are removed from each.
 
-        ``outside`` is the number of removed attributes.  The result has the form of
-        `product_orders`, for the remaining attributes.  It includes products of the family ``key``
-        only, or of all families if ``key`` is None.
+        The result maps the number of remaining attributes to weights by family.  It has only the
+        products of the family ``key``, or those of all families if ``key`` is None.
         """
         out: dict[int, Mapping[Key, float]] = {}
-        for order, terms in self.orders.items():
+        for order, terms in self.weights_by_size.items():
             weights = {k: weight for k, weight in terms.items() if key is None or k == key}
             if order >= outside and weights:
                 out[order - outside] = weights
         return out
 
-    def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of products on d attributes, and its derivatives.
+    def _inside(
+        self, d: int, weights_by_size: WeightsBySize, state: State
+    ) -> tuple[float, dict[Key, Array]]:
+        """Return the nuclear norm of products on d attributes, all in the basis functions K.
 
-        ``orders`` holds the weights of the products in the form of `product_orders`.  The second
-        result maps every family to the derivative with respect to its Gram C, shape (2, 2).
+        The second result maps every family to the derivative with respect to its Gram C, shape
+        (2, 2).
         """
-        families = state.frame(self.role, FUNCTIONS_PER_ATTRIBUTE).families
+        families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         value, by_grams = 0.0, dict[Key, Array]()
-        for pairs in range(min(max(orders), d // 2) + 1):
+        for pairs in range(min(max(weights_by_size), d // 2) + 1):
             times = math.comb(d, pairs) - (math.comb(d, pairs - 1) if pairs else 0)
-            width = max(orders) - pairs + 1
+            width = max(weights_by_size) - pairs + 1
             M, slopes = np.zeros((width, width)), list[tuple[Key, float, list[Array]]]()
-            for order, terms in orders.items():
+            for order, terms in weights_by_size.items():
                 for key, weight in terms.items() if order >= pairs else ():
                     gram = np.zeros((2, 2))
                     if key in families:  # an attribute with one cell has only one function
@@ -694,10 +756,10 @@ RANK_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SectorMoments:
-    """Matrix of one sector, shape (r, r), as a function of the composition c.
+class CompositionMatrix:
+    """Matrix of one sector, shape (r, r), as a function of a composition c.
 
-    A composition says how many attributes c_a have the value a, for each value.  The matrix is
+    A composition has the number c_a of attributes with value a, for every value.  The matrix is
 
         sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
         total g g^T,
@@ -746,10 +808,10 @@ class SectorMoments:
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces for absolute values of all coefficients, shape (m,).
+        """Return upper bounds on the spectral norms of the summands of m matrices, shape (m,).
 
-        They are upper bounds on the spectral norms of the summands of the m matrices, to which the
-        rounding errors are proportional.
+        A bound is the trace of the matrix with the absolute values of `pair`, `value` and `total`.
+        Rounding errors of the matrix are proportional to it.
         """
         return replace(
             self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)
@@ -773,19 +835,18 @@ class SectorMoments:
             out += self.pair * (counts @ squares - np.diag(squares) / 2.0)
         return np.asarray(out)
 
-    def transformed(self, Z: Array) -> SectorMoments:
-        """Return the object whose matrices are Z M Z^T for the matrices M of this object.
+    def transformed(self, Z: Array) -> CompositionMatrix:
+        """Return Z M Z^T as a function of the composition, where M is this matrix.
 
         ``Z`` has shape (s, r).
         """
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _vectors(self, counts: Array) -> tuple[Array, Array]:
-        """Return the vectors g_a of m compositions, and how many attribute pairs have each value
-        pair.
+        """Return the vectors g_a of m compositions, and the number of attribute pairs by values.
 
-        Shapes (m, n, r) and (m, n, n).  A pair of attributes with different values is counted half
-        at (a, b) and half at (b, a).
+        The shapes are (m, n, r) and (m, n, n).  Entry (a, b) of the second result is half the
+        number of pairs with the values a and b, and entry (a, a) the full number with the value a.
         """
         n, _, r = self.x.shape
         g = self.single + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
@@ -794,10 +855,11 @@ class SectorMoments:
         return g, pair_counts
 
 
-def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
+def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatrix:
     """Return the matrix of a sector of d attributes as a function of the composition.
 
-    ``values`` holds the values of all functions except the constant on the n cells, shape (n, u).
+    ``values`` has the values of the u basis functions except the constant on the n cells, shape
+    (n, u).
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
@@ -807,39 +869,39 @@ def moments(d: int, values: Array, sector: Sector) -> SectorMoments:
     rows = sector.matrix()
     _, singular_values, V = np.linalg.svd(rows, full_matrices=False)
     nonzero = singular_values > RANK_TOLERANCE * singular_values.max(initial=0.0)
-    # rows with negligible singular values are dropped; this can only lower the bound
+    # dropping the directions of negligible singular values can only lower the bound
     rows = singular_values[nonzero, None] * V[nonzero]
-    moments_of = {
+    matrix_of = {
         "trivial": lambda: _trivial(d, values, S, rows),
         "standard": lambda: _standard(d, values, S, L, rows),
         "two rows": lambda: _pairs(d - 2, S, rows, sector.times, 1.0 / (2.0 * (d - 1))),
         "antisymmetric": lambda: _pairs(d, L, rows, sector.times, 0.0),
     }
-    return replace(moments_of[sector.name](), times=sector.times)
+    return replace(matrix_of[sector.name](), times=sector.times)
 
 
-def _trivial(d: int, values: Array, S: Array, rows: Array) -> SectorMoments:
+def _trivial(d: int, values: Array, S: Array, rows: Array) -> CompositionMatrix:
     zero, one, pairs = rows[:, :1], rows[:, 1 : 1 + values.shape[1]], rows[:, 1 + values.shape[1] :]
     x = S[:, :, : pairs.shape[1]] @ pairs.T / math.sqrt(2.0 * d * (d - 1))
     # the coefficient of the constant is divided evenly among the d attributes
     single = zero.T / d + values @ one.T / math.sqrt(d) - np.einsum("aar->ar", x)
-    return SectorMoments(times=1.0, single=single, x=x, total=1.0)
+    return CompositionMatrix(times=1.0, single=single, x=x, total=1.0)
 
 
-def _standard(d: int, values: Array, S: Array, L: Array, rows: Array) -> SectorMoments:
+def _standard(d: int, values: Array, S: Array, L: Array, rows: Array) -> CompositionMatrix:
     u = values.shape[1]
     one, even, odd = rows[:, :u], rows[:, u : u + S.shape[2]], rows[:, u + S.shape[2] :]
     x = S[:, :, : even.shape[1]] @ even.T / math.sqrt(d - 2)
     single = values @ one.T - np.einsum("aar->ar", x)
     x = x + (L[:, :, : odd.shape[1]] @ odd.T / math.sqrt(d)).transpose(1, 0, 2)
-    return SectorMoments(
+    return CompositionMatrix(
         times=1.0, single=single, x=x, value=1.0 / (d - 1), total=-1.0 / (d * (d - 1))
     )
 
 
-def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> SectorMoments:
+def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> CompositionMatrix:
     x = table @ rows.T / math.sqrt(k)
-    return SectorMoments(
+    return CompositionMatrix(
         times=1.0,
         single=-np.einsum("aar->ar", x),
         x=x,
@@ -849,25 +911,26 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Sec
     )
 
 
-# Initial compositions (numbers of attributes with each value) are drawn from Dirichlet
-# distributions with these concentrations; their mean is proportional to the weights of the values
-# of an attribute.
+# `shares_norm` begins with random compositions: numbers of attributes with each value.  Their
+# proportions are drawn from Dirichlet distributions, whose means are the weights of the values and
+# whose concentrations are these.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
 # number of starting points of a search for the most costly composition; half of them are random
 SEARCH_STARTS = 16
-# number of candidates per step of this search; each changes the value of one attribute
+# In each step, a search for the most costly composition computes the costs of this number of
+# candidates, in each of which one attribute has a different value.
 CANDIDATE_MOVES = 12
-# the compositions that a round adds get this share of the weight together
+# sum of the shares that a round of `shares_norm` gives to the compositions that it adds
 ADDED_SHARE = 0.05
-# compositions with less than this share of the weight are dropped
+# `shares_norm` drops compositions with less than this share of the weight
 MIN_SHARE = 1e-7
-# largest number of rounds of the search; each adds compositions and optimizes their shares
+# largest number of rounds of `shares_norm`; each adds compositions and optimizes the shares of all
 ROUNDS = 100
-# a composition is added only if its cost exceeds the norm by more than this share
+# a composition is added only if its cost exceeds the norm by more than this relative difference
 COST_TOLERANCE = 1e-4
-# largest number of L-BFGS steps for the shares in one round
+# largest number of L-BFGS steps that optimize the shares in one round
 LBFGS_STEPS = 25
 # `shares_norm` does not search if the matrices of the initial compositions have more entries
 MAX_ENTRIES = 30_000_000
@@ -875,20 +938,20 @@ MAX_ENTRIES = 30_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compositions:
-    """Compositions (numbers of attributes with each value), and their matrices in every sector.
+    """Compositions (numbers of attributes with each value), and their matrices in all sectors.
 
     Attributes
     ----------
     counts : the compositions, shape (m, n).
     matrices : one array per sector, shapes (m, r, r).
-    sizes : results of `SectorMoments.sizes`, one array per sector, shape (m,).
+    sizes : results of `CompositionMatrix.sizes`, one array per sector, shape (m,).
     """
 
     counts: Array
     matrices: list[Array]
     sizes: list[Array]
 
-    def only(self, which: Index) -> Compositions:
+    def select(self, which: Index) -> Compositions:
         """Return the compositions with the indices ``which``, shape (k,)."""
         return Compositions(
             counts=self.counts[which],
@@ -896,7 +959,7 @@ class Compositions:
             sizes=[x[which] for x in self.sizes],
         )
 
-    def and_more(self, other: Compositions) -> Compositions:
+    def concatenate(self, other: Compositions) -> Compositions:
         """Return these compositions followed by those of ``other``."""
         return Compositions(
             counts=np.concatenate([self.counts, other.counts]),
@@ -908,29 +971,39 @@ class Compositions:
 
 
 class CompositionBound:
-    """The nuclear norm as a function of the shares of the total weight that compositions have.
+    """Lower bound on the nuclear norm, as a function of the weights of compositions of a cell.
 
     Parameters
     ----------
-    linked_queries : a reduced workload that is invariant under permutations of its free attributes.
-    role, d : equivalence class, and number, of the free attributes.
-    terms : weights on every attribute and every pair.
+    reduced_workload : a workload that is invariant under permutations of its free attributes.
+    attribute_class : index of the equivalence class that contains all free attributes.
+    d : number of free attributes.
+    terms : weights of the queries on each attribute and each pair.
     """
 
-    def __init__(self, linked_queries: LinkedQueries, role: Role, d: int, terms: Terms) -> None:
-        self.d, self.n = d, linked_queries.sizes[role]
+    def __init__(
+        self,
+        reduced_workload: ReducedWorkload,
+        attribute_class: AttributeClass,
+        d: int,
+        terms: Terms,
+    ) -> None:
+        self.d, self.n = d, reduced_workload.cells[attribute_class]
         n = self.n
         constant = np.full(n, n**-0.5)
         state = State(
-            linked_queries,
-            {role: constant},
-            {role: np.column_stack([np.ones(n), basis(n)])},
+            reduced_workload,
+            {attribute_class: constant},
+            {attribute_class: np.column_stack([np.ones(n), basis(n)])},
             derivative=False,
         )
-        values = state.frame(role, n).K[:, 1:] / constant[:, None]
-        self.sectors = [moments(d, values, sector) for sector in sectors(d, n, terms, state, role)]
+        values = state.frame(attribute_class, n).K[:, 1:] / constant[:, None]
+        self.sectors = [
+            composition_matrix(d, values, sector)
+            for sector in sectors(d, n, terms, state, attribute_class)
+        ]
 
-    def of(self, counts: Array) -> Compositions:
+    def compositions(self, counts: Array) -> Compositions:
         """Return the compositions ``counts``, shape (m, n), with their matrices."""
         return Compositions(
             counts=counts,
@@ -941,8 +1014,9 @@ class CompositionBound:
     def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm, and its derivatives.
 
-        ``shares``, shape (m,), holds the share of each of the m compositions.  The derivatives are
-        with respect to the mean matrix of every sector, one array of shape (r, r) per sector.
+        ``shares`` has the share of each of the m compositions in the total weight, shape (m,).
+        Their mean is taken of the matrices of each sector; the second result has the derivatives
+        with respect to these means, one array of shape (r, r) per sector.
         """
         total, slopes = 0.0, list[Array]()
         for sector, matrices, sizes in zip(
@@ -955,7 +1029,7 @@ class CompositionBound:
                 slopes.append(sector.times * by_mean)
         return total, slopes
 
-    def best(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
+    def maximize_norm(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,).
 
         The search starts at the positive ``shares`` and ends at ``deadline``, on the clock of
@@ -995,8 +1069,8 @@ class CompositionBound:
         )
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
-    def cost_moments(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return one `SectorMoments` per sector whose traces sum to the cost of a composition.
+    def cost_matrices(self, slopes: Sequence[Array]) -> list[CompositionMatrix]:
+        """Return one matrix per sector; the cost of a composition is the sum of their traces.
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
@@ -1006,13 +1080,14 @@ class CompositionBound:
         ]
 
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
-        """Search for compositions of large cost; return them, (m, n), and their costs, (m,).
+        """Search for compositions of large cost from m starting points, ``counts`` of shape (m, n).
 
-        The m searches start at the compositions ``counts``, shape (m, n).  A step changes the value
-        of one attribute.  A search ends if none of the `CANDIDATE_MOVES` changes with the largest
-        derivatives raises the cost.  ``slopes`` are the derivatives that `norm` returns.
+        Returns the best composition of each search, shape (m, n), and its cost, shape (m,).  A step
+        changes the value of one attribute.  A search ends if none of the `CANDIDATE_MOVES` changes
+        with the largest derivatives raises the cost.  ``slopes`` are the derivatives that `norm`
+        returns.
         """
-        cost_moments = self.cost_moments(slopes)
+        cost_matrices = self.cost_matrices(slopes)
         moves = np.array(
             [
                 np.eye(self.n)[b] - np.eye(self.n)[a]
@@ -1023,12 +1098,12 @@ class CompositionBound:
         )
 
         def cost(counts: Array) -> Array:
-            return np.asarray(sum(sector.traces(counts) for sector in cost_moments))
+            return np.asarray(sum(sector.traces(counts) for sector in cost_matrices))
 
         current, costs, active = counts.copy(), cost(counts), np.arange(len(counts))
         while len(active):
-            # change of the cost by every move, to first order
-            gains = sum(sector.slopes(current[active]) for sector in cost_moments) @ moves.T
+            # derivative of the cost along every move
+            gains = sum(sector.slopes(current[active]) for sector in cost_matrices) @ moves.T
             gains[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
             candidates = (
                 current[active, None, :]
@@ -1048,40 +1123,47 @@ class CompositionBound:
 
 
 def shares_norm(
-    linked_queries: LinkedQueries, roots: Mapping[Role, Array], deadline: float
+    reduced_workload: ReducedWorkload, roots: Mapping[AttributeClass, Array], deadline: float
 ) -> float:
-    """Search for cell weights with a large nuclear norm until a deadline; return the largest norm.
+    """Return the largest nuclear norm of a search over weights that are not products.
 
-    The weight of a cell depends only on its composition: how many attributes have each value.  The
-    result is 0 if the workload changes when its free attributes are permuted, if it has no queries
-    on pairs, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
+    The weight of a cell depends only on its composition: how many attributes have each value.
+
+    The result is 0 if the workload is not one subproblem whose queries are on single attributes and
+    pairs and treat all attributes alike, if it has no queries on pairs, if attributes have one cell
+    only, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
 
     Parameters
     ----------
-    roots : mapping from roles of attributes to square roots of the weights of their values, shape
-        (n,), in the best product of weights so far; initial compositions are drawn near these.
+    reduced_workload : the workload after the elimination of attributes with uniform weights.
+    roots : square roots of the weights of cells, shape (n,), for every class of equivalent
+        attributes; initial compositions are drawn near these weights.
     deadline : time at which the search ends, on the clock of `planning_time`.
     """
     terms = (
-        symmetric_terms(linked_queries, linked_queries.links[0])
-        if linked_queries.sums == [(1.0, {0: 1.0})]
+        symmetric_terms(reduced_workload, reduced_workload.subproblems[0])
+        if reduced_workload.sums == [(1.0, {0: 1.0})]
         else None
     )
-    if terms is None or not terms.pair or max(linked_queries.sizes.values()) < 2:
+    if terms is None or not terms.pair or max(reduced_workload.cells.values()) < 2:
         return 0.0
-    d, role = (
-        len(linked_queries.links[0].names),
-        linked_queries.roles[linked_queries.links[0].names[0]],
+    d, attribute_class = (
+        len(reduced_workload.subproblems[0].names),
+        reduced_workload.class_of[reduced_workload.subproblems[0].names[0]],
     )
-    n = linked_queries.sizes[role]
+    n = reduced_workload.cells[attribute_class]
     pair_rows = sum(
-        len(linked_queries.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair
+        len(reduced_workload.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair
     )
     width = n + min(n * (n - 1) // 2, pair_rows)  # order of the matrices of the four sectors
     if len(CONCENTRATIONS) * INITIAL_COMPOSITIONS * 4 * width**2 > MAX_ENTRIES:
         return 0.0
     with threads_for(width):
-        return _search(CompositionBound(linked_queries, role, d, terms), roots[role] ** 2, deadline)
+        return _search(
+            CompositionBound(reduced_workload, attribute_class, d, terms),
+            roots[attribute_class] ** 2,
+            deadline,
+        )
 
 
 def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
@@ -1095,15 +1177,15 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
     def draw(concentration: float, count: int) -> Array:
         return round_compositions(d * rng.dirichlet(weights * d * concentration, size=count), d)
 
-    compositions = problem.of(
+    compositions = problem.compositions(
         np.unique(np.concatenate([draw(x, INITIAL_COMPOSITIONS) for x in CONCENTRATIONS]), axis=0)
     )
     shares = np.full(len(compositions.counts), 1.0 / len(compositions.counts))
     value = 0.0
     for _ in range(ROUNDS):
-        shares = problem.best(compositions, shares, deadline)
+        shares = problem.maximize_norm(compositions, shares, deadline)
         nonzero = np.flatnonzero(shares > MIN_SHARE)
-        compositions, shares = compositions.only(nonzero), shares[nonzero] / shares[nonzero].sum()
+        compositions, shares = compositions.select(nonzero), shares[nonzero] / shares[nonzero].sum()
         norm, slopes = problem.norm(compositions, shares)
         value = max(value, norm)
         if planning_time() > deadline:
@@ -1114,13 +1196,13 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         candidates, costs = problem.costliest_composition(
             slopes, np.concatenate([draw(CONCENTRATIONS[0], SEARCH_STARTS // 2), current])
         )
-        # At optimal shares no composition costs more than the norm, and those with a positive share
-        # cost exactly the norm.  So only more costly ones are added.
+        # At optimal shares no composition costs more than the norm, and compositions with a
+        # positive share cost exactly the norm.  So only more costly compositions are added.
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)
         new = new[~(new[:, None] == compositions.counts).all(axis=2).any(axis=1)]
         if not len(new):
             break
-        compositions = compositions.and_more(problem.of(new))
+        compositions = compositions.concatenate(problem.compositions(new))
         shares = np.concatenate(
             [shares * (1.0 - ADDED_SHARE), np.full(len(new), ADDED_SHARE / len(new))]
         )
@@ -1128,7 +1210,7 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
 
 
 def round_compositions(x: Array, d: int) -> Array:
-    """Round x, shape (m, n), to nonnegative integers with sum d in every row.
+    """Round ``x`` >= 0, shape (m, n), to integers >= 0 with sum d in every row.
 
     >>> round_compositions(np.array([[0.4, 1.7, 0.9]]), 3)
     array([[0., 2., 1.]])

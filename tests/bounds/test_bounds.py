@@ -11,17 +11,17 @@ import scipy.linalg
 from engine.analysis.paper_results import standard_workload
 from engine.bounds.lower_bounds import (
     Model,
+    basis_by_importance,
     best_bound,
     exact_bound,
     full_domain_problem,
-    functions,
     global_bound,
     largest_entry_bound,
     single_intervals,
     starting_roots,
 )
 from engine.bounds.product_weights import (
-    Excitations,
+    DenseNormBound,
     State,
     error_bound,
     lower_eigenvalues,
@@ -33,7 +33,7 @@ from engine.bounds.symmetric import (
     CompositionBound,
     SymmetricPairs,
     SymmetricProducts,
-    product_orders,
+    product_weights_by_size,
     shares_norm,
     symmetric_terms,
 )
@@ -93,16 +93,19 @@ SYMMETRIC = {
 
 
 def random_point(reduced, seed):
-    """Return two dictionaries with one entry per role (class of equivalent attributes).
+    """Return two dictionaries with one entry per attribute_class (class of equivalent attributes).
 
     The first holds random weights of the n cells, with squares that sum to 1.  The second holds
     bases of shape (n, n): a column of ones, and random columns.
     """
     rng = np.random.default_rng(seed)
-    s = {role: np.sqrt(rng.dirichlet(np.full(n, 3.0))) for role, n in reduced.sizes.items()}
+    s = {
+        attribute_class: np.sqrt(rng.dirichlet(np.full(n, 3.0)))
+        for attribute_class, n in reduced.cells.items()
+    }
     basis = {
         r: np.column_stack([np.ones(n), rng.normal(size=(n, n - 1))])
-        for r, n in reduced.sizes.items()
+        for r, n in reduced.cells.items()
     }
     return s, basis
 
@@ -115,9 +118,12 @@ def nuclear_norm(workload, reduced, s):
     """
     root = np.ones(1)
     for attribute in workload.schema.attributes:
-        role = reduced.roles.get(attribute.name)
+        attribute_class = reduced.class_of.get(attribute.name)
         root = np.kron(
-            root, np.full(attribute.size, attribute.size**-0.5) if role is None else s[role]
+            root,
+            np.full(attribute.size, attribute.size**-0.5)
+            if attribute_class is None
+            else s[attribute_class],
         )
     groups = zip(oracles.workload_rows(workload), oracles.query_weights(workload), strict=True)
     rows = np.concatenate([np.sqrt(weights)[:, None] * rows * root for rows, weights in groups])
@@ -125,7 +131,7 @@ def nuclear_norm(workload, reduced, s):
 
 
 def value(reduced, s, basis, k, derivative=False):
-    return Model(reduced, [k] * len(reduced.links)).value(s, basis, derivative)
+    return Model(reduced, [k] * len(reduced.subproblems)).value(s, basis, derivative)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -147,22 +153,22 @@ def test_symmetric_pairs_match_nuclear_norm(name):
     workload = SYMMETRIC[name]()
     reduced = reduce_workload(workload)
     s, basis = random_point(reduced, 2)
-    (link,) = reduced.links
-    terms, role = symmetric_terms(reduced, link), 0
+    (subproblem,) = reduced.subproblems
+    terms, attribute_class = symmetric_terms(reduced, subproblem), 0
     truth = nuclear_norm(workload, reduced, s)
-    n = reduced.sizes[role]
+    n = reduced.cells[attribute_class]
     for k in (n, 3, 2, 1):
-        value_of_pairs, _ = SymmetricPairs(len(link.names), role, terms, min(k, n)).value(
-            State(reduced, s, basis, False)
-        )
-        plain, _ = Excitations(reduced, link, dict.fromkeys(link.names, min(k, n))).value(
-            State(reduced, s, basis, False)
-        )
+        value_of_pairs, _ = SymmetricPairs(
+            len(subproblem.names), attribute_class, terms, min(k, n)
+        ).value(State(reduced, s, basis, False))
+        plain, _ = DenseNormBound(
+            reduced, subproblem, dict.fromkeys(subproblem.names, min(k, n))
+        ).value(State(reduced, s, basis, False))
         assert value_of_pairs == pytest.approx(plain, rel=1e-9)
         assert value_of_pairs <= truth * (1 + 1e-12)
-    assert SymmetricPairs(len(link.names), role, terms, n).value(State(reduced, s, basis, False))[
-        0
-    ] == pytest.approx(truth, rel=1e-9)
+    assert SymmetricPairs(len(subproblem.names), attribute_class, terms, n).value(
+        State(reduced, s, basis, False)
+    )[0] == pytest.approx(truth, rel=1e-9)
 
 
 def every_composition(n, d):
@@ -185,23 +191,23 @@ def test_composition_bound_matches_nuclear_norm(name):
     """Value and derivatives are exact for any weights of the compositions of a cell."""
     workload = SYMMETRIC[name]()
     reduced = reduce_workload(workload)
-    (link,) = reduced.links
-    n, d = reduced.sizes[0], len(link.names)
-    problem = CompositionBound(reduced, 0, d, symmetric_terms(reduced, link))
+    (subproblem,) = reduced.subproblems
+    n, d = reduced.cells[0], len(subproblem.names)
+    problem = CompositionBound(reduced, 0, d, symmetric_terms(reduced, subproblem))
     counts, of_cell = every_composition(n, d)
     shares = np.random.default_rng(9).dirichlet(np.ones(len(counts)))
     root = np.sqrt((shares / np.bincount(of_cell))[of_cell])
     groups = zip(oracles.workload_rows(workload), oracles.query_weights(workload), strict=True)
     rows = np.concatenate([np.sqrt(weights)[:, None] * rows * root for rows, weights in groups])
     truth = float(scipy.linalg.svdvals(rows).sum())
-    prepared = problem.of(counts.astype(float))
+    prepared = problem.compositions(counts.astype(float))
     value, slopes = problem.norm(prepared, shares)
     assert truth * (1 - 1e-9) <= value <= truth
     step = 1e-6 * np.eye(len(shares))[3]
     slope = (
         problem.norm(prepared, shares + step)[0] - problem.norm(prepared, shares - step)[0]
     ) / 2e-6
-    cost_terms = problem.cost_moments(slopes)
+    cost_terms = problem.cost_matrices(slopes)
     assert sum(float(c.traces(prepared.counts[[3]])[0]) for c in cost_terms) == pytest.approx(
         2 * slope, rel=1e-7
     )
@@ -222,7 +228,7 @@ def test_shares_norm_reaches_optimum(name):
     problem = full_domain_problem(workload)
     best = problem.solution(*problem.maximise(Options(gap=1e-5))).value
     norm = (
-        shares_norm(reduced, {0: np.full(reduced.sizes[0], reduced.sizes[0] ** -0.5)}, math.inf)
+        shares_norm(reduced, {0: np.full(reduced.cells[0], reduced.cells[0] ** -0.5)}, math.inf)
         ** 2
     )
     assert best * (1 - 4e-4) <= norm <= best
@@ -252,7 +258,9 @@ def test_shares_norm_asymmetric_workload_is_zero():
     workloads = (missing_group, with_triple, large, Workload.all_ways(cube(4, 5), (1,), "prefix"))
     for workload in workloads:
         reduced = reduce_workload(workload)
-        roots = {role: np.full(n, n**-0.5) for role, n in reduced.sizes.items()}
+        roots = {
+            attribute_class: np.full(n, n**-0.5) for attribute_class, n in reduced.cells.items()
+        }
         assert shares_norm(reduced, roots, math.inf) == 0.0
 
 
@@ -273,16 +281,16 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_symmetric_products_match_excitations(name):
+def test_symmetric_products_match_dense_matrices(name):
     workload = PRODUCTS[name]()
     reduced = reduce_workload(workload)
-    (link,) = reduced.links
+    (subproblem,) = reduced.subproblems
     s, basis = random_point(reduced, 6)
-    orders = product_orders(reduced, link)
-    value_of_products, _ = SymmetricProducts(len(link.names), 0, orders).value(
+    weights_by_size = product_weights_by_size(reduced, subproblem)
+    value_of_products, _ = SymmetricProducts(len(subproblem.names), 0, weights_by_size).value(
         State(reduced, s, basis, False)
     )
-    plain, _ = Excitations(reduced, link, dict.fromkeys(link.names, 2)).value(
+    plain, _ = DenseNormBound(reduced, subproblem, dict.fromkeys(subproblem.names, 2)).value(
         State(reduced, s, basis, False)
     )
     assert value_of_products == pytest.approx(plain, rel=1e-8)
@@ -305,7 +313,7 @@ def test_global_bound_single_cells_is_number_of_queries():
     assert global_bound(workload) == pytest.approx(10.0)
 
 
-def test_product_orders_asymmetric_products_is_none():
+def test_product_weights_by_size_asymmetric_products_is_none():
     full = products((2, "prefix"), (3, "prefix"))
     missing_group = Workload(full.schema, full.groups[:-1])
     unequal_weight = Workload(
@@ -318,10 +326,13 @@ def test_product_orders_asymmetric_products_is_none():
         ring = ring.add((f"x{i}", f"x{(i + 1) % 5}"), "prefix")
     for workload in (missing_group, unequal_weight, mixed, ring):
         reduced = reduce_workload(workload)
-        assert all(product_orders(reduced, link) is None for link in reduced.links)
+        assert all(
+            product_weights_by_size(reduced, subproblem) is None
+            for subproblem in reduced.subproblems
+        )
     joint = products((2, "abs"), (3, "prefix"))
     reduced = reduce_workload(joint)
-    assert set(product_orders(reduced, reduced.links[0])) == {3}
+    assert set(product_weights_by_size(reduced, reduced.subproblems[0])) == {3}
 
 
 def test_global_bound_many_triples_is_close_to_plan():
@@ -345,7 +356,9 @@ def test_symmetric_terms_asymmetric_attributes_is_none():
     one = Custom(np.random.default_rng(0).normal(size=(5, 16)))
     for workload in (missing_group, unequal_weight, ways, Workload.all_ways(cube(4, 4), (2,), one)):
         reduced = reduce_workload(workload)
-        assert all(symmetric_terms(reduced, link) is None for link in reduced.links)
+        assert all(
+            symmetric_terms(reduced, subproblem) is None for subproblem in reduced.subproblems
+        )
         s, basis = random_point(reduced, 3)
         assert value(reduced, s, basis, 99)[0] == pytest.approx(
             nuclear_norm(workload, reduced, s), rel=1e-9
@@ -361,14 +374,17 @@ def test_model_gradient_matches_finite_differences(workload):
     rng = np.random.default_rng(5)
     for k in (99, 2):
         total, by = value(reduced, s, basis, k, derivative=True)
-        for role, root in s.items():
+        for attribute_class, root in s.items():
             step = rng.normal(size=len(root))
             step -= step @ root * root
             moved = [root + sign * 1e-5 * step for sign in (1, -1)]
             up, down = (
-                value(reduced, s | {role: m / np.linalg.norm(m)}, basis, k)[0] for m in moved
+                value(reduced, s | {attribute_class: m / np.linalg.norm(m)}, basis, k)[0]
+                for m in moved
             )
-            assert by[role] @ step == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-6 * total)
+            assert by[attribute_class] @ step == pytest.approx(
+                (up - down) / 2e-5, rel=1e-5, abs=1e-6 * total
+            )
 
 
 def test_root_trace_and_nuclear_do_not_round_up():
@@ -456,7 +472,7 @@ def test_global_bound_time_limit_returns_best_value(monkeypatch):
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
     reduced = reduce_workload(workload)
     s, _ = random_point(reduced, 8)
-    few, more = (value(reduced, s, functions(reduced, s), k)[0] for k in (1, 2))
+    few, more = (value(reduced, s, basis_by_importance(reduced, s), k)[0] for k in (1, 2))
     assert few < more
 
 
