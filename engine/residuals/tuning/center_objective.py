@@ -3,12 +3,15 @@
 The objective is S, the sum of sqrt(L_B) over the residual spaces B, as a function of the centers.
 L_B is the smallest weighted squared error on B at privacy cost 1; see
 `engine.residuals.tuning.tune`.  Residual spaces that are equal up to attribute names form one class
-(`SpaceKind`).  A part of a query group, together with a choice of which of its attributes are
-inside a residual space, is called a piece (`Piece`).  If some attributes are inside, the piece
-contributes a factor, a residual Gram, to the Gram of the space.  If none is, it contributes a
-scalar, which is quadratic in the centers.  The Gram of a class of spaces is a sum of products of
-scalars and factors.  Derivatives are computed in reverse mode: from S to the L_B, from the L_B to
-scalars and factors, and from scalars and factors to the centers.
+(`SpaceKind`).
+
+The Gram of a residual space is computed from projections (`PartProjection`): the queries of one part
+of a group are projected to the residual space of some attributes of the part.  A projection to the
+total, the space of no attributes, has a single number as its Gram: its total square, which is
+quadratic in the centers.  The Gram of a space is a sum of terms; a term is a product of total
+squares times a Kronecker product of residual Grams of projections.  Derivatives are computed in
+reverse mode: from S to the L_B, from the L_B to total squares and residual Grams, and from these to
+the centers.
 
 Attributes with equal sizes and equal queries have the same role and share one center.
 """
@@ -71,7 +74,7 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-# largest expected time of one step of a search, if there is no time limit, in seconds
+# if there is no time limit, searches whose steps take longer than this are left out, in seconds
 MAX_STEP_S = 0.25
 
 
@@ -122,13 +125,13 @@ class Allowance:
             raise TimeoutError
 
 
-def _center_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
-    """Return the weighted sum of the squared answers of the queries to a center, shape (n,)."""
+def _total_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
+    """Return the sum of the weighted squares of q^T pi over the queries q; ``pi`` has shape (n,)."""
     return gram.total_square(pi) if isinstance(gram, LevelGram) else total_square(gram, pi)
 
 
-def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
-    """Return the residual Gram of interval queries or areas, stored as weights of the queries."""
+def _matrix_free_factor(gram: IntervalGram | LevelGram) -> Factor:
+    """Return the residual Gram of interval queries or of areas, stored without a matrix."""
     return level_factor(gram) if isinstance(gram, LevelGram) else interval_factor(gram)
 
 
@@ -136,84 +139,93 @@ def _structured_factor(gram: IntervalGram | LevelGram) -> Factor:
 class Evaluation:
     """Intermediate values and derivatives of one evaluation of the objective S at some centers.
 
-    All attributes except the first two are filled during the evaluation.  Keys of the mappings
-    are indices of pieces (parts of query groups, see `Piece`), except for ``by_role``.
+    The evaluation fills all mappings except ``centers``.  Their keys are indices of projections in
+    ``problem.projections``; only ``by_role`` has roles (classes of equivalent attributes) as keys.
 
     Attributes
     ----------
     problem : the objective.
     centers : mapping from roles to centers, shape (n,); roles without an entry have uniform
         centers.
-    scalars, by_scalar : scalar of a piece, and the derivative of S with respect to it.
-    factors, by_factor : residual Gram of a piece, and the derivative of S with respect to it.
-    nonzero : result of `is_nonzero` for a piece.
-    by_role : mapping from a role (class of equivalent attributes) to the derivative of S with
-        respect to N^T pi, shape (n - 1,).
-    solved : result of `optimum` for a piece.
+    total_squares, by_total_square : result of `total_square`, and the derivative of S with respect
+        to it.
+    residual_grams, by_residual_gram : result of `residual_gram`, and the derivative of S with
+        respect to it.
+    nonzero : result of `is_nonzero`.
+    optima : result of `optimum`.
+    by_role : derivative of S with respect to N^T pi of a role, shape (n - 1,).
     """
 
     problem: CenterProblem
     centers: Mapping[Role, Array]
-    scalars: dict[int, float] = field(default_factory=dict)
-    by_scalar: dict[int, float] = field(default_factory=dict)
-    factors: dict[int, Factor] = field(default_factory=dict)
+    total_squares: dict[int, float] = field(default_factory=dict)
+    by_total_square: dict[int, float] = field(default_factory=dict)
+    residual_grams: dict[int, Factor] = field(default_factory=dict)
+    by_residual_gram: dict[int, Array] = field(default_factory=dict)
     nonzero: dict[int, bool] = field(default_factory=dict)
-    by_factor: dict[int, Array] = field(default_factory=dict)
+    optima: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
     by_role: dict[Role, Array] = field(default_factory=dict)
-    solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
 
     def center(self, role: Role) -> Array:
         """Return the center that all attributes of a role share, shape (n,)."""
         n = self.problem.sizes[role]
         return self.centers.get(role, np.full(n, 1.0 / n))
 
-    def scalar(self, number: int) -> float:
-        """Return the sum of the squared answers of a piece's queries to the centers, counts^2."""
-        if number not in self.scalars:
-            piece = self.problem.pieces[number]
-            if (wide_gram := self.problem.structured_gram(piece)) is not None:
-                square = _center_square(wide_gram, self.center(piece.roles[0]))
-            elif len(piece.roles) == 1:
-                pi = self.center(piece.roles[0])
-                square = float(pi @ self.problem.gram(piece.part) @ pi)
-            else:
-                square = float(np.sum(self._contracted(piece, ()) ** 2))
-            self.scalars[number] = (
-                square if square > MIN_TRACE_SHARE * self.problem.gram_trace(piece.part) else 0.0
-            )
-        return self.scalars[number]
+    def total_square(self, index: int) -> float:
+        """Return the sum of the squared coefficients of a part's queries on the total, in counts^2.
 
-    def _contracted(self, piece: Piece, keep: Axes) -> Array:
-        """Apply the query rows of a piece's part to the centers of all its axes except ``keep``.
-
-        The result has shape (rows, *sizes of the axes ``keep``).
+        ``index`` is that of a projection of the part.  A sum as small as rounding errors becomes 0.
         """
-        vectors = [None if i in keep else self.center(role) for i, role in enumerate(piece.roles)]
-        return contract(self.problem.rows(piece.part), vectors, 1)
-
-    def factor(self, number: int) -> Factor:
-        """Return the residual Gram of a piece, on its attributes inside the residual space."""
-        if number not in self.factors:
-            piece = self.problem.pieces[number]
-            sizes = tuple(piece.part.sizes[i] for i in piece.inside)
-            if (wide_gram := self.problem.structured_gram(piece)) is not None:
-                residual_gram: Factor = _structured_factor(wide_gram)
-            elif len(piece.roles) == 1:
-                N = basis(sizes[0])
-                residual_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
+        if index not in self.total_squares:
+            projection = self.problem.projections[index]
+            if (wide_gram := self.problem.matrix_free_gram(projection)) is not None:
+                square = _total_square(wide_gram, self.center(projection.roles[0]))
+            elif len(projection.roles) == 1:
+                pi = self.center(projection.roles[0])
+                square = float(pi @ self.problem.gram(projection.part) @ pi)
             else:
-                centers = [self.center(r) for r in piece.roles]
-                rows = residual_rows(
-                    self._flat(piece.part), piece.part.sizes, piece.inside, centers
-                )
-                has_few_rows = len(rows) < rows.shape[1]
-                residual_gram = Factor(
-                    sizes=sizes,
-                    matrix=rows if has_few_rows else rows.T @ rows,
-                    low_rank=has_few_rows,
-                )
-            self.factors[number] = residual_gram
-        return self.factors[number]
+                square = float(np.sum(self._contracted(projection, ()) ** 2))
+            query_trace = self.problem.gram_trace(projection.part)
+            self.total_squares[index] = square if square > MIN_TRACE_SHARE * query_trace else 0.0
+        return self.total_squares[index]
+
+    def _contracted(self, projection: PartProjection, keep: Axes) -> Array:
+        """Return the query rows of a part, multiplied by the centers of some of its attributes.
+
+        ``keep`` holds the positions, within the part, of the attributes whose centers are not
+        applied.  The result has shape (rows, *sizes of these attributes).
+        """
+        vectors = [
+            None if i in keep else self.center(role) for i, role in enumerate(projection.roles)
+        ]
+        return contract(self.problem.rows(projection.part), vectors, 1)
+
+    def residual_gram(self, index: int) -> Factor:
+        """Return the residual Gram of a projection."""
+        if index not in self.residual_grams:
+            self.residual_grams[index] = self._compute_residual_gram(
+                self.problem.projections[index]
+            )
+        return self.residual_grams[index]
+
+    def _compute_residual_gram(self, projection: PartProjection) -> Factor:
+        if (wide_gram := self.problem.matrix_free_gram(projection)) is not None:
+            return _matrix_free_factor(wide_gram)
+        sizes = tuple(projection.part.sizes[i] for i in projection.inside)
+        if len(projection.roles) == 1:
+            N = basis(sizes[0])
+            return Factor(sizes=sizes, matrix=N.T @ self.problem.gram(projection.part) @ N)
+        rows = self._residual_rows(projection)
+        if len(rows) < rows.shape[1]:
+            return Factor(sizes=sizes, matrix=rows, low_rank=True)
+        return Factor(sizes=sizes, matrix=rows.T @ rows)
+
+    def _residual_rows(self, projection: PartProjection) -> Array:
+        """Return the projected query rows of a part, shape (rows, residual coordinates)."""
+        part = projection.part
+        rows = self.problem.rows(part)
+        centers = [self.center(role) for role in projection.roles]
+        return residual_rows(rows.reshape(len(rows), -1), part.sizes, projection.inside, centers)
 
     def space(self, kind: SpaceKind) -> float:
         """Return sqrt(L) for one space of a class, where L is the smallest error on the space.
@@ -222,94 +234,128 @@ class Evaluation:
         """
         coefficients = {
             factors: math.fsum(
-                w * math.prod(map(self.scalar, numbers)) for numbers, w in monomials.items()
+                weight * math.prod(map(self.total_square, indices))
+                for indices, weight in monomials.items()
             )
             for factors, monomials in kind.terms.items()
         }
-        used = [
-            f
-            for f, c in coefficients.items()
-            if c > 0 and all(self.is_nonzero(number) for _, number in f)
-        ]
-        if not used:
+        nonzero_terms = {
+            factors: coefficient
+            for factors, coefficient in coefficients.items()
+            if coefficient > 0 and all(self.is_nonzero(index) for _, index in factors)
+        }
+        if not nonzero_terms:
             return 0.0
-        if len(used) == 1 or kind.separate:
-            # derivative of L with respect to a coefficient: the smallest error of the Kronecker
-            # product, which is the product of the smallest errors of its factors
-            by_coefficient = {
-                f: math.prod(self.optimum(number)[0] for _, number in f) for f in used
-            }
-            value = math.fsum(coefficients[f] * optimum for f, optimum in by_coefficient.items())
-            by_L = 0.5 * kind.count / math.sqrt(value)
-            for f in used:
-                for axes, number in f:
-                    optimum, by_gram, by_center = self.optimum(number)
-                    by_optimum = by_L * coefficients[f] * by_coefficient[f] / optimum
-                    self._add_by_centers([kind.roles[a] for a in axes], by_center, by_optimum)
-                    self._add_by_factor(number, by_optimum * by_gram)
+        if len(nonzero_terms) == 1 or kind.separate:
+            L, by_coefficient = self._solve_terms(kind, nonzero_terms)
         else:
-            sizes = tuple(self.problem.sizes[r] for r in kind.roles)
-            axes = tuple(range(len(kind.roles)))
-            products = {
-                f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes)
-                for f in used
-            }
-            gram = add_factors([(coefficients[f], products[f]) for f in used], sizes)
-            centers = [self.centers.get(r) for r in kind.roles]
-            value, by_gram, by_center = self.problem.dual(kind, gram, centers)
-            by_L = 0.5 * kind.count / math.sqrt(value)
-            # derivative of L with respect to a coefficient, at fixed dual weights (envelope
-            # theorem)
-            by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in used}
-            self._add_by_centers(kind.roles, by_center, by_L)
-            for f in used:
-                if len(f) == 1:
-                    self._add_by_factor(f[0][1], by_L * coefficients[f] * by_gram)
-        for factors in used:
-            for numbers, w in kind.terms[factors].items():
-                for k in set(numbers):
-                    other_scalars = math.prod(self.scalar(x) for x in numbers if x != k)
-                    power = numbers.count(k)
-                    change = (
-                        by_L
-                        * by_coefficient[factors]
-                        * w
-                        * power
-                        * other_scalars
-                        * self.scalar(k) ** (power - 1)
-                    )
-                    self.by_scalar[k] = self.by_scalar.get(k, 0.0) + change
-        return math.sqrt(value)
+            L, by_coefficient = self._solve_sum(kind, nonzero_terms)
+        by_L = 0.5 * kind.count / math.sqrt(L)
+        for factors in nonzero_terms:
+            self._add_by_total_squares(kind.terms[factors], by_L * by_coefficient[factors])
+        return math.sqrt(L)
 
-    def _flat(self, part: Part) -> Array:
-        rows = self.problem.rows(part)
-        return rows.reshape(len(rows), -1)
+    def _solve_terms(
+        self, kind: SpaceKind, coefficients: Mapping[KroneckerProduct, float]
+    ) -> tuple[float, dict[KroneckerProduct, float]]:
+        """Return the sum of the smallest errors of the terms of a Gram, and its derivatives.
 
-    def is_nonzero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is larger than rounding errors."""
-        if number not in self.nonzero:
-            query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
-            self.nonzero[number] = self.factor(number).trace > MIN_TRACE_SHARE * query_trace
-        return self.nonzero[number]
+        ``coefficients`` maps the Kronecker product of every term to its coefficient.  The result is
+        (sum, mapping from each product to the derivative with respect to its coefficient).
+        Derivatives of S through residual Grams and centers are added to ``by_residual_gram`` and
+        ``by_role``.
+        """
+        # The smallest error of a Kronecker product is the product of those of its factors.  The
+        # error of a term is its coefficient times this product.
+        by_coefficient = {
+            factors: math.prod(self.optimum(index)[0] for _, index in factors)
+            for factors in coefficients
+        }
+        L = math.fsum(coefficients[factors] * error for factors, error in by_coefficient.items())
+        by_L = 0.5 * kind.count / math.sqrt(L)
+        for factors, coefficient in coefficients.items():
+            for axes, index in factors:
+                optimum, by_gram, by_center = self.optimum(index)
+                by_optimum = by_L * coefficient * by_coefficient[factors] / optimum
+                self._add_by_centers([kind.roles[a] for a in axes], by_center, by_optimum)
+                self._add_by_residual_gram(index, by_optimum * by_gram)
+        return L, by_coefficient
 
-    def optimum(self, number: int) -> tuple[float, Array, list[Array]]:
-        """Return the smallest error L for the residual Gram of one piece, and its derivatives.
+    def _solve_sum(
+        self, kind: SpaceKind, coefficients: Mapping[KroneckerProduct, float]
+    ) -> tuple[float, dict[KroneckerProduct, float]]:
+        """Return the smallest error for the sum of the terms of a Gram, and its derivatives.
+
+        Arguments, result and side effects are as in `_solve_terms`.
+        """
+        sizes = tuple(self.problem.sizes[role] for role in kind.roles)
+        space_axes = tuple(range(len(kind.roles)))
+        products = {
+            factors: assemble(
+                [(1.0, tuple((axes, self.residual_gram(index)) for axes, index in factors))],
+                space_axes,
+                sizes,
+            )
+            for factors in coefficients
+        }
+        gram = add_factors([(coefficients[f], products[f]) for f in coefficients], sizes)
+        centers = [self.centers.get(role) for role in kind.roles]
+        L, by_gram, by_center = self.problem.dual(kind, gram, centers)
+        by_L = 0.5 * kind.count / math.sqrt(L)
+        # The derivative of L with respect to the coefficient of a term, at fixed dual weights
+        # (envelope theorem), is the inner product of its Kronecker product and dL/dGram.
+        by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in coefficients}
+        self._add_by_centers(kind.roles, by_center, by_L)
+        for factors, coefficient in coefficients.items():
+            # derivatives through a residual Gram that is multiplied by another one are neglected
+            if len(factors) == 1:
+                self._add_by_residual_gram(factors[0][1], by_L * coefficient * by_gram)
+        return L, by_coefficient
+
+    def _add_by_total_squares(self, monomials: Polynomial, by_coefficient: float) -> None:
+        """Add to ``by_total_square`` the derivatives of S through the coefficient of a term.
+
+        The coefficient is the polynomial ``monomials`` in total squares, and ``by_coefficient`` is
+        the derivative of S with respect to it.
+        """
+        for indices, weight in monomials.items():
+            for index in set(indices):
+                other_squares = math.prod(self.total_square(i) for i in indices if i != index)
+                power = indices.count(index)
+                change = (
+                    by_coefficient
+                    * weight
+                    * power
+                    * other_squares
+                    * self.total_square(index) ** (power - 1)
+                )
+                self.by_total_square[index] = self.by_total_square.get(index, 0.0) + change
+
+    def is_nonzero(self, index: int) -> bool:
+        """Return whether the residual Gram of a projection is larger than rounding errors."""
+        if index not in self.nonzero:
+            query_trace = self.problem.gram_trace(self.problem.projections[index].part)
+            self.nonzero[index] = self.residual_gram(index).trace > MIN_TRACE_SHARE * query_trace
+        return self.nonzero[index]
+
+    def optimum(self, index: int) -> tuple[float, Array, list[Array]]:
+        """Return the smallest error L for the residual Gram of a projection, and its derivatives.
 
         The result is (L, its derivative with respect to the Gram, its derivatives with respect to
-        N^T pi of the attributes inside the space).  For wide attributes without a matrix the
-        derivatives are 0.
+        N^T pi of the attributes inside the space).  For wide attributes that are solved without a
+        matrix the derivatives are 0.
         """
-        if number not in self.solved:
-            piece = self.problem.pieces[number]
-            if self.problem.structured_gram(piece) is not None:
+        if index not in self.optima:
+            projection = self.problem.projections[index]
+            if self.problem.matrix_free_gram(projection) is not None:
                 # derivatives are not needed, because wide attributes keep the uniform center or get
                 # one from a fixed-point iteration without derivatives
-                value = self.problem.structured_value(number, self.centers.get(piece.roles[0]))
-                self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
-                return self.solved[number]
-            centers = [self.centers.get(piece.roles[i]) for i in piece.inside]
-            self.solved[number] = self.problem.dual(number, self.factor(number), centers)
-        return self.solved[number]
+                L = self.problem.matrix_free_error(index, self.centers.get(projection.roles[0]))
+                self.optima[index] = L, np.zeros(()), [np.zeros(projection.part.sizes[0] - 1)]
+                return self.optima[index]
+            centers = [self.centers.get(projection.roles[i]) for i in projection.inside]
+            self.optima[index] = self.problem.dual(index, self.residual_gram(index), centers)
+        return self.optima[index]
 
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
@@ -322,14 +368,15 @@ class Evaluation:
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
 
-    def _add_by_factor(self, number: int, by_gram: Array) -> None:
-        """Add to ``self.by_factor`` the derivative of S with respect to a piece's residual Gram.
+    def _add_by_residual_gram(self, index: int, by_gram: Array) -> None:
+        """Add to ``by_residual_gram`` the derivative of S with respect to a projection's Gram.
 
-        Nothing is added if all attributes of the piece are inside the space, because the Gram then
-        does not depend on the centers.
+        Nothing is added if the projection is to the space of all attributes of the part, because
+        its Gram then does not depend on the centers.
         """
-        if len(self.problem.pieces[number].inside) < len(self.problem.pieces[number].roles):
-            self.by_factor[number] = self.by_factor.get(number, 0.0) + by_gram
+        projection = self.problem.projections[index]
+        if len(projection.inside) < len(projection.roles):
+            self.by_residual_gram[index] = self.by_residual_gram.get(index, 0.0) + by_gram
 
     def _add(self, role: Role, gradient: Array) -> None:
         """Add to ``self.by_role`` a derivative with respect to N^T pi of a role, shape (n - 1,)."""
@@ -338,87 +385,100 @@ class Evaluation:
     def finish(self) -> dict[Role, Array]:
         """Return the derivatives of the objective S with respect to N^T pi of each role, (n - 1,).
 
-        Call it after `space` for all classes: it adds the derivatives through scalars and through
-        residual Grams, which are collected until then.
+        Call it after `space` for all classes: it adds the derivatives through total squares and
+        through residual Grams, which are collected until then.
         """
-        for number, derivative in self.by_scalar.items():
-            piece = self.problem.pieces[number]
-            if self.problem.structured_gram(piece) is not None:
-                continue
-            if len(piece.roles) == 1:
-                role = piece.roles[0]
-                gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
-                self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
-                continue
-            # the scalar is the squared norm of the answers, which are linear in every center
-            answers = self._contracted(piece, ())
-            for position, role in enumerate(piece.roles):
-                gradient = 2.0 * answers @ self._contracted(piece, (position,))
-                self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
-        for number, by_gram in self.by_factor.items():
-            self._through_factor(self.problem.pieces[number], by_gram)
+        for index, derivative in self.by_total_square.items():
+            projection = self.problem.projections[index]
+            # wide attributes that are solved without a matrix are tuned without derivatives
+            if self.problem.matrix_free_gram(projection) is None:
+                self._add_through_total_square(projection, derivative)
+        for index, by_gram in self.by_residual_gram.items():
+            self._add_through_residual_gram(self.problem.projections[index], by_gram)
         return self.by_role
 
-    def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Add to ``self.by_role`` the derivatives of S through a piece's residual Gram.
+    def _add_through_total_square(self, projection: PartProjection, derivative: float) -> None:
+        """Add to ``by_role`` the derivatives of S through the total square of a projection.
 
-        The residual Gram depends on the centers of those attributes of the piece that are outside
-        the space, so S depends on them, too.  ``by_gram`` is the derivative of S with respect to the Gram.
+        ``derivative`` is the derivative of S with respect to the total square.
         """
-        centers = [self.center(r) for r in piece.roles]
-        # The Gram is R^T R.  This is the derivative of S with respect to R, which is linear in the
-        # center of every attribute outside the space.
-        by_rows = (
-            2.0
-            * residual_rows(self._flat(piece.part), piece.part.sizes, piece.inside, centers)
-            @ by_gram
-        )
-        for position, role in enumerate(piece.roles):
-            if position in piece.inside:
+        if len(projection.roles) == 1:
+            role = projection.roles[0]
+            gradient = 2.0 * self.problem.gram(projection.part) @ self.center(role)
+            self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
+            return
+        # the total square is the squared norm of this vector, which is linear in every center
+        on_total = self._contracted(projection, ())
+        for position, role in enumerate(projection.roles):
+            gradient = 2.0 * on_total @ self._contracted(projection, (position,))
+            self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
+
+    def _add_through_residual_gram(self, projection: PartProjection, by_gram: Array) -> None:
+        """Add to ``by_role`` the derivatives of S through the residual Gram of a projection.
+
+        The residual Gram depends on the centers of the attributes that are not in the residual
+        space.  ``by_gram`` is the derivative of S with respect to the Gram.
+        """
+        # The Gram is R^T R with the projected query rows R, which are linear in the center of every
+        # attribute outside the space.  This is the derivative of S with respect to R.
+        by_rows = 2.0 * self._residual_rows(projection) @ by_gram
+        for position, role in enumerate(projection.roles):
+            if position in projection.inside:
                 continue
-            keep = tuple(sorted((*piece.inside, position)))
-            bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
-            rows = contract(self._contracted(piece, keep), bases, 1)
+            keep = tuple(sorted((*projection.inside, position)))
+            bases = [None if i == position else basis(projection.part.sizes[i]) for i in keep]
+            rows = contract(self._contracted(projection, keep), bases, 1)
             axis = keep.index(position)
-            # shape (rows, residual coordinates, cells of the attribute)
-            rows = group_axes(rows, [tuple(i for i in range(len(keep)) if i != axis), (axis,)], 1)
-            gradient = np.einsum("qm,qmn->n", by_rows, rows)
+            other_axes = tuple(i for i in range(len(keep)) if i != axis)
+            # dR / d pi for the center pi of this attribute, with the shape (rows, residual
+            # coordinates of the space, cells of the attribute)
+            by_center = group_axes(rows, [other_axes, (axis,)], 1)
+            gradient = np.einsum("qm,qmn->n", by_rows, by_center)
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)
 
 
-# the sum of a vector counts as zero below this share of the sum of its absolute values
+# the sum of a vector counts as zero if it is below this share of the sum of absolute values
 ROUNDING = 1e-9
-# largest number of entries of the query rows of a part on several attributes; groups with a larger
-# part are left out of the objective
+# largest number of entries of the query rows of one part of a group, if the part is on several
+# attributes; groups with a larger part are left out of the objective
 MAX_JOINT_ENTRIES = 40_000_000
 # expected number of evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
-# expected number of evaluations of the dual of a part on several attributes per evaluation of S,
-# beginning with the weights of the previous evaluation
+# expected number of evaluations of the dual in a strategy search that starts at the dual weights of
+# the last search, for a part of a group that is on several attributes
 FORECAST_JOINT_STEPS = 20
-# the terms of a space's Gram are solved separately if one evaluation of the dual of their sum would
-# take longer than this, in seconds
+# If one evaluation of the dual for the Gram of a residual space would take longer than this, in
+# seconds, a separate strategy is searched for every term of the Gram.
 MAX_SPACE_STEP_S = 2.0
 # expected time of one evaluation of the dual of interval queries, in seconds per cell
 INTERVAL_SECONDS_PER_CELL = 3e-6
-# stopping rule of strategy searches until `CenterProblem.options` is replaced
+# initial `CenterProblem.options`: stopping rule of strategy searches
 COARSE_OPTIONS = Options(gap=1e-4, evaluations=60)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Part of a query group, with a choice of its attributes that are inside a residual space.
+class PartProjection:
+    """Queries of one part of a group, projected to the residual space of some of its attributes.
 
     Attributes
     ----------
     part : queries of one family on some attributes.
-    roles : role of every attribute of the part.
-    inside : positions, within the part, of the attributes inside the residual space.
+    roles : role (class of equivalent attributes) of every attribute of the part.
+    inside : positions, within the part, of the attributes of the residual space; empty for the
+        total.
     """
 
     part: Part
     roles: tuple[Role, ...]
     inside: Axes
+
+
+# Kronecker product of residual Grams: for every factor, its axes of the residual space and the index
+# of the projection with this residual Gram
+KroneckerProduct = tuple[tuple[Axes, int], ...]
+# Polynomial in total squares: a mapping from monomials to their weights.  A monomial is given by the
+# sorted indices of the projections whose total squares are multiplied.
+Polynomial = dict[tuple[int, ...], float]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -429,17 +489,15 @@ class SpaceKind:
     ----------
     count : number of spaces in the class.
     roles : roles of the attributes of one space.
-    terms : the Gram as a sum of Kronecker products, a mapping from the factors of a product to its
-        coefficient.  A factor is a pair (axes, index of a piece).  A coefficient is a sum of
-        monomials in the scalars of pieces: a mapping from the indices of the pieces of a monomial
-        to its weight.
+    terms : the Gram as a weighted sum of Kronecker products: a mapping from the products to their
+        coefficients, which are polynomials in total squares.
     separate : whether every term is solved on its own.  The sum of the smallest errors of the terms
         then replaces the smallest error for the Gram; it is a lower bound.
     """
 
     count: int
     roles: tuple[Role, ...]
-    terms: dict[tuple[tuple[Axes, int], ...], dict[tuple[int, ...], float]]
+    terms: dict[KroneckerProduct, Polynomial]
     separate: bool = False
 
 
@@ -449,37 +507,43 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     Two attributes are equivalent if they have the same size and occur equally often, with the same
     weights, at the same positions of the same parts of query groups.
     """
-    # Two kinds of keys get an index: keys of parts, and places where an attribute occurs.  A place
-    # is (index of the part, position of the attribute in it, indices of all parts of the group).
-    numbers: dict[Any, int] = {}
-    _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
-    occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
-    for group_class in workload.group_classes:
-        parts = [
-            (numbers.setdefault(p.key, len(numbers)), p.axes)
-            for p in workload.groups[group_class.numbers[0]].parts
-        ]
-        part_numbers = tuple(sorted(number for number, _ in parts))
-        for number, axes in parts:
-            for position, axis in enumerate(axes):
-                place = numbers.setdefault((number, position, part_numbers), len(numbers))
-                columns = [
-                    group_class.places[:, group_class.ranks.index(axis)],
-                    np.full(len(group_class.numbers), place),
-                ]
-                occurrences.append(np.column_stack([*columns, weights[group_class.numbers]]))
-    rows = np.concatenate(occurrences)
-    firsts, row_class = unique_rows(rows)
+    occurrences = _attribute_occurrences(workload)
+    firsts, row_class = unique_rows(occurrences)
+    counts = np.bincount(row_class).tolist()
     by_attribute: dict[int, list[tuple[int, ...]]] = {}
-    for (attribute, *place_and_weight), multiplicity in zip(
-        rows[firsts].tolist(), np.bincount(row_class).tolist(), strict=True
-    ):
-        by_attribute.setdefault(attribute, []).append((*place_and_weight, multiplicity))
+    for (attribute, *occurrence), count in zip(occurrences[firsts].tolist(), counts, strict=True):
+        by_attribute.setdefault(attribute, []).append((*occurrence, count))
     roles: dict[Any, Role] = {}
     return {
         a.name: roles.setdefault((a.size, tuple(by_attribute.get(i, ()))), len(roles))
         for i, a in enumerate(workload.schema.attributes)
     }
+
+
+def _attribute_occurrences(workload: Workload) -> Index:
+    """Return one row (attribute, slot, weight) per attribute of every query group, shape (rows, 3).
+
+    ``attribute`` is an index in the schema.  ``slot`` is the index of what the group does with the
+    attribute: (part with the attribute, position of the attribute in the part, all parts of the
+    group).  ``weight`` is the index of the group's weight among the distinct weights.
+    """
+    part_indices: dict[Any, int] = {}
+    slot_indices: dict[Any, int] = {}
+    _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
+    blocks: list[Index] = [np.zeros((0, 3), dtype=np.int64)]
+    for group_class in workload.group_classes:
+        parts = [
+            (part_indices.setdefault(part.key, len(part_indices)), part.axes)
+            for part in workload.groups[group_class.numbers[0]].parts
+        ]
+        all_parts = tuple(sorted(part for part, _ in parts))
+        for part, axes in parts:
+            for position, axis in enumerate(axes):
+                slot = slot_indices.setdefault((part, position, all_parts), len(slot_indices))
+                attributes = group_class.places[:, group_class.ranks.index(axis)]
+                slots = np.full(len(group_class.numbers), slot)
+                blocks.append(np.column_stack([attributes, slots, weights[group_class.numbers]]))
+    return np.concatenate(blocks)
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
@@ -488,6 +552,11 @@ def too_slow(sizes: Sequence[int]) -> bool:
     ``sizes`` are the domain sizes of the space's attributes.
     """
     return step_seconds(math.prod(n - 1 for n in sizes), math.prod(sizes)) > MAX_SPACE_STEP_S
+
+
+def _has_matrix_free_form(part: Part) -> bool:
+    """Return whether a part has only interval queries or areas of levels on a wide attribute."""
+    return is_wide_areas(part) or wide_interval_gram(part) is not None
 
 
 class CenterProblem:
@@ -509,18 +578,27 @@ class CenterProblem:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.roles = roles_of(workload)
         self.sizes = {role: workload.schema[name].size for name, role in self.roles.items()}
-        self.pieces: list[Piece] = []
-        self._numbers: dict[Any, int] = {}
+        self.projections: list[PartProjection] = []
+        self._projection_indices: dict[Any, int] = {}
         self._rows: dict[Any, Array] = {}
         self._last_weights: dict[Any, Array] = {}
         self._level_grams: dict[Any, LevelGram | None] = {}
         self._level_values: dict[int, float] = {}
         self._grams: dict[Any, Array] = {}
-        self._zero_pieces: dict[int, bool] = {}
+        self._zero_projections: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
         self._roles = np.array([self.roles[name] for name in workload.schema.names], dtype=np.int64)
         candidates = self._classes_of_groups()
-        fits = self._fitting([group for group, *_ in candidates])
+        firsts = [group for group, *_ in candidates]
+        # Roles whose attributes need matrices, because some query on them has no matrix-free form.
+        self._matrix_roles = {
+            self.roles[group.attributes[axis]]
+            for group in firsts
+            for part in group.parts
+            if not _has_matrix_free_form(part)
+            for axis in part.axes
+        }
+        fits = self._fitting(firsts)
         self._group_classes = list(itertools.compress(candidates, fits))
         # Groups that exceed the limits have no influence on the centers, although the plan answers
         # them.  So the caller compares the plan with that of uniform centers and keeps the better.
@@ -566,36 +644,34 @@ class CenterProblem:
         after the other; groups with small parts come first.
         """
         fitting: dict[Any, bool] = {}
-        # Roles with a query that needs a matrix.  Interval queries on a wide attribute need none,
-        # unless another query on the attribute does.
-        dense = {
-            self.roles[group.attributes[a]]
-            for group in firsts
-            for part in group.parts
-            if wide_interval_gram(part) is None and not is_wide_areas(part)
-            for a in part.axes
-        }
-        self._dense_roles = dense
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
-                key, n = self._part_key(group, part), part.cells
-                rank = min(part.count, n)
-                is_structured = is_wide_areas(part) or wide_interval_gram(part) is not None
-                if key not in fitting and is_structured and key[1][0] not in dense:
-                    fitting[key] = self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
-                elif key not in fitting:
-                    peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
-                    step = step_seconds(rank, n)
-                    is_too_large = len(part.sizes) > 1 and (
-                        part.count * n > MAX_JOINT_ENTRIES
-                        or not self.allowance.is_short(FORECAST_JOINT_STEPS * step)
-                    )
-                    fitting[key] = not is_too_large and self._reserve(32 * n * n, peak, step)
+                key = self._part_key(group, part)
+                if key not in fitting:
+                    fitting[key] = self._reserve_part(part, key[1])
         return [
             all(fitting[self._part_key(first, part)] for part in first.parts) for first in firsts
         ]
 
-    def _part_key(self, group: Group, part: Part) -> Any:
+    def _reserve_part(self, part: Part, roles: tuple[Role, ...]) -> bool:
+        """Reserve memory and time for the searches on a part; return False if a limit forbids it.
+
+        ``roles`` are those of the part's attributes.
+        """
+        n = part.cells
+        if _has_matrix_free_form(part) and roles[0] not in self._matrix_roles:
+            return self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
+        rank = min(part.count, n)
+        step = step_seconds(rank, n)
+        if len(part.sizes) > 1 and (
+            part.count * n > MAX_JOINT_ENTRIES
+            or not self.allowance.is_short(FORECAST_JOINT_STEPS * step)
+        ):
+            return False
+        peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
+        return self._reserve(32 * n * n, peak, step)
+
+    def _part_key(self, group: Group, part: Part) -> tuple[Any, tuple[Role, ...]]:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
 
     def _reserve(self, retained: int, peak: int, step: float) -> bool:
@@ -617,106 +693,121 @@ class CenterProblem:
 
     def _kinds(self) -> list[SpaceKind]:
         """Return the classes of residual spaces, in the order of the first groups on them."""
-        # index of every distinct pair (factors, scalars)
-        products: dict[Any, int] = {}
+        # index of each distinct pair of a Kronecker product and a monomial that multiplies it
+        product_indices: dict[tuple[KroneckerProduct, tuple[int, ...]], int] = {}
         contributions = []
         for group, groups, weights in self._group_classes:
             pattern = [
-                (positions, products.setdefault((factors, scalars), len(products)), 1.0)
-                for positions, factors, scalars in self._pattern(group, groups.ranks)
+                (
+                    positions,
+                    product_indices.setdefault((factors, monomial), len(product_indices)),
+                    1.0,
+                )
+                for positions, factors, monomial in self._group_terms(group, groups.ranks)
             ]
             contributions.append(
                 GroupContribution(
                     numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern
                 )
             )
-        product_list, ordered = list(products), list[tuple[int, SpaceKind]]()
+        products = list(product_indices)
+        kinds_by_sort_key = list[tuple[int, SpaceKind]]()
         for spaces in queried_spaces(contributions, self._roles, self.workload.schema.exact_places):
             counts = np.bincount(spaces.kinds).tolist()
             _, examples = np.unique(spaces.kinds, return_index=True)
             for k, coefficients in enumerate(spaces.coefficients):
-                terms: dict[Any, dict[tuple[int, ...], float]] = {}
-                for number, weight in coefficients.items():
-                    factors, scalars = product_list[number]
-                    terms.setdefault(factors, {})[scalars] = weight
+                terms: dict[KroneckerProduct, Polynomial] = {}
+                for index, weight in coefficients.items():
+                    factors, monomial = products[index]
+                    terms.setdefault(factors, {})[monomial] = weight
                 roles = tuple(self._roles[spaces.places[examples[k]]].tolist())
-                ordered.append(
-                    (int(spaces.reached[k]), SpaceKind(count=counts[k], roles=roles, terms=terms))
-                )
+                kind = SpaceKind(count=counts[k], roles=roles, terms=terms)
+                kinds_by_sort_key.append((int(spaces.reached[k]), kind))
         # a fixed order, because the last digits of sums depend on it
-        kinds = [kind for _, kind in sorted(ordered, key=lambda entry: entry[0])]
+        kinds = [kind for _, kind in sorted(kinds_by_sort_key, key=lambda entry: entry[0])]
         for kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
-            if len(kind.terms) > 1:
-                sizes = [self.sizes[r] for r in kind.roles]
-                dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-                peak = dense_bytes(dimension, dimension, cells)
-                peak += 8 * dimension * ((len(kind.terms) + 4) * dimension + 3 * cells)
-                has_structured_role = any(self._is_structured(r) for r in kind.roles)
-                kind.separate = (
-                    has_structured_role
-                    or not self._reserve(0, peak, step_seconds(dimension, cells))
-                    or too_slow(sizes)
-                )
+            kind.separate = len(kind.terms) > 1 and not self._can_solve_sum(kind)
         return kinds
 
-    def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
-        """Return tuples (positions, factors, scalars), one per residual space of a group.
+    def _can_solve_sum(self, kind: SpaceKind) -> bool:
+        """Return whether one strategy can be searched for a sum of terms; reserve its memory."""
+        sizes = [self.sizes[role] for role in kind.roles]
+        dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
+        peak = dense_bytes(dimension, dimension, cells)
+        peak += 8 * dimension * ((len(kind.terms) + 4) * dimension + 3 * cells)
+        return (
+            not any(self._is_matrix_free_role(role) for role in kind.roles)
+            and self._reserve(0, peak, step_seconds(dimension, cells))
+            and not too_slow(sizes)
+        )
 
-        Residual spaces on which the Gram of the group is 0 are left out.  ``positions`` are those
-        of the space's attributes in the group.  ``factors`` are pairs (axes in the space, index of a
-        piece), and ``scalars`` are indices of pieces.  The Gram of the group on the space is the
-        product of the Grams of all factors and of all scalars.  ``ranks`` lists the axes of the
-        group in schema order.
+    def _group_terms(
+        self, group: Group, ranks: Sequence[int]
+    ) -> list[tuple[Axes, KroneckerProduct, tuple[int, ...]]]:
+        """Return what a group of weight 1 adds to the Grams of the residual spaces inside it.
+
+        Parameters
+        ----------
+        group : the queries.
+        ranks : the axes of the group in schema order.
+
+        Returns
+        -------
+        One tuple (positions, factors, monomial) per residual space; spaces to which the group adds
+        nothing are left out.  ``positions`` are those of the space's attributes in ``ranks``.  The
+        summand is the Kronecker product ``factors`` times the total squares of the projections with
+        the indices ``monomial``.
         """
-        position = {axis: p for p, axis in enumerate(ranks)}
-        choices = []  # for every part, its pieces
+        rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
+        # for every part, one pair (ranks of the attributes in the space, index of the projection) per
+        # choice of attributes
+        choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
             choices.append(
                 [
                     (
-                        tuple(position[part.axes[i]] for i in inside),
-                        self._number(part, roles, inside),
+                        tuple(rank_of_axis[part.axes[i]] for i in inside),
+                        self._projection_index(part, roles, inside),
                     )
                     for inside in subsets(range(len(part.axes)))
                 ]
             )
-        pattern = []
+        terms = []
         for combination in itertools.product(*choices):
-            pieces_inside = [(axes, number) for axes, number in combination if axes]
-            if any(self._is_zero(number) for _, number in pieces_inside):
+            residual = [(chosen, index) for chosen, index in combination if chosen]
+            if any(self._is_zero(index) for _, index in residual):
                 continue
-            positions = tuple(sorted(a for axes, _ in pieces_inside for a in axes))
-            index = {p: i for i, p in enumerate(positions)}
+            positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
             factors = tuple(
-                sorted((tuple(index[a] for a in axes), number) for axes, number in pieces_inside)
+                sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
             )
-            scalars = tuple(sorted(number for axes, number in combination if not axes))
-            pattern.append((positions, factors, scalars))
-        return pattern
+            monomial = tuple(sorted(index for chosen, index in combination if not chosen))
+            terms.append((positions, factors, monomial))
+        return terms
 
-    def _number(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
-        """Return the index of a piece in ``pieces``, and add the piece if it is new."""
+    def _projection_index(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
+        """Return the index of a projection in ``projections``, and add the projection if it is new."""
         key = (part.key, roles, inside)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.pieces)
-            self.pieces.append(Piece(part=part, roles=roles, inside=inside))
-        return self._numbers[key]
+        if key not in self._projection_indices:
+            self._projection_indices[key] = len(self.projections)
+            self.projections.append(PartProjection(part=part, roles=roles, inside=inside))
+        return self._projection_indices[key]
 
-    def _is_zero(self, number: int) -> bool:
-        """Return whether the residual Gram of a piece is zero for all centers."""
-        if number not in self._zero_pieces:
-            self._zero_pieces[number] = self._compute_is_zero(self.pieces[number])
-        return self._zero_pieces[number]
+    def _is_zero(self, index: int) -> bool:
+        """Return whether the residual Gram of a projection is zero for all centers."""
+        if index not in self._zero_projections:
+            self._zero_projections[index] = self._compute_is_zero(self.projections[index])
+        return self._zero_projections[index]
 
-    def _compute_is_zero(self, piece: Piece) -> bool:
-        if any(piece.part.sizes[i] == 1 for i in piece.inside):
+    def _compute_is_zero(self, projection: PartProjection) -> bool:
+        part = projection.part
+        if any(part.sizes[i] == 1 for i in projection.inside):
             return True
-        part = piece.part
-        if len(part.sizes) > 1 or is_wide_areas(part) or wide_interval_gram(part) is not None:
+        if len(part.sizes) > 1 or _has_matrix_free_form(part):
             return False
-        gram = self.gram(piece.part)
-        N = basis(piece.part.sizes[0])
+        gram = self.gram(part)
+        N = basis(part.sizes[0])
         return bool(np.trace(N.T @ gram @ N) <= 1e-13 * np.trace(gram))
 
     def _is_uniform_optimal(self, role: Role) -> bool:
@@ -725,9 +816,9 @@ class CenterProblem:
         It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
         the cells.  It is the only one supported for wide attributes with areas of levels.
         """
-        parts = [piece.part for piece in self.pieces if role in piece.roles]
+        parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):
-            return True  # the search for precisions of areas has the uniform center
+            return True  # the search for strategies of areas supports no other center
         for part in parts:
             if has_identity_gram(part):
                 continue
@@ -740,46 +831,51 @@ class CenterProblem:
                 return False
         return True
 
-    def _is_structured(self, role: Role) -> bool:
+    def _is_matrix_free_role(self, role: Role) -> bool:
         """Return whether the role is a wide attribute with interval queries and areas only."""
-        return is_wide(self.sizes[role]) and role not in self._dense_roles
+        return is_wide(self.sizes[role]) and role not in self._matrix_roles
 
     @property
-    def structured_roles(self) -> set[Role]:
+    def matrix_free_roles(self) -> set[Role]:
         """Tuned roles that are wide attributes with interval queries only."""
-        return {role for role in self.tuned if self._is_structured(role)}
+        return {role for role in self.tuned if self._is_matrix_free_role(role)}
 
-    def structured_gram(self, piece: Piece) -> IntervalGram | LevelGram | None:
-        """Return the Gram of a piece as weights of its queries; None if it is solved with a matrix.
+    def matrix_free_gram(self, projection: PartProjection) -> IntervalGram | LevelGram | None:
+        """Return the Gram of a part's queries on cells as weights of intervals or areas.
 
-        A piece on a wide attribute is solved without a matrix if all queries on the attribute are
-        intervals or areas of levels.  Marginals with a uniform center always are.
+        The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
+        avoided if the part is on a wide attribute and all queries of the workload on this attribute
+        are intervals or areas of levels.  They are also avoided for the marginal of a wide
+        attribute that keeps the uniform center.
         """
-        role = piece.roles[0]
-        if is_wide_areas(piece.part):
-            if piece.part.key not in self._level_grams:
-                self._level_grams[piece.part.key] = wide_level_gram(piece.part)
-            return self._level_grams[piece.part.key] if self._is_structured(role) else None
-        gram = wide_interval_gram(piece.part)
+        role = projection.roles[0]
+        if is_wide_areas(projection.part):
+            if projection.part.key not in self._level_grams:
+                self._level_grams[projection.part.key] = wide_level_gram(projection.part)
+            return (
+                self._level_grams[projection.part.key] if self._is_matrix_free_role(role) else None
+            )
+        gram = wide_interval_gram(projection.part)
         if gram is None or (gram.is_marginal and role not in self.tuned):
             return gram
-        return gram if self._is_structured(role) else None
+        return gram if self._is_matrix_free_role(role) else None
 
-    def structured_value(self, number: int, pi: Array | None) -> float:
-        """Return the smallest error for a piece with interval queries or areas, in counts^2.
+    def matrix_free_error(self, index: int, pi: Array | None) -> float:
+        """Return the smallest error for a projection with a `matrix_free_gram`, in counts^2.
 
-        ``pi`` is the center, shape (n,), None for a uniform one.
+        ``index`` is that of the projection.  ``pi`` is the center of its attribute, shape (n,), or
+        None for the uniform center.
         """
-        gram = self.structured_gram(self.pieces[number])
+        gram = self.matrix_free_gram(self.projections[index])
         assert gram is not None
         if isinstance(gram, LevelGram):
-            # the center is always uniform, so the value is computed once
-            if number not in self._level_values:
-                self._level_values[number] = level_solution(gram, self.options).bound
-            return self._level_values[number]
+            # computed once, because attributes with areas of levels keep the uniform center
+            if index not in self._level_values:
+                self._level_values[index] = level_solution(gram, self.options).bound
+            return self._level_values[index]
         if gram.is_marginal and pi is None:
             return marginal_solution(gram.cells, gram.marginal).value
-        return self._solve_interval(number, IntervalSpace(gram=gram, center=pi)).bound
+        return self._solve_interval(index, IntervalSpace(gram=gram, center=pi)).bound
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
         """Solve interval queries; the search starts at the last dual weights stored for ``key``."""
@@ -802,7 +898,10 @@ class CenterProblem:
         return self._rows[part.key]
 
     def gram_trace(self, part: Part) -> float:
-        """Return the trace of a part's Gram on cells; rounding errors are proportional to it."""
+        """Return the sum of the squared entries of a part's query rows.
+
+        Rounding errors of Grams are proportional to it.
+        """
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
         if is_wide_areas(part):
@@ -830,21 +929,23 @@ class CenterProblem:
     def optimal_center(self, role: Role, inside: int, c: float) -> Array:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the optimal strategy on all cells for the Gram G + c 1 1^T.  G is
-        the Gram of the piece with the index ``inside``.  For interval queries, c is raised if the sum
-        would not be positive definite.
+        Sigma is the covariance of the cell counts under the optimal strategy for the Gram
+        G + c 1 1^T on cells.  G is the Gram of the part whose projection to the residual space of
+        the attribute has the index ``inside``.  For interval queries solved without a matrix, c is
+        raised if G + c 1 1^T would not be positive definite.
         """
         self.allowance.check()
         n = self.sizes[role]
-        gram = self.structured_gram(self.pieces[inside])
+        gram = self.matrix_free_gram(self.projections[inside])
         if isinstance(gram, IntervalGram):
-            # The weight c of the total may be negative, but the sum must stay positive definite.
-            # ``floor`` is a lower bound on the eigenvalues of G in the coordinates of differences.
+            # c is the weight of the total.  It may be negative, but G + c 1 1^T must stay positive
+            # definite.  ``floor`` is a lower bound on the eigenvalues of G in the coordinates
+            # z_k = q_k - q_(k+1) of queries q.
             floor = gram.prefix + gram.ranges + gram.suffix / (2.0 * n)
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()
             return np.asarray(covariances / covariances.sum())
-        factor = Factor(sizes=(n,), matrix=self.gram(self.pieces[inside].part) + c)
+        factor = Factor(sizes=(n,), matrix=self.gram(self.projections[inside].part) + c)
         with threads_for(n):
             problem = DualProblem(lift=FullDomain(n), factor=factor)
             options = replace(self.options, deadline=self.allowance.deadline)
@@ -857,10 +958,11 @@ class CenterProblem:
     def dual(
         self, key: Any, factor: Factor, centers: Sequence[Array | None]
     ) -> tuple[float, Array, list[Array]]:
-        """Return the smallest error for a residual Gram, and its derivatives.
+        """Return the smallest error L for a residual Gram ``factor``, and its derivatives.
 
-        The result has the form of `DualProblem.sensitivities`.  The search starts at the dual
-        weights of the last search with the same ``key``.
+        The result is (L, its derivative with respect to the Gram, list of its derivatives with
+        respect to N^T pi of the attributes).  The search starts at the dual weights of the last
+        search with the same ``key``.
         """
         self.allowance.check()
         with threads_for(factor.rank):
@@ -883,21 +985,21 @@ class CenterProblem:
             self._grams[part.key] = part.family.gram(part.sizes)
         return self._grams[part.key]
 
-    def scalar_center(self, role: Role, c: float) -> Array:
+    def one_parameter_center(self, role: Role, c: float) -> Array:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the optimal strategy on all cells for the Gram
-        G + c mean(G) 1 1^T.  G is a sum over the pieces that have only this attribute inside the
-        space; every piece adds its Gram divided by the trace.  If no query depends on the total,
-        the center is uniform.
+        Sigma is the covariance of the cell counts under the optimal strategy for the Gram
+        G + c m 1 1^T on cells, where m is the mean entry of G.  G is a sum over the projections to
+        the residual space of only this attribute: of each, the Gram of its part on the cells of the
+        attribute, divided by the trace.  If no query depends on the total, the center is uniform.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))
-        for piece in self.pieces:
-            for position in piece.inside:
-                if piece.roles[position] == role and len(piece.inside) == 1:
-                    piece_gram = self._averaged_gram(piece.part, position)
-                    gram += piece_gram / max(float(np.trace(piece_gram)), 1e-300)
+        for projection in self.projections:
+            for position in projection.inside:
+                if projection.roles[position] == role and len(projection.inside) == 1:
+                    summand = self._averaged_gram(projection.part, position)
+                    gram += summand / max(float(np.trace(summand)), 1e-300)
         if not gram.any():
             return np.full(n, 1.0 / n)
         gram_with_total = gram + c * gram.mean() * np.ones((n, n))
@@ -909,13 +1011,16 @@ class CenterProblem:
             covariances = strategy.covariance @ np.ones(n)
         total_variance = float(covariances.sum())
         if abs(total_variance) <= ROUNDING * float(np.abs(covariances).sum()):
-            # no query depends on the total, so every center is equally good
+            # every center is equally good, because no query depends on the total
             return np.full(n, 1.0 / n)
         return covariances / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one of its attributes, averaged over all other
-        attributes."""
+        """Return the Gram of a part on one of its attributes, shape (n, n).
+
+        ``position`` is that of the attribute in the part.  The query rows are averaged over the
+        cells of the other attributes.
+        """
         if len(part.sizes) == 1:
             return self.gram(part)
         means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]

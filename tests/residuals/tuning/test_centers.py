@@ -15,7 +15,7 @@ from engine.residuals.tuning.center_objective import Allowance, CenterProblem, E
 from engine.residuals.tuning.complements import ComplementProblem
 from engine.residuals.tuning.tune import (
     CenterBalance,
-    separable_pieces,
+    separable_projections,
     tuned_centers,
     ways_to_split,
 )
@@ -145,7 +145,7 @@ def test_center_balance_matches_gradient_search(
     balanced = tuned_centers(workload, ignore_progress)
     assert balanced
     assert not calls
-    monkeypatch.setattr("engine.residuals.tuning.tune.separable_pieces", lambda problem: {})
+    monkeypatch.setattr("engine.residuals.tuning.tune.separable_projections", lambda problem: {})
     searched = tuned_centers(workload, ignore_progress)
     assert calls
     problem = CenterProblem(workload, ignore_progress)
@@ -158,40 +158,40 @@ def test_center_balance_matches_gradient_search(
     assert values[1] < 0.999 * values[0]
 
 
-def test_center_balance_offsets_match_derivatives() -> None:
+def test_center_balance_weights_match_derivatives() -> None:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
     problem = CenterProblem(
         Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), ignore_progress
     )
     problem.options = Options(gap=1e-9, evaluations=600)
-    balance = CenterBalance(problem, separable_pieces(problem))
+    balance = CenterBalance(problem, separable_projections(problem))
     rng = np.random.default_rng(5)
     for _ in range(2):
         centers = {
-            role: rng.dirichlet(np.full(problem.sizes[role], 5.0)) for role in balance.tuned_pieces
+            role: rng.dirichlet(np.full(problem.sizes[role], 5.0))
+            for role in balance.tuned_projections
         }
-        S, offsets = balance.offsets(centers)
+        S, weights = balance.total_weights(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
-        for role, (inside, outside) in balance.tuned_pieces.items():
-            # Finite differences of the squared error S.  First the strategy value of the residual
-            # space with the attribute (inside) is changed, then the scalar of the one without it
-            # (outside).
+        for role, (inside, outside) in balance.tuned_projections.items():
+            # Finite differences of the objective S: first the smallest error on the residual space of
+            # the attribute (inside) is changed, then its total square (outside).
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
                 (inside, state.optimum(inside)[0]),
-                (outside, state.scalar(outside)),
+                (outside, state.total_square(outside)),
             ):
                 moved = []
                 for share in (1.0 - 1e-4, 1.0 + 1e-4):
                     there = Evaluation(problem=problem, centers=centers)
                     if number == inside:
-                        there.solved[number] = (value * share, *there.optimum(number)[1:])
+                        there.optima[number] = (value * share, *there.optimum(number)[1:])
                     else:
-                        there.scalars[number] = value * share
+                        there.total_squares[number] = value * share
                     moved.append(sum(kind.count * there.space(kind) for kind in problem.kinds))
                 slopes.append((moved[1] - moved[0]) / (2e-4 * value))
-            L, s = state.optimum(inside)[0], state.scalar(outside)
-            assert offsets[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
+            L, s = state.optimum(inside)[0], state.total_square(outside)
+            assert weights[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
 
 
 def test_tuned_centers_random_workloads_are_near_optimum() -> None:
