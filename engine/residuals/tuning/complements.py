@@ -56,13 +56,13 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
-# Initial strategies must be invertible, so the roots of the Gram's eigenvalues are raised to at
-# least this share of the largest root.
+# The square roots of a Gram's eigenvalues are raised to at least this share of the largest root,
+# because initial strategies must be invertible.
 MIN_ROOT_SHARE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Noise:
+class StrategyRmse:
     """RMSE sqrt(f d) of a strategy at privacy cost 1, with its derivatives.
 
     Attributes
@@ -78,14 +78,14 @@ class Noise:
     by_lift: Array
 
 
-def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
+def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> StrategyRmse:
     """Return the RMSE sqrt(f d) of a strategy at privacy cost 1, and its derivatives.
 
     f is the weighted squared error and d the sensitivity, in which the p-norm over cells with
     p = ``power`` replaces the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
     Raises LinAlgError if the strategy is singular.
 
-    >>> round(noise(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
+    >>> round(strategy_rmse(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
     1.4142
     """
     inverse = np.linalg.inv(strategy)
@@ -93,13 +93,14 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
     rows = strategy @ lift
     norms = np.einsum("rc,rc->c", rows, rows)
     largest = float(norms.max())
-    # norms are divided by the largest, so that high powers cannot overflow
+    # The p-norm is computed from norms divided by the largest one, so that high powers cannot
+    # overflow.
     powers = (norms / largest) ** (power - 1.0)
     total = float(powers @ norms) / largest
     f, d = float(np.trace(error_matrix)), largest * total ** (1.0 / power)
     value = math.sqrt(f * d)
     by_rows = rows * (powers * total ** (1.0 / power - 1.0) * value / d)
-    return Noise(
+    return StrategyRmse(
         value=value,
         by_strategy=by_rows @ lift.T - (value / f) * error_matrix @ inverse.T,
         by_gram=(0.5 * value / f) * inverse @ inverse.T,
@@ -117,10 +118,10 @@ def initial_strategy(gram: Array) -> Array:
     return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
 
 
-# largest number of cells of a pair whose complement is tuned
+# complements are tuned only if every pair of attributes has at most this number of cells
 MAX_CELLS = 2_600
-# largest number of entries of all query rows of a pair, because the variances of a plan with
-# complements are computed query by query
+# complements are tuned only if the query rows of every group on a pair have at most this number of
+# entries, because the variances of a plan with complements are computed query by query
 MAX_QUERY_ENTRIES = 1e9
 # number of vectors with one entry per parameter that L-BFGS holds in memory
 OPTIMISER_VECTORS = 60
@@ -134,7 +135,8 @@ FORECAST_EVALUATIONS = 900
 CYCLIC = ("marginal", "circular", "total")
 # singular values of the residual rows below this share of the largest count as zero
 MIN_SINGULAR_SHARE = 1e-6
-# the groups on a pair of attributes, each with True if its attributes are in reverse schema order
+# the groups on one pair of attributes, each with True if the group has the attributes in reverse
+# schema order
 PairGroups = list[tuple[Group, bool]]
 
 
@@ -153,13 +155,13 @@ def can_tune(workload: Workload) -> bool:
         any(workload.groups[i].weight > 0 for i in group_class.numbers)
         for group_class in workload.group_classes
     ]
-    # the first group of every class of weighted groups on a pair
-    pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
-    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
+    # groups on pairs of attributes, one of each class that has a group of positive weight
+    on_pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
+    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in on_pairs):
         return False
-    if any(g.count * math.prod(g.sizes) > MAX_QUERY_ENTRIES for g in pairs):
+    if any(g.count * math.prod(g.sizes) > MAX_QUERY_ENTRIES for g in on_pairs):
         return False
-    return any(len(g.parts) == 1 for g in pairs)
+    return any(len(g.parts) == 1 for g in on_pairs)
 
 
 def cyclic(workload: Workload) -> bool:
@@ -174,10 +176,10 @@ def cyclic(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
-    # ``retained`` is the memory during the whole search and ``peak`` additional memory, in bytes;
-    # ``seconds`` is the time of one evaluation of S
-    parameters = sum(a.size**2 for a in workload.schema.attributes)
+    # memory that is in use during the whole search and additional memory of one step, in bytes; time
+    # of one evaluation of S, in seconds
     retained, peak, seconds = 0, 0, 0.0
+    parameters = sum(a.size**2 for a in workload.schema.attributes)
     for sizes, groups in _class_representatives(workload):
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
         rows = _row_counts(groups)
@@ -194,11 +196,11 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
-    """Return the classes of attribute pairs that have groups, with the groups of every pair.
+    """Return the classes of attribute pairs with queries, and the groups on every pair.
 
-    The result maps every class to a mapping from its pairs to their groups.  Pairs of one class
-    have equal sizes and equal groups; the key of a class is (sizes, groups).
-    Attributes of a pair are in schema order.  Groups of weight 0 are left out.
+    Pairs of one class have equal sizes and equal groups.  The result maps the key of a class, a
+    tuple (sizes, groups), to a mapping from each pair of the class to its groups.  Attributes of a
+    pair are in schema order.  Groups of weight 0 are left out.
     """
     on_pair: dict[Space, PairGroups] = {}
     for group in workload.groups:
@@ -258,8 +260,8 @@ class PairKind:
     A : coefficients of the queries on the residual space of each attribute, shapes (queries,
         n_i - 1).
     a0 : coefficients of the queries on the total, shape (queries,).
-    swaps : whether the Gram does not change when the two attributes are swapped; Y_j then follows
-        from Y_i.
+    is_swap_invariant : whether the Gram does not change when the two attributes are swapped; Y_j
+        then follows from Y_i.
     count : number of pairs in the class.
     """
 
@@ -268,7 +270,7 @@ class PairKind:
     pair_basis: Array
     A: tuple[Array, Array]
     a0: Array
-    swaps: bool
+    is_swap_invariant: bool
     count: int = 0
 
     @cached_property
@@ -290,7 +292,7 @@ class PairKind:
 
 
 def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
-    """Return a `PairKind` for pairs with these groups; its ``count`` is 0.
+    """Return the class of pairs with these domain sizes and groups; its ``count`` is still 0.
 
     The queries are replaced by rows with the same Gram, at most as many as cells.
     """
@@ -303,13 +305,16 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
             )
         blocks.append(rows)
     stacked = reduce_rows(np.concatenate(blocks))
-    swaps = False
+    is_swap_invariant = False
     if sizes[0] == sizes[1]:
-        # invariance is tested on a random vector
+        # The Gram is compared with the Gram after a swap of the two attributes by its image of a
+        # random vector.
         probe = np.random.default_rng(3).standard_normal(sizes)
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
         swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
-        swaps = bool(np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max()))
+        is_swap_invariant = bool(
+            np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max())
+        )
     on_total = residual_rows(stacked, sizes, ())
     on_attributes = residual_rows(stacked, sizes, (0,)), residual_rows(stacked, sizes, (1,))
     U, singular_values, Vt = thin_svd(residual_rows(stacked, sizes, (0, 1)))
@@ -323,7 +328,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
         pair_basis=Vt[is_nonzero].T,
         A=on_attributes,
         a0=on_total[:, 0],
-        swaps=swaps,
+        is_swap_invariant=is_swap_invariant,
     )
 
 
@@ -346,15 +351,15 @@ class SingleKind:
     n : domain size of the attribute.
     query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
     total : coefficients of the queries on the total, shape (queries,).
-    pairs : number of pairs that each attribute of the class is in, by (index of the class of pairs,
-        position of the attribute in the pair).
+    pair_counts : number of pairs with an attribute of the class, for one such attribute; by (index
+        of the class of pairs, position of the attribute in the pair).
     count : number of attributes in the class.
     """
 
     n: int
     query_rows: Array
     total: Array
-    pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    pair_counts: Counter[tuple[int, int]] = field(default_factory=Counter)
     count: int = 0
 
 
@@ -375,62 +380,69 @@ class ComplementProblem:
     ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.power = max(STEPS_BY_POWER)
+        # classes of pairs and of attributes
         self.pairs: list[PairKind] = []
         self.singles: list[SingleKind] = []
+        # index of the class of every pair and of every attribute
         self.pair_kind: dict[Space, int] = {}
         self.single_kind: dict[str, int] = {}
-        self._find_kinds()
-        self.links = Counter(
+        self._find_pair_kinds()
+        self._find_single_kinds()
+        # number of pairs by (class of the pair, class of its first attribute, class of its second)
+        self.pair_counts = Counter(
             (p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items()
         )
-        self.constant = math.fsum(g.weight for g in workload.groups if not g.attributes)
+        self.total_query_weight = math.fsum(g.weight for g in workload.groups if not g.attributes)
         self._layout()
 
-    def _find_kinds(self) -> None:
-        """Set the classes ``pairs`` and ``singles``, and the class of every pair and attribute."""
-        groups_on: dict[str, list[Group]] = {}  # attribute -> groups on this attribute alone
-        for group in self.workload.groups:
-            if group.weight > 0.0 and len(group.attributes) == 1:
-                groups_on.setdefault(group.attributes[0], []).append(group)
+    def _find_pair_kinds(self) -> None:
         for p, ((sizes, _), pairs) in enumerate(pair_kinds(self.workload).items()):
             self.pairs.append(pair_kind_of(sizes, pairs[next(iter(pairs))]))
             self.pairs[p].count = len(pairs)
             self.pair_kind |= dict.fromkeys(pairs, p)
-        # for every attribute, the number of its pairs by (class of pairs, position in the pair)
-        pairs_of: dict[str, Counter[tuple[int, int]]] = {}
-        for pair, p in self.pair_kind.items():
-            for slot, name in enumerate(pair):
-                position = 0 if self.pairs[p].swaps else slot
-                pairs_of.setdefault(name, Counter())[p, position] += 1
-        class_numbers: dict[Any, int] = {}
+
+    def _find_single_kinds(self) -> None:
+        groups_on: dict[str, list[Group]] = {}
+        for group in self.workload.groups:
+            if group.weight > 0.0 and len(group.attributes) == 1:
+                groups_on.setdefault(group.attributes[0], []).append(group)
+        pair_counts_of = self._pair_counts_by_attribute()
+        kind_indices: dict[Any, int] = {}
         for name in self.workload.schema.names:
-            single_groups = groups_on.get(name, [])
-            if name not in pairs_of and not single_groups:
+            groups = groups_on.get(name, [])
+            pair_counts = pair_counts_of.get(name, Counter())
+            if not groups and not pair_counts:
                 continue
-            pair_counts = pairs_of.get(name, Counter())
             n = self.workload.schema[name].size
             # attributes of one class share their parameters, so that the search has fewer of them
-            attribute_class = (
+            kind_key = (
                 n,
-                frozenset(Counter((g.key, g.weight) for g in single_groups).items()),
+                frozenset(Counter((g.key, g.weight) for g in groups).items()),
                 frozenset(pair_counts.items()),
             )
-            if attribute_class not in class_numbers:
-                class_numbers[attribute_class] = len(self.singles)
-                rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [
-                    np.zeros((0, n))
-                ]
-                stacked = np.concatenate(rows)
+            if kind_key not in kind_indices:
+                kind_indices[kind_key] = len(self.singles)
+                rows = [math.sqrt(g.weight) * product_rows(g) for g in groups]
+                stacked = np.concatenate(rows or [np.zeros((0, n))])
                 self.singles.append(
                     SingleKind(
                         n=n,
                         query_rows=stacked @ basis(n),
                         total=stacked.mean(axis=1),
-                        pairs=pair_counts,
+                        pair_counts=pair_counts,
                     )
                 )
-            self.single_kind[name] = class_numbers[attribute_class]
-            self.singles[class_numbers[attribute_class]].count += 1
+            self.single_kind[name] = kind_indices[kind_key]
+            self.singles[kind_indices[kind_key]].count += 1
+
+    def _pair_counts_by_attribute(self) -> dict[str, Counter[tuple[int, int]]]:
+        """Return for every attribute what `SingleKind.pair_counts` is for its class."""
+        pair_counts_of: dict[str, Counter[tuple[int, int]]] = {}
+        for pair, p in self.pair_kind.items():
+            for slot, name in enumerate(pair):
+                position = 0 if self.pairs[p].is_swap_invariant else slot
+                pair_counts_of.setdefault(name, Counter())[p, position] += 1
+        return pair_counts_of
 
     def _layout(self) -> None:
         """Set the names and shapes of all parameters, and the initial strategies."""
@@ -441,12 +453,12 @@ class ComplementProblem:
             if r:
                 self._add_strategy(("pair", p), kind.gram)
             self.shapes.append((("Y", p, 0), (r, kind.sizes[0] - 1)))
-            if not kind.swaps:
+            if not kind.is_swap_invariant:
                 self.shapes.append((("Y", p, 1), (r, kind.sizes[1] - 1)))
             self.shapes.append((("y", p), (r,)))
         for s, single in enumerate(self.singles):
             gram = self._gram_on_attribute(
-                single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs}
+                single, {key: self.pairs[key[0]].A[key[1]] for key in single.pair_counts}
             )
             if np.trace(gram) > 0.0:
                 self._add_strategy(("single", s), gram)
@@ -462,11 +474,11 @@ class ComplementProblem:
         """Return the Gram of all queries on the residual space of one attribute, (n - 1, n - 1).
 
         It is the sum of the Grams of the queries on the attribute alone and on its pairs.
-        ``on_attribute`` maps the keys of ``kind.pairs`` to the coefficients that the queries on
+        ``on_attribute`` maps the keys of ``kind.pair_counts`` to the coefficients that the queries on
         these pairs have on the residual space of the attribute.
         """
         gram = kind.query_rows.T @ kind.query_rows
-        for key, count in kind.pairs.items():
+        for key, count in kind.pair_counts.items():
             gram = gram + count * on_attribute[key].T @ on_attribute[key]
         return gram
 
@@ -481,7 +493,7 @@ class ComplementProblem:
             values[name] = x[start : start + math.prod(shape)].reshape(shape)
             start += math.prod(shape)
         for p, kind in enumerate(self.pairs):
-            if kind.swaps:
+            if kind.is_swap_invariant:
                 values["Y", p, 1] = kind.swap_matrix @ values["Y", p, 0]
                 values["y", p] = (values["y", p] + kind.swap_matrix @ values["y", p]) / 2.0
         return values
@@ -493,7 +505,7 @@ class ComplementProblem:
         respect to this value.
         """
         for p, kind in enumerate(self.pairs):
-            if kind.swaps:
+            if kind.is_swap_invariant:
                 gradient["Y", p, 0] = gradient["Y", p, 0] + kind.swap_matrix.T @ gradient["Y", p, 1]
                 gradient["y", p] = (gradient["y", p] + kind.swap_matrix.T @ gradient["y", p]) / 2.0
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
@@ -532,7 +544,8 @@ class ComplementProblem:
         """
         values = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in values.items()}
-        # for every class of pairs, the coefficients of its queries on each of its two attributes
+        # coefficients of the queries on pairs on the residual space of one attribute of the pair, by
+        # (class of pairs, position of the attribute in the pair)
         on_attribute = {
             (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
@@ -548,7 +561,7 @@ class ComplementProblem:
         S += self._total_term(values, on_attribute, gradient)
         return S, self.vector(gradient)
 
-    def _noise(
+    def _strategy_rmse(
         self,
         name: Any,
         count: int,
@@ -556,16 +569,16 @@ class ComplementProblem:
         lift: Array,
         values: Mapping[Any, Array],
         gradient: dict[Any, Array],
-    ) -> Noise:
-        """Return the RMSE of one strategy, with its derivatives.
+    ) -> StrategyRmse:
+        """Return the RMSE of the strategy (I + E) B_0, with its derivatives.
 
-        The strategy is determined by the parameter ``name``.  The derivative with respect to this
-        parameter, times ``count``, is added to ``gradient``.
+        E is the parameter ``name`` in ``values``, and B_0 its initial strategy.  The derivative with
+        respect to E, times ``count``, is added to ``gradient``.
         """
         self.allowance.check()
         initial = self.initial_strategies[name]
         with threads_for(len(gram)):
-            result = noise(gram, initial + values[name] @ initial, lift, self.power)
+            result = strategy_rmse(gram, initial + values[name] @ initial, lift, self.power)
             gradient[name] += count * result.by_strategy @ initial.T
         return result
 
@@ -582,7 +595,7 @@ class ComplementProblem:
         lift = kind.lift - (values["Y", p, 0] @ N[0].T)[:, :, None]
         lift -= (values["Y", p, 1] @ N[1].T)[:, None, :]
         lift -= values["y", p][:, None, None]
-        result = self._noise(
+        result = self._strategy_rmse(
             ("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), values, gradient
         )
         by_lift = kind.count * result.by_lift.reshape(lift.shape)
@@ -606,7 +619,7 @@ class ComplementProblem:
         if ("single", s) not in self.initial_strategies:
             return 0.0
         lift = basis(kind.n).T - values["zeta", s][:, None]
-        result = self._noise(
+        result = self._strategy_rmse(
             ("single", s),
             kind.count,
             self._gram_on_attribute(kind, on_attribute),
@@ -615,7 +628,7 @@ class ComplementProblem:
             gradient,
         )
         gradient["zeta", s] -= kind.count * result.by_lift.sum(axis=1)
-        for (p, slot), count in kind.pairs.items():
+        for (p, slot), count in kind.pair_counts.items():
             by_coefficients = on_attribute[p, slot] @ result.by_gram
             gradient["Y", p, slot] += (
                 2.0 * kind.count * count * self.pairs[p].query_rows.T @ by_coefficients
@@ -634,12 +647,12 @@ class ComplementProblem:
         ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to
         the coefficients of the pair's queries on its first or second attribute.
         """
-        square, derivatives = self.constant, list[tuple[Any, Array]]()
+        square, derivatives = self.total_query_weight, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
             on_total = single.total + single.query_rows @ values["zeta", s]
             square += single.count * float(on_total @ on_total)
             derivatives.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ on_total))
-        for (p, *attribute_classes), count in self.links.items():
+        for (p, *attribute_classes), count in self.pair_counts.items():
             kind = self.pairs[p]
             on_total = kind.a0 + kind.query_rows @ values["y", p]
             for slot, s in enumerate(attribute_classes):
@@ -665,8 +678,8 @@ def tuned_complements(
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
     """Search for centers and complements with small S.
 
-    S is only approximate, because the optimal strategies are unknown.  So the caller compares the
-    error of the plan with that of uniform centers.
+    S is computed from strategies that are not quite optimal.  So the caller compares the error of
+    the plan with that of uniform centers.
 
     Parameters
     ----------
@@ -715,9 +728,9 @@ class _Search:
         for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
-        # If the workload is invariant under reversal, the coefficients that change sign under it
-        # are rounding errors.  With them, some queries would have tiny components that are too
-        # small to be measured, so they are removed.
+        # If the workload is invariant under reversal of all attributes, coefficients that change sign
+        # under reversal are rounding errors.  They are removed if S stays the same, because they
+        # would give some queries components that are too small to be measured.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
@@ -729,21 +742,23 @@ class _Search:
         ``x``."""
         import scipy.optimize
 
-        lowest, total = math.inf, sum(STEPS_BY_POWER.values())
+        lowest, total_steps = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
             """Return the log of the objective S and its gradient; store ``x`` if S is the
             smallest."""
             nonlocal lowest
             self.done += 1
-            self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")
+            self.problem.watch(
+                min(1.0, self.done / total_steps), f"Tuning complements, step {self.done}"
+            )
             try:
                 S, gradient = self.problem.evaluate(x)
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # S is infinite after a step that is too long; a large value makes the line search
-                # shorten the step
+                # S is infinite if the step was too long; with a large value in its place, the line
+                # search tries a shorter step
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
@@ -762,11 +777,10 @@ class _Search:
 def split_of(
     problem: ComplementProblem, x: Array
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers and complements that a vector of parameters, shape (length,), determines.
+    """Return the centers and complements for a vector of parameters, shape (length,).
 
     Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
-    pairs.  The parameter Y describes the difference from uniform centers; a complement is the
-    difference from the product of the tuned centers.
+    pairs of attributes.
     """
     values = problem.parameters(x)
     zeta = {name: values["zeta", s] for name, s in problem.single_kind.items()}
@@ -778,8 +792,9 @@ def split_of(
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
             V = problem.pairs[p].pair_basis
-            # V Y is relative to uniform centers; the part that the product of the tuned centers
-            # already passes to the attribute is subtracted
+            # V Y passes coefficients on the pair to one attribute, in addition to uniform centers.
+            # A complement does so in addition to the tuned centers, so the difference between tuned
+            # and uniform centers is subtracted.
             first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             total = (
