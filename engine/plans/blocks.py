@@ -55,10 +55,10 @@ MAX_RECORDS = 10**8
 UNEQUAL_COSTS = 1e-6
 # Largest number of strategies for which `joint_share` computes the joint sensitivity.
 MAX_JOINT = 3_000
-# A plan is charged the joint privacy cost of its blocks (maximum over cells), instead of the sum of
-# their costs, only if this saves at least this share of the sum.  The bound for joint costs is
-# looser, so a smaller saving would widen the gap of the certificate by more than it lowers the
-# error.
+# Smallest saving, as a share of the sum of the blocks' privacy costs, for which a plan is charged
+# the joint cost of its blocks (the maximum over cells of the summed costs) instead of this sum.  The
+# lower bound on the error of plans with joint costs is looser, so a smaller saving would widen the
+# gap of the certificate by more than it lowers the error.
 MIN_JOINT_SAVING = 5e-5
 # Standard deviation of noise with scale 1.
 STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
@@ -116,13 +116,19 @@ class Block:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Shape of the estimates: one axis per attribute, or a single axis for a union."""
+        """Shape of the estimates: one axis per attribute.
+
+        A block that measures several residual spaces jointly has a single axis for all estimates.
+        """
         if self.union:
             return (math.prod(s.dimension for _, s in self.factors),)
         return self._in_axis_order([s.coordinates for _, s in self.factors])
 
     def _in_axis_order(self, lengths_by_factor: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return the length of each axis; the argument has one list of lengths per factor."""
+        """Return the length of each axis of the table of the block.
+
+        ``lengths_by_factor`` has one list per factor, with the length of each of its axes.
+        """
         by_axis = {
             a: n
             for axes, lengths in zip(self.sets, lengths_by_factor, strict=True)
@@ -159,10 +165,10 @@ class Block:
         if self.weights is None:
             # Column norms of a Kronecker product are products of the column norms of the factors.
             squares = [s.column_costs("gaussian")[None] for _, s in self.factors]
-            out = contract(np.ones((1,) * len(squares)), squares)
+            by_factor = contract(np.ones((1,) * len(squares)), squares)
         else:
-            out = contract(self.weights**2, [s.rows**2 for _, s in self.factors])
-        return ungroup_axes(out, self.sets, self.sizes)
+            by_factor = contract(self.weights**2, [s.rows**2 for _, s in self.factors])
+        return ungroup_axes(by_factor, self.sets, self.sizes)
 
     def cell_pcosts(self, max_records: int) -> Array:
         """Return the pcost of adding one record to each cell, shape (n_1, ..., n_k)."""
@@ -173,7 +179,7 @@ class Block:
     def _add_rounding(self, norm: Any, max_records: int) -> Any:
         """Return column norms, increased by the effects of grid rounding and of float errors."""
         rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
-        # The additional term covers the multiplication by a weight.
+        # One term is added for the multiplication of an answer by its weight.
         terms = sum(s.rounding_terms for _, s in self.factors) + 1
         gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
         return (
@@ -216,7 +222,8 @@ class LazyBlocks(Mapping[Space, Block]):
             block = replace(
                 prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ())
             )
-            # With several threads, `setdefault` returns the block that was stored first to all.
+            # If several threads create the same block, all of them return the one that was stored
+            # first.
             block = self._blocks.setdefault(key, block)
         return block
 
@@ -267,21 +274,22 @@ def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes
 
 
 def component_key(number: int) -> Space:
-    """Return the key in `Plan.blocks` of component ``number``, a strategy on a marginal table."""
+    """Return the key in `Plan.blocks` of strategy ``number`` of a plan of marginal tables."""
     return ("component", str(number))
 
 
 def apply_factors(block: Block, tensor: npt.NDArray[Any], matrix: Any) -> Array:
-    """Return a tensor multiplied by one matrix per factor of a block, along the axes of the factor.
+    """Multiply residual coordinates by a Kronecker product of one matrix per factor of a block.
 
     Parameters
     ----------
     tensor : residual coordinates, one axis per attribute of the block.
-    matrix : function from the strategy of a factor to its matrix, shape (out, in).
+    matrix : function from the strategy of a factor to the matrix that multiplies the axes of this
+        factor, shape (rows, residual coordinates of the factor).
 
     Returns
     -------
-    array with one axis of length ``out`` per factor, in the order of the factors.
+    array with one axis per factor, whose length is the number of rows of the matrix.
     """
     return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
@@ -297,18 +305,18 @@ def undo_factors(block: Block, answers: npt.NDArray[Any]) -> Array:
     answers : noisy strategy answers in counts, one axis per factor.
     """
     unweighted = answers if block.weights is None else answers / block.weights
-    out = contract(unweighted, [s.pinv.T for _, s in block.factors])
+    by_factor = contract(unweighted, [s.pinv.T for _, s in block.factors])
     if block.union:
-        return out.ravel()
-    # Sums depend in the last digit on the memory order.  An estimate that is read from a file is in
-    # row-major order, so this one must be as well.
-    return np.asarray(ungroup_axes(out, block.sets, block.coordinates), order="C")
+        return by_factor.ravel()
+    # The last digit of a sum depends on the memory order of the array.  Estimates are returned in
+    # row-major order, because estimates that are read from a file have this order.
+    return np.asarray(ungroup_axes(by_factor, block.sets, block.coordinates), order="C")
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a block measures the component of a query in its residual space.
+    """Return whether a block measures a query on its residual space, apart from rounding errors.
 
-    Rounding errors are ignored.  ``piece`` is the component, shape (n_1 - 1, ..., n_k - 1).
+    ``piece`` has the coefficients of the query on this space, shape (n_1 - 1, ..., n_k - 1).
     """
     for axes, strategy in block.factors:
         if not strategy.complete:
@@ -325,7 +333,7 @@ def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
         return [(blocks.prototypes[k], n) for k, n in Counter(blocks.class_of_key.values()).items()]
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
-        # Weights are an array and not hashable, so a block with weights is a class of its own.
+        # Blocks with weights are not merged with others, because an array cannot be part of a key.
         key = (
             block.factors,
             block.noise,
@@ -346,7 +354,8 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     classes = _classes_of(blocks)
     laplace = any(block.law == "laplace" for block, _ in classes)
     costs = [(block.pcost(max_records), times) for block, times in classes]
-    # Under composition, the parameters rho of zCDP (Bun and Steinke 2016) and epsilon add up.
+    # Releasing several blocks adds their parameters: rho of zCDP (Bun and Steinke 2016) for
+    # Gaussian noise, and epsilon for Laplace noise.
     additive_costs = (
         itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs
     )
@@ -399,21 +408,21 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
         for b in block_list
     ]
     rounding_effects = [
-        (b.sensitivity(max_records) - n) * s
-        for b, n, s in zip(block_list, norms, scales, strict=True)
+        (block.sensitivity(max_records) - norm) * scale
+        for block, norm, scale in zip(block_list, norms, scales, strict=True)
     ]
     power = 1 if law == "laplace" else 2
     cost_without_rounding = joint_sensitivity(
         (
-            (b.attributes, _without_weights(b), s**power)
-            for b, s in zip(block_list, scales, strict=True)
+            (block.attributes, _without_weights(block), scale**power)
+            for block, scale in zip(block_list, scales, strict=True)
         ),
         law,
     )
     if law == "laplace":
         return ((cost_without_rounding + math.fsum(rounding_effects)) * ROUNDING_FACTOR) ** 2
-    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the column norm of a cell in
-    # each block, and e the effect of rounding on it.
+    # For one cell, let the vector d have its column norm in each block, divided by the noise, and
+    # let e have the effects of rounding.  The cost of the cell is |d + e|^2 <= (|d| + |e|)^2.
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding_effects))
     return (math.sqrt(cost_without_rounding) + rounding_norm) ** 2 * ROUNDING_FACTOR
 
@@ -421,7 +430,8 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
 def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
     """Return factors without row weights that have the same Euclidean column norms as a block.
 
-    They are the factors of the block if it has no weights, and otherwise one factor with one row.
+    For a block without weights they are its own factors.  For a block with weights, they are a
+    single factor whose strategy has one row: the column norms of the block.
     """
     if block.weights is None:
         return block.factors
@@ -497,17 +507,17 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     ----------
     noise : standard deviation of the noise, in counts.
     reach : largest absolute answer in counts: the largest column norm times the number of records.
-    bits : fineness of the grid.
+    bits : the noise is 2^bits to 2^(bits + 1) grid steps, unless answers require a coarser grid.
 
     Guarantee: the sum of an answer and its noise, in grid steps, fits an int64.
 
     >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
     (True, True)
     """
-    # If every answer is 0, any positive value serves.
+    # If every answer is 0, any positive ``reach`` gives a valid grid.
     if reach == 0.0:
         reach = noise
-    # The limit is 2^61 instead of 2^62, which leaves one bit for rounding and noise.
+    # Answers without noise are limited to 2^61 grid steps, which leaves one bit for rounding.
     available_bits = math.floor(math.log2(2.0**61 * noise / reach))
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, available_bits))
 
@@ -566,12 +576,14 @@ def calibrate(
         noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors))
         for factors, noise in classes
     ]
-    # The noise factor grows by at least the largest ratio of grid to noise in each round.
+    # In each round below, the noise factor grows at least by this share: the largest ratio of a grid
+    # step to its noise.
     grid_ratio = max(
         [2.0**-GRID_BITS, *(g / noise for (_, noise), g in zip(classes, grids, strict=True))]
     )
     noise_factor = 1.0
-    # The cost of rounding to the grid depends on the noise, so the factor has no closed form.
+    # The noise factor is searched in rounds: the cost of rounding to the grid depends on the noise,
+    # so the factor has no closed form.
     for _ in range(20):
         # The scale of the noise is rounded up to whole grid steps, because less noise costs more.
         raised = [
@@ -608,7 +620,7 @@ def table_of_blocks(blocks: Collection[Block], max_records: int) -> pd.DataFrame
     import pandas as pd
 
     rows = [(b.attributes, b.measurements, b.noise, b.pcost(max_records)) for b in blocks]
-    out = pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+    table = pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "pcost"])
     laplace = any(block.law == "laplace" for block in blocks)
-    shares = out["share"] ** (0.5 if laplace else 1.0)
-    return out.assign(share=shares / math.fsum(shares))
+    costs = table.pop("pcost") ** (0.5 if laplace else 1.0)
+    return table.assign(share=costs / math.fsum(costs))

@@ -207,15 +207,15 @@ def symmetry(
     spaces : residual spaces of the workload.
     labels : attribute -> label; attributes with different labels are never equivalent.
     split : centers and complements; attributes with different centers are never equivalent.
-    ordered : whether residual spaces whose attributes have the same properties in another order are
-        different.
+    ordered : whether the order of attributes counts: if True, residual spaces are different if
+        their attributes have the same sizes, labels and centers in another order.
     """
-    # Pairs with equal queries can have different complements, so the initial colours of groups and
-    # spaces include the keys of the complements.
+    # Two pairs of attributes with equal queries can have different tuned complements, which must
+    # keep them in different classes.
     complement_keys = {space: c.key for space, c in split.complements.items()}
-    # The edges of the graph: for each space (group, role) pairs, and for each group (role, space)
-    # pairs.  A role is a number for where the attributes of the space occur in the parts of the
-    # group.
+    # The edges of the graph: for each space pairs (group, role), and for each group pairs (role,
+    # space).  The role tells which query families of the group are on the attributes of the space,
+    # and with which of their axes; equal roles have equal numbers.
     groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
     role_numbers: dict[Any, int] = {}
@@ -256,7 +256,7 @@ def symmetry(
             for s, signature in signatures.items()
         }
     )
-    # The partition is equitable when a round splits no class.
+    # Classes are split until a round splits none: the partition is then equitable.
     while True:
         split_groups = _class_numbers(
             {
@@ -295,18 +295,19 @@ def symmetry(
 
 
 def _roles(group: Group) -> list[Hashable]:
-    """Return one role per attribute of a group: the key of its part and its position in the part.
+    """Return one role per attribute of a group.
 
-    Exchanging attributes with equal roles does not change the queries of the group.
+    The role is the key of the attribute's query family and the position of the attribute in the
+    family.  Exchanging attributes with equal roles does not change the queries of the group.
     """
-    out: list[Hashable] = list(range(len(group.attributes)))
-    # If queries have individual weights, exchanging attributes moves a weight to another query, so
-    # every attribute has a role of its own.
+    # With individual query weights, exchanging two attributes would change the weights of queries,
+    # so all attributes have different roles: their positions in the group.
+    roles: list[Hashable] = list(range(len(group.attributes)))
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):
-                out[axis] = (part.key, position)
-    return out
+                roles[axis] = (part.key, position)
+    return roles
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
@@ -324,7 +325,7 @@ def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> 
 
 
 def _class_numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
-    """Return a mapping from key to number, with equal numbers for keys of equal colour."""
+    """Return key -> number of its class, 0, 1, ...; keys with equal colours form a class."""
     numbers: dict[Any, int] = {}
     return {key: numbers.setdefault(colour, len(numbers)) for key, colour in colours.items()}
 
@@ -369,7 +370,8 @@ def queries_by_class(
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
                 return None
         spaces = tuple(
-            classes.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.terms
+            classes.spaces[tuple(group.attributes[a] for a in term.axes)]
+            for term in variances.terms
         )
         class_queries.append(
             ClassQueries(
@@ -512,18 +514,18 @@ class WeightedRows(Family):
 class Emphasis:
     """Weights of all queries of a workload, stored as products.
 
-    Groups with equal query weights form a class.  The weight of a query is the weight of the class,
-    multiplied by one vector entry per part of the group: the entry for the query of this part.
+    Groups with equal query weights form a class.  A query of a group is a product of one query per
+    query family (`Group.parts`).  Its weight is the weight of the class, multiplied by one vector
+    entry per family, or by one entry of a single vector for all queries of the group.
 
     Attributes
     ----------
     class_of_group : index of the class of each group, shape (groups,); -1 for groups without
         weighted queries.
     weights : weight of each class, shape (classes,).
-    single_vector : for each class, whether one vector has the weights of all queries of a group,
-        instead of one vector per part.
+    single_vector : for each class, whether it has a single vector for all queries of a group.
     vector_indices : for each class, the indices in ``vectors`` of its vectors.
-    vectors : weight vectors, of shape (queries of a part,) or (queries of a group,).
+    vectors : weight vectors, of shape (queries of a family,) or (queries of a group,).
     """
 
     class_of_group: tuple[int, ...]
@@ -555,14 +557,13 @@ class Emphasis:
         for group, weight in zip(workload.groups, weights, strict=True):
             key = (group.key, float(weight))
             if group.weight > 0.0 and key not in classes:
-                classes[key], query_weights = len(classes), group.query_weights
-                parts = (
-                    [(p.key, np.ones(p.count)) for p in group.parts]
-                    if query_weights is None
-                    else [(group.key, query_weights)]
-                )
-                vector_indices.append(tuple(index_of(*part) for part in parts))
-                single_vector.append(query_weights is not None)
+                classes[key] = len(classes)
+                single_vector.append(group.query_weights is not None)
+                if group.query_weights is not None:
+                    indices = [index_of(group.key, group.query_weights)]
+                else:
+                    indices = [index_of(part.key, np.ones(part.count)) for part in group.parts]
+                vector_indices.append(tuple(indices))
             class_of_group.append(classes[key] if group.weight > 0.0 else -1)
         return cls(
             class_of_group=tuple(class_of_group),
@@ -620,7 +621,7 @@ class Emphasis:
         KeyError : an entry is missing.
         ValueError : lists differ in length, or an index or a weight is out of range.
         """
-        # the keys are part of the format of plan files, so they may differ from attribute names
+        # Plan files use older names as keys, which cannot change with the attributes.
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
@@ -684,7 +685,8 @@ def unpack(text: str) -> Array:
 # The search for the best allocation stops when the objective, in counts^2, exceeds its lower bound
 # by at most this share.
 VARIANCE_GAP = 1e-7
-# Limit for the rounds that add violated queries, and for the interior point steps per round.
+# For the objective "max", the problem is solved with the constraints of a few queries, and violated
+# ones are added in at most MAX_ROUNDS rounds.  A round takes at most MAX_STEPS interior point steps.
 MAX_ROUNDS = 60
 MAX_STEPS = 120
 
@@ -699,9 +701,10 @@ class Shares:
         counts^2.
     value : objective (norm of the variances) at these noises.
     bound : lower bound on the objective over all allocations for the same strategies.
-    class_multipliers : one number per class of groups, shape (classes,), up to a common factor.
-        For the largest variance it is the sum of the Lagrange multipliers of the queries of the
-        class; for a finite power p, the weighted sum of their variances to the power p.
+    class_multipliers : influence of each class of groups on the allocation, shape (classes,); only
+        ratios between classes have a meaning.  For the largest variance, a class has the sum of the
+        Lagrange multipliers of its queries; for a finite power p, the weighted sum of their
+        variances to the power p.
     """
 
     noises: Array
@@ -773,15 +776,15 @@ def _shares_for_max(
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
-            # The query with the largest variance from this space alone is added as well: without
-            # any constraint on the space, its noise would be unbounded.
+            # A space that hardly contributes to the constraints so far could get unbounded noise.
+            # Its group therefore adds the query to whose variance the space contributes most.
             if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
                 add_row(k, group_class.variances.largest(single_noise)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, class_multipliers=np.ones(len(classes)))
-    # Only a few queries attain the largest variance.  Each round solves for the queries so far and
-    # then adds the queries whose constraint is violated.
+    # Only a few queries attain the largest variance.  Each round solves the problem with the
+    # constraints of a few queries, and then adds queries whose constraint is violated.
     for _ in range(MAX_ROUNDS):
         noises, row_multipliers = _interior(np.array(rows), counts, start, gap)
         noises = noises * float(np.sum(counts / noises))
@@ -793,7 +796,8 @@ def _shares_for_max(
             [v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)]
         )
         slopes = np.maximum(np.array(rows).T @ row_multipliers, 0.0)
-        # Any nonnegative query weights give a lower bound; here they are the multipliers.
+        # Any nonnegative weights of the queries in ``rows`` give a lower bound.  The multipliers of
+        # their constraints are used, because at the optimum they give the best one.
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(row_multipliers.sum())
         multipliers = np.asarray(
             np.bincount(class_of_row, row_multipliers, minlength=len(classes)), dtype=float
@@ -804,7 +808,7 @@ def _shares_for_max(
         best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             break
-        # A query with a ratio below the bound cannot be the largest at the optimum.
+        # Only classes whose largest ratio of variance to target exceeds the lower bound add a query.
         rows_before, level = len(rows), bound * (1.0 + 0.1 * gap)
         for k in [k for k, ratio in enumerate(ratios) if ratio > level]:
             add_row(k, maxima[k][1])
@@ -829,7 +833,8 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
     s : squared noises that satisfy all constraints strictly, shape (space classes,).
     multipliers : positive multipliers of the constraints, shape (rows,).
     """
-    # Noises are in units of ``start``, so that all unknowns are near 1 close to the solution.
+    # The unknowns are ratios s / start, which have similar sizes because start is close to the
+    # solution.
     unit_rows = rows * start
     # The first point is halfway to the nearest constraint, so that every slack is well above 0.
     noises = np.full(len(start), 0.5 / float(unit_rows.sum(axis=1).max()))
@@ -848,8 +853,8 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
             and float(np.max(np.abs(residual) * noises)) <= 0.02 * gap * value
         ):
             break
-        # The step aims at a fraction of the complementarity; aiming at 0 would leave the feasible
-        # region.
+        # The step reduces each product of slack and multiplier to a fraction of their mean.  A step
+        # towards 0 would be cut short, because it leaves the feasible region.
         target = 0.15 * complementarity
         hessian = (
             np.diag(2.0 * cost / noises**3) + (unit_rows.T * (multipliers / slack)) @ unit_rows
@@ -886,17 +891,17 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Classes of groups whose power sums are evaluated together by `LinearVariances.expansion`.
+    """Classes of groups whose power sums are evaluated together, as polynomials in the noises.
 
-    The groups have equally many residual spaces, so their expansions have equal exponents.
+    The groups have equally many residual spaces, so their polynomials have equal exponents.
 
     Attributes
     ----------
     members : indices of the classes of groups.
-    spaces : for each residual space of a member, the index of the class of this space, shape
-        (members, spaces).
-    exponents, coefficients, units : results of `LinearVariances.expansion`, shapes (terms, spaces),
-        (members, terms) and (members, spaces).  The exponents are the same for all members.
+    spaces : for each residual space of a group of a member, the index of the class of this space,
+        shape (members, spaces).
+    exponents, coefficients, units : results of `LinearVariances.expansion` for each member, shapes
+        (monomials, spaces), (members, monomials) and (members, spaces).
     """
 
     members: list[int]
@@ -907,9 +912,10 @@ class _Batch:
 
 
 def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
-    """Return the classes with an expansion (see `LinearVariances.expands`) as batches.
+    """Divide classes of groups into batches, and a list of the classes that are in no batch.
 
-    The second value has the indices of all classes without an expansion.
+    The batches have the classes whose power sums are evaluated as polynomials (see
+    `LinearVariances.expands`).  The list has the indices of all other classes.
     """
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
@@ -918,10 +924,10 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
             by_spaces.setdefault(len(group_class.spaces), []).append(k)
         else:
             unexpanded.append(k)
-    out = []
+    batches = []
     for members in by_spaces.values():
         expanded = [classes[k].variances.expansion(int(power)) for k in members]
-        out.append(
+        batches.append(
             _Batch(
                 members=members,
                 spaces=np.array([classes[k].spaces for k in members]),
@@ -930,7 +936,7 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
                 units=np.array([u for *_, u in expanded]),
             )
         )
-    return out, unexpanded
+    return batches, unexpanded
 
 
 def _shares_for_power(
@@ -965,10 +971,12 @@ def _shares_for_power(
         power_sums, space_slopes = np.zeros(len(classes)), np.zeros(spaces)
         for batch in batches:
             scaled = s[batch.spaces] / scale
-            # The monomials are computed as exponentials of sums of logarithms.
-            terms = batch.coefficients * np.exp(np.log(scaled * batch.units) @ batch.exponents.T)
-            power_sums[batch.members] = terms.sum(axis=1)
-            slopes = weights[batch.members, None] * (terms @ batch.exponents) / scaled / p
+            # A product of powers is computed as the exponential of a sum of logarithms.
+            monomials = batch.coefficients * np.exp(
+                np.log(scaled * batch.units) @ batch.exponents.T
+            )
+            power_sums[batch.members] = monomials.sum(axis=1)
+            slopes = weights[batch.members, None] * (monomials @ batch.exponents) / scaled / p
             space_slopes += np.bincount(batch.spaces.ravel(), slopes.ravel(), minlength=spaces)
         for k in unexpanded:
             power_sums[k], slopes = classes[k].variances.power_sum(
@@ -987,8 +995,9 @@ def _shares_for_power(
         power_sums, space_slopes = sums(s)
         multipliers = weights * power_sums
         total = float(multipliers.sum())
-        # The smallest sum of variances for query weights u, divided by their dual norm, is a lower
-        # bound.  The weights u = w (Var / scale)^(p - 1) have the dual norm total^(1 - 1/p).
+        # For any query weights u, a lower bound on the norm is the minimum of sum(u Var) over all
+        # allocations, divided by the dual norm of u.  Here u = w (Var / scale)^(p - 1), whose dual
+        # norm is total^(1 - 1/p).
         bound = float(np.sum(np.sqrt(counts * space_slopes))) ** 2 / total ** (1.0 - 1.0 / p)
         value = scale * total ** (1.0 / p)
         if value < best.value:

@@ -499,10 +499,11 @@ class Plan(FrozenValue):
     def _reconstruction(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
     ) -> dict[Space, Array]:
-        """Return the coefficients of all noises in the answer to a query, by key of the block.
+        """Return how the answer to a query depends on the noise of each block.
 
-        The coefficients are for noises of variance 1, which are independent.  The covariance of two
-        answers is therefore the sum over blocks of the inner products of their coefficients.
+        The result maps the key of a block to one coefficient per strategy answer: the factor with
+        which independent noise of variance 1 enters the answer.  The covariance of the answers to
+        two queries is therefore the sum over blocks of the inner products of their coefficients.
         """
         components = self.query_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
@@ -517,26 +518,25 @@ class Plan(FrozenValue):
             if space not in self.block_key_of_space:
                 raise unmeasured_error(attributes, space)
             by_block.setdefault(self.block_key_of_space[space], {})[space] = piece
-        out = {}
+        coefficients = {}
         for key, block_pieces in by_block.items():
             block = self.estimate_blocks[key]
             if block.union:
-                # a block that measures several spaces jointly has one factor
+                # A block that measures several residual spaces jointly has a single factor.
                 ((_, strategy),) = block.factors
                 rows_by_space = {space: piece[None] for space, piece in block_pieces.items()}
                 row = union_rows(self.schema, block, rows_by_space)
                 if not strategy.complete and strategy.leaves_span(row)[0]:
                     raise unmeasured_error(attributes, key)
-                out[key] = block.noise * (row @ strategy.pinv)[0]
+                coefficients[key] = block.noise * (row @ strategy.pinv)[0]
             else:
                 if not measures_piece(block, block_pieces[key]):
                     raise unmeasured_error(attributes, key)
-                solved = apply_factors(block, block_pieces[key], lambda s: s.pinv.T)
-                out[key] = (
-                    block.noise
-                    * (solved if block.weights is None else solved / block.weights).ravel()
-                )
-        return out
+                by_answer = apply_factors(block, block_pieces[key], lambda s: s.pinv.T)
+                if block.weights is not None:
+                    by_answer = by_answer / block.weights
+                coefficients[key] = block.noise * by_answer.ravel()
+        return coefficients
 
     def headline(self) -> dict[str, str]:
         """Return texts for display: mechanism, groups, queries, error and privacy cost."""
@@ -580,7 +580,8 @@ class Plan(FrozenValue):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
-        # For plans with `full_tables`, the mechanism computes ``joint`` from options or `matrices`.
+        # A mechanism of plans with `full_tables` computes ``joint`` again from the options or the
+        # matrices, so it is not stored.
         if self.joint and not self.full_tables:
             solved["joint"] = True
         if self.tradeoff is not None:

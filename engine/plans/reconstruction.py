@@ -156,25 +156,25 @@ class SpaceAnswers:
         If an invariant determines the space, the coordinates are exact.
         """
         schema, split = self.schema, self.split
-        out = {}
+        coordinates = {}
         for space in schema.exact_spaces:
             table = schema.exact_table(space).astype(float)
-            # only a pair of attributes can have a complement; its axes are then 0 and 1
+            # Only a residual space of two attributes can have a complement, for its axes 0 and 1.
             complement = split.complement(space)
             complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
             lift = SplitLift(
                 table.shape, split.centers_of(space), (tuple(range(table.ndim)),), complements
             )
-            out[space] = lift.table_coordinates(table.reshape(1, -1)).reshape(
+            coordinates[space] = lift.table_coordinates(table.reshape(1, -1)).reshape(
                 [n - 1 for n in table.shape]
             )
         for key, values in self.estimates.items():
             start = 0
             for space in self.blocks[key].spaces:
                 shape = tuple(n - 1 for n in self.schema.sizes(space))
-                out[space] = values.ravel()[start : start + math.prod(shape)].reshape(shape)
+                coordinates[space] = values.ravel()[start : start + math.prod(shape)].reshape(shape)
                 start += math.prod(shape)
-        return out
+        return coordinates
 
     def group_table(self, group: int) -> Array:
         """Return the table from which a group is answered, in counts, one axis per attribute."""
@@ -240,7 +240,7 @@ class SpaceAnswers:
             return schema.exact_table(tuple(attributes)).astype(float)
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
-        # Coordinates of unmeasured spaces remain 0.  `table` refuses attributes with such a space.
+        # The coordinates in unmeasured residual spaces remain 0.
         coordinates = np.zeros((1, *sizes))
         for inside in subsets(range(len(ranked))):
             estimate = self.by_space.get(tuple(ranked[a] for a in inside))
