@@ -66,7 +66,7 @@ if plan is not None:
         with right:
             group_view.draw_selected_group(plan)
         error_targets_view.search(plan)
-    group_targets_form.drop_targets()
+    group_targets_form.note_removed_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))
 figure_view.folds({"promise": ("What the budget promises", budget_form.promise)})
 page_layout.footer(

@@ -73,8 +73,8 @@ def rehearse(plan: Plan) -> str:
         )
         wizard.next_button(FILE, key=STEP, is_primary=is_done)
     show_deferred_error("rehearsal")
-    published = ("Weights for published tables", publication_weights_form.draw)
-    figure_view.folds({"published": published}, arguments=(plan,))
+    weights_form = ("Weights for published tables", publication_weights_form.draw)
+    figure_view.folds({"published": weights_form}, arguments=(plan,))
     script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
     finished_job = job_widget.job(key, label="Rehearsal")
     if finished_job is None:
@@ -88,13 +88,12 @@ def rehearse(plan: Plan) -> str:
     )
     rehearsal_size.what_determines(plan.to_json(), rows, seed)
     records = results_view.simulated_records(plan.schema.to_json(), rows, seed)
-    check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
     results_view.views(
         measurement,
         key="rehearsal",
         records=records,
         file=finished_job.result,
-        more={"Check interval coverage": check},
+        more={"Check interval coverage": lambda: results_view.coverage(plan, rows=rows, seed=seed)},
     )
     return script
 
@@ -134,11 +133,12 @@ def confirm(plan: Plan) -> str:
     if book is None or status is None:
         wizard.missing("choose the dataset to charge.", PAYER, key=STEP)
         return ""
-    spent = release_form.attempts(book, status.dataset, plan)
-    again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
-    is_new = again or not spent
-    attempt = len(spent) + 1 if is_new else len(spent)
-    interrupted = not is_new and is_unfinished(book, spent[-1])
+    keys = release_form.attempts(book, status.dataset, plan)
+    repeat = bool(keys) and st.checkbox(tasks.AGAIN, key=f"again_{len(keys)}")
+    is_new = repeat or not keys
+    attempt = len(keys) + 1 if is_new else len(keys)
+    # The last release was charged, but has no stored result.
+    interrupted = not is_new and is_unfinished(book, keys[-1])
     if is_new or interrupted:
         key = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, key)
@@ -147,15 +147,15 @@ def confirm(plan: Plan) -> str:
             records_form.draw_missing_upload(FILE, key=STEP)
             release_form.confirm(book, plan, status, source, attempt, interrupted=interrupted)
     else:
-        show_released(book, spent[-1], source)
+        show_released(book, keys[-1], source)
     return code(plan, source)
 
 
 def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
     """Show that the plan was released: the progress of the release, or access to its result.
 
-    If this session started the release, its result opens at once. Otherwise a button opens it; if
-    the release was measured on other records than the chosen ones, an error replaces the button.
+    If this session started the release, its result opens at once. Otherwise a button opens the
+    result, unless other records were measured than the chosen ones: then an error is drawn.
     """
     job = job_queue.find(release_form.job_key(book, key))
     if job is not None and job.running:

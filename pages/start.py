@@ -92,7 +92,7 @@ def demo() -> None:
     tables = pluralize(len(workload.groups), "table")
     sizes = "one or two attributes"
     for family in demo_families(workload.schema).values():
-        if isinstance(family, Levels):
+        if isinstance(family, Levels):  # the demo has one attribute with a code list
             sizes = f"one to three attributes, by {', '.join(family.levels)}"
     st.caption(
         escape_markdown(

@@ -22,7 +22,8 @@ from tests.waiting import CEILING
 class SinglePagesManager(PagesManager):
     """Pages manager for AppTest, with which sessions do not search for a `pages` folder.
 
-    AppTest resets `uses_pages_directory` of this class, but Streamlit reads that of the base class.
+    AppTest resets the attribute `uses_pages_directory` of this class. Streamlit reads the attribute
+    of the base class, which stays False.
     """
 
 
@@ -90,7 +91,8 @@ def keeps_comparisons() -> None:
     """With this fixture, the page Compare starts quick comparisons automatically."""
 
 
-# automatic actions of pages, and the fixture of tests that need them
+# A test that needs one of these automatic actions of a page requests the fixture of this name. In
+# all other tests, `disable_automatic_actions` replaces the function (module, name).
 AUTOMATIC_ACTIONS = {
     "keeps_bound_search": (error_targets_view, "_search"),
     "keeps_weight_search": (hidden_table_view, "_search"),

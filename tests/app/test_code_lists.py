@@ -183,12 +183,12 @@ def first_table(session: Session) -> pd.DataFrame:
 def test_results_are_shown_by_level() -> None:
     session = open_plan(WORKLOAD, "release")
     wait(session.set(rows=800).press("rehearse"))
-    every = first_table(session)
+    all_answers = first_table(session)
     session.set(rehearsal_level_0="region")
     table = first_table(session)
-    assert len(table) == 2 * 2 * 3
+    assert len(table) == 2 * 2 * 3  # regions, sexes and age groups
     assert table["query"].str.contains("region = ").all()
-    expected = every.set_index("query").loc[table["query"], "answer"]
+    expected = all_answers.set_index("query").loc[table["query"], "answer"]
     np.testing.assert_array_equal(table["answer"], expected)
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
 
@@ -202,17 +202,17 @@ def test_published_tables_are_shown_by_level() -> None:
     session.set(rehearsal_published_level_0="county")
     counties = first_table(session)
     assert counties["query"].str.contains("county = ").all()
-    # a level that is not in the workload
+    # The level "kind" of the second code list is not in the workload.
     session.set(rehearsal_published_level_0="kind")
     kinds = first_table(session)
     assert "Sums of published cells" in session.text()
     assert len(kinds) == 2 * 2 * 3
     assert "answer" not in kinds
-    women = [
+    women_by_county, women_by_kind = (
         frame[frame["query"].str.contains("sex = F")]["published"].sum()
         for frame in (counties, kinds)
-    ]
-    assert women[0] == pytest.approx(women[1])
+    )
+    assert women_by_county == pytest.approx(women_by_kind)
     assert not session.errors()
 
 

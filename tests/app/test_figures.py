@@ -170,13 +170,14 @@ def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = check_picture(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
-    # the ribbon is above the plot, not across the points
+    # The mark of a rehearsal is a ribbon above the plot. It must not cover points.
     (ribbon,) = picture.figure.layout.shapes
     assert (ribbon.yref, ribbon.yanchor, ribbon.ysizemode) == ("paper", 1, "pixel")
     assert ribbon.y0 > 0
     assert picture.figure.layout.legend.yanchor == "bottom"
     assert picture.figure.layout.legend.y > 1.0
-    # some combinations of values are missing, so each label has one line per condition
+    # The page does not have all combinations of values, so the chart has no panels. Each label then
+    # has one line per attribute.
     assert all(
         label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x
     )

@@ -66,8 +66,8 @@ def test_export_overwrites_no_existing_file(session: Session) -> None:
         session.set(release_result_path=str(place))
         assert not can_write(session), word
         assert "choose another file" in session.text(), word
-        # the job refuses these paths too, except new files behind a link or in a hidden folder,
-        # which only the page checks
+        # The export job refuses the same paths as the page, with two exceptions: only the page
+        # refuses new files behind a link or in a hidden folder.
         if word not in ("in a dot folder", "behind a link"):
             with pytest.raises((EngineError, OSError)):
                 tasks.export(
@@ -89,7 +89,7 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     wait(session.press("release_result_write"))
     assert "Written" in session.text()
     assert not any(box.key == "release_result_replace" for box in session.app.text_input)
-    # the export continues when the page is closed
+    # The job with this option continues when the user closes the page.
     assert [
         job.stays
         for key, job in job_queue._JOBS.items()
@@ -122,7 +122,7 @@ def test_downloaded_package_is_signed_like_written_file(
     target = folder / "written.zip"
     wait(session.set(release_result_path=str(target)).press("release_result_write"))
     written = read_package(target)
-    # the result opened by the step of the confirmation, and by the list of past releases
+    # First the result page that opens after the confirmation, then the same from the past releases.
     for number in range(2):
         downloads.clear()
         if number:

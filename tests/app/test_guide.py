@@ -29,7 +29,7 @@ def test_guide_code_prints_shown_output(
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_guide_text_contains_no_decimal_numbers(file: Path) -> None:
-    # indented lines are configuration
+    # Lines with eight spaces of indentation are configuration files, which can have decimals.
     words = re.sub(r"(?m)^ {8}.*$", "", PARTS.sub("", file.read_text(encoding="utf-8")))
     # measured numbers belong in the output block
     assert re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", words) == []
@@ -41,7 +41,7 @@ def test_guide_names_existing_pages_and_labels(file: Path) -> None:
     named = set(re.findall(r"\*\*([A-Z].*?)\*\*", words)) - {"In the app", "The same as Python"}
     assert named
     assert named <= {page.title for page in page_layout.PAGES}
-    # text in italics is a label of the app: a button, tab or family
+    # Text in italics is a label of a button, a tab or a query family of the app.
     sources = [
         f.read_text(encoding="utf-8")
         for folder in ("pages", "demo_data")

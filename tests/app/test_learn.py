@@ -192,13 +192,13 @@ def test_address_of_lesson_hides_plan_but_reload_keeps_it(monkeypatch: pytest.Mo
     assert set(session.app.query_params) == {"lesson", "step", "at"}
     reloaded = Session(**session.app.query_params).go("learn")
     assert reloaded.studio.to_json() == request.to_json()
-    # a student has another browser
+    # A student opens the same address in another browser.
     monkeypatch.setattr(session_restore, "browser", lambda: "browser of a student")
     student = Session(**session.app.query_params).go("learn")
     assert student.studio.workload is None
     assert student.app.header[0].value == find_lesson("overlap").title
     monkeypatch.setattr(session_restore, "browser", lambda: "browser of a teacher")
-    # a lesson about the tables of the plan needs the plan
+    # If the lesson is about the tables of the plan, the address contains the plan.
     reloaded.set(overlap_whose="My workload")
     opened = permalink.unpacked(reloaded.app.query_params["plan"])
     assert opened.to_json() == request.to_json()
@@ -231,7 +231,7 @@ def test_handout_has_pictures_of_all_steps(lesson: Lesson) -> None:
     assert steps[0] == 0
     assert steps == sorted(steps)
     assert set(steps) <= set(range(len(lesson.steps)))
-    # steps without a picture in the handout add only numbers, a table or a text to the picture
+    # These steps have no picture in the handout: on screen, they add only text, numbers or a table.
     text_steps = {"noise": {2}, "binning": {1}, "centers": {2}, "coarse": {1}}
     assert set(range(len(lesson.steps))) - set(steps) == text_steps.get(lesson.name, set())
 
@@ -300,7 +300,7 @@ def test_result_of_noisy_attack_follows_cost() -> None:
     assert "at most **69.2%** of the time" in session.text()
     session.set(attack_pcost=100.0)
     assert "at most **100%** of the time" in session.text()
-    # the text of the step is true at every position of the slider
+    # The text of the step names its pcost, so that it is true wherever the slider is.
     assert "fails" not in session.text()
     assert "at pcost 1, the attack finds" in session.text()
     published = next(
@@ -471,7 +471,7 @@ def test_residual_spaces_do_not_overlap() -> None:
     session.set(overlap_step=1, overlap_rows=3)
     assert data_frames(session)[0].iloc[0, 2] == 0
     session.set(overlap_step=3, twin_shares=True)
-    # The latest figure comes first on the page.
+    # The figure of the last step is the first one on the page.
     assert data_frames(session)[0]["share"].sum() == pytest.approx(1.0)
 
 
@@ -495,8 +495,8 @@ def test_draw_again_changes_only_the_noise() -> None:
     second = data_frames(session.press("draw_again"))[0]
     assert first["true count"].equals(second["true count"])
     assert not first.equals(second)
-    words = session.set(noise_pcost=2.0, noise_step=2).app.table[0].value
-    assert words["value"].tolist()[:2] == ["2", "1"]
+    units = session.set(noise_pcost=2.0, noise_step=2).app.table[0].value
+    assert units["value"].tolist()[:2] == ["2", "1"]  # pcost and rho
     assert session.app.code[-1].value.count("pcost=2.0") == 2
     session.press("open_noise")
     assert session.studio.budget == Budget(pcost=2.0)
@@ -561,12 +561,12 @@ def test_first_pictures_show_their_point() -> None:
     """Every lesson opens with settings at which its effect can be seen."""
     attack = reconstruct_replies(published_answers(PERSONS))
     assert attack.right == PERSONS
-    # the noise is a tenth of a typical count, and the success rate stays low
+    # The noise is between a tenth and half of a typical count.
     noisy = Budget(pcost=noise.COST)
     assert 0.1 < (1 / noisy.mu) / np.median(list(INVENTED.values())) < 0.5
-    # the person with most rows shifts the count by twice the noise
+    # An attacker can often tell whether the person with the most rows is in the data.
     assert neighbours(Budget(pcost=0.01), rows=max(CAPS)).guess > 0.8
-    # clipping adds more than twice the standard error of the unbiased sum
+    # The bias of clipping is larger than the standard error of the unbiased sum.
     clipped = clipping_example(bin_counts(1), 1 / Budget(pcost=binning.COST).mu)
     assert clipped.bias > clipped.std_of_sum
     session = open_lesson(find_lesson("pieces"))
@@ -586,7 +586,7 @@ def test_paths_select_lessons_by_time() -> None:
     assert session.app.header[0].value == find_lesson("noise").title
     shared = Session(**session.app.query_params).go("learn")
     assert shared.app.header[0].value == find_lesson("noise").title
-    # if the new path does not contain the open lesson, another lesson opens
+    # If the new path does not have the open lesson, the first lesson of the path opens.
     session.set(learn_minutes=105).set(lesson="centers").set(learn_minutes=15)
     assert session.app.header[0].value == LESSONS[0].title
     assert not [b for b in session.app.button if b.key == "after_attack"]

@@ -347,7 +347,7 @@ def test_figures_can_be_saved_as_svg() -> None:
     assert [name for name, text in drawn.items() if "plotly_chart" in text] == [
         "parts/shell/figure_view.py"
     ]
-    # no file sets displayModeBar, which could hide the toolbar and its button for saving
+    # The option displayModeBar could hide the toolbar with the button that saves a figure.
     assert [name for name, text in drawn.items() if "displayModeBar" in text] == []
     chart = figure_view.chart(
         figures.family_picture(SCHEMA, build_studio().workload.groups[0]), key="one"

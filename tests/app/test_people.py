@@ -209,7 +209,7 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     assert "charged alone" in " ".join(w.value for w in session.app.warning)
     assert "over the cap 1,198" in session.text(), "the rest must use the row bound of the look"
     assert len(spent_pcosts(ledger)) == 2
-    # a new session reads the row bound from the ledger
+    # A new session reads the maximum number of rows per person from the ledger.
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
     again = Session().go("coarse").set(coarse_step="Past looks", ledger_path=str(ledger.path))

@@ -12,7 +12,7 @@ from tests.app.session import Session, demo_schema, open_demo, open_demo_schema,
 
 
 class State(MutableMapping[str, object]):
-    """Session state of a test session with the methods of a mapping, as pages have it."""
+    """Session state of a test session; unlike AppTest's, it has all methods of a mapping."""
 
     def __init__(self, session: Session) -> None:
         self._state = session.app.session_state
@@ -182,7 +182,7 @@ def test_invalid_row_withholds_no_valid_row() -> None:
     set_edits(session, edits)
     assert "Row 1 (age)" in session.errors()
     assert "Correct row 1 to continue." in session.text()
-    # the invalid row keeps its attribute
+    # The attribute of the invalid row is unchanged.
     assert session.studio.schema.attributes[:2] == before.attributes
     assert session.studio.schema.names == ("age", "sex", "job")
     assert not session.press("undo").errors()

@@ -12,7 +12,7 @@ import pytest
 import demo_data
 
 ROOT = Path(__file__).resolve().parents[2]
-# files with texts that the app shows; messages of the engine have tests of their own
+# Files with texts that the app shows. Other tests check the messages of the engine.
 SOURCES = [
     ROOT / "app.py",
     *sorted((ROOT / "pages").rglob("*.py")),

@@ -144,7 +144,7 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
 
         processes = [start(number) for number in range(workers)]
         try:
-            # on a busy machine all kills could happen before the first result
+            # On a busy machine, all workers could be killed before one saves a result.
             if not counts["ledgers"]:
                 until(
                     lambda path=path: any(
@@ -246,16 +246,18 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
         path.write_bytes(content)
         in_use = Ledger(path)
         random_edit(path, len(rows), rng)
-        noticed = 0
-        for use in (lambda: Ledger(path, wait=0.1), lambda book=in_use: book):
+        refusals = 0
+        for open_ledger in (lambda: Ledger(path, wait=0.1), lambda book=in_use: book):
             try:
-                use().spend(dataset=DATASETS[0], key=f"new {attempt}", pcost=0.1, plan_hash="plan")
+                open_ledger().spend(
+                    dataset=DATASETS[0], key=f"new {attempt}", pcost=0.1, plan_hash="plan"
+                )
             except LedgerError:
-                noticed += 1
+                refusals += 1
             else:  # a flipped byte in unused space, or in an index, changes no row
                 assert ledger.rows()[: len(rows)] == rows, "an edit that was not noticed"
         counts["edits"] += 1
-        counts["noticed"] += noticed == 2
+        counts["noticed"] += refusals == 2
     return counts
 
 

@@ -93,8 +93,9 @@ def test_intervals_of_areas_cover_exact_counts(by_level: Plan) -> None:
 def test_areas_are_sums_of_their_parts(by_level: Plan) -> None:
     measurement = measure(by_level, records(), rehearsal=True, seed=1)
     answers = measurement.answers(0)["answer"].to_numpy().reshape(-1, 2)
-    regions, districts, places = np.split(answers, [6, 27])
     levels = PLACE.hierarchies[0].levels
+    n_regions, n_districts = (level.areas for level in levels)
+    regions, districts, places = np.split(answers, [n_regions, n_regions + n_districts])
     for totals, level in zip((regions, districts), levels, strict=True):
         sums = [places[level.area_of_cell == i].sum(axis=0) for i in range(level.areas)]
         np.testing.assert_allclose(totals, sums, atol=1e-6)

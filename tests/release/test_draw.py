@@ -181,12 +181,12 @@ def test_write_archive_computed_estimates_equal_supplied_ones(
 ) -> None:
     answers = dict(draw(small_plan, counts, lambda *_: None))
     ready = ((space, estimate(small_plan.blocks[space], drawn)) for space, drawn in answers.items())
-    ways = {
+    estimates_by_name = {
         "supplied": ready,
         "computed": lambda space, drawn: estimate(small_plan.blocks[space], drawn),
     }
     contents = {}
-    for name, estimates in ways.items():
+    for name, estimates in estimates_by_name.items():
         with open(tmp_path / name, "w+b") as file:
             write_archive(
                 file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates

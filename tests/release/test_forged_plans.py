@@ -51,7 +51,10 @@ def check(forged_plan, records, ledger) -> None:
 
 
 def forged(block, change):
-    """Block with another matrix in its first factor."""
+    """Return a block whose first factor has the strategy ``change(strategy)``.
+
+    The block of the total has no factor; another attribute is forged instead.
+    """
     if not block.factors:  # the total, whose strategy is one number
         return replace(block, attributes=("a",))
     (axes, strategy), *others = block.factors
@@ -147,12 +150,14 @@ def forge(text: str, rng: np.random.Generator) -> str:
     replaced by the one in the error message, up to four times.
     """
     document = json.loads(text)
-    places = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
-    for number in rng.choice(len(places), size=min(len(places), 2), replace=False):
+    paths = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
+    for number in rng.choice(len(paths), size=min(len(paths), 2), replace=False):
+        *parent_keys, key = paths[number]
         parent = document["solved"]
-        for key in places[number][:-1]:
-            parent = parent[key]
-        parent[places[number][-1]] = repacked(parent[places[number][-1]], rng)
+        for parent_key in parent_keys:
+            parent = parent[parent_key]
+        parent[key] = repacked(parent[key], rng)
+    # Dual weights must be non-negative with sum 1.
     duals = document["solved"]["duals"]
     for number, packed in enumerate(duals):
         weights = np.abs(np.frombuffer(base64.b64decode(packed), "<f8"))

@@ -78,7 +78,7 @@ def test_grid_answers_fit_int64_and_are_accurate(
             truth = exact_answers(block, table)
             assert max(map(abs, truth)) + SCALES * block.grid_noise < REACH
             floats = strategy_answers(block, np.asarray(table)).ravel() / block.grid
-            # the charge for rounding covers the distance to the true answer
+            # Rounding moves an answer on the grid by at most `slack` from its exact value.
             slack = block.column_norm * max_records * 2.0**-46 / block.grid + 0.5
             for rounded, expected, noisy in zip(floats, truth, drawn[key].tolist(), strict=True):
                 assert abs(Fraction(float(np.rint(rounded))) - expected) <= slack

@@ -77,7 +77,7 @@ def test_exact_spaces_cost_nothing_and_have_no_variance(family, objective, cente
     )
     spaces = {space for block in exact_plan.blocks.values() for space in block.spaces}
     assert not any(SCHEMA.is_exact(space) for space in spaces)
-    # the measured spaces use the full budget
+    # The measured residual spaces use the full budget.
     assert 0.999 < exact_plan.pcost == total_pcost(exact_plan.blocks, exact_plan.max_records) <= 1.0
     exact = {space: precise_block(space, SCHEMA.sizes(space)) for space in SCHEMA.exact_spaces}
     oracle = VarianceBuilder(
@@ -92,7 +92,7 @@ def test_exact_spaces_cost_nothing_and_have_no_variance(family, objective, cente
         )
         if SCHEMA.is_exact(group.attributes):
             assert exact_plan.totals[i] == exact_plan.largest[i] == 0.0
-    # a plan without exact totals has a larger error
+    # The plan for a schema without exact totals has a larger error.
     plain = plan(six_tables(PLAIN, family), Budget(pcost=1.0), centers=centers, objective=objective)
     assert exact_plan.achieved < 0.99 * plain.achieved
     assert exact_plan.certificate.gap < 1e-4 or centers == "tuned"
@@ -102,7 +102,8 @@ def test_exact_spaces_cost_nothing_and_have_no_variance(family, objective, cente
 
 def test_budget_shares_of_measured_spaces_are_optimal() -> None:
     exact_plan = plan(six_tables(SCHEMA), Budget(pcost=1.0))
-    # at the optimum, variance times contribution to the error is equal for all spaces
+    # At the optimum, the contribution of a residual space to the error, divided by its privacy
+    # cost, is equal for all spaces.
     builder = VarianceBuilder(blocks=exact_plan.blocks, split=exact_plan.split, schema=SCHEMA)
     error_terms = dict.fromkeys(exact_plan.blocks, 0.0)
     for group in exact_plan.workload.groups:
@@ -156,7 +157,7 @@ def test_releases_equal_exact_totals(releases) -> None:
         assert (answers["std"] == 0.0).all()
         assert (answers["low"] == answers["high"]).all()
         assert measurement.marginal([]) == 400
-        # margins of other tables equal them up to rounding
+        # The margin of a table with more attributes equals the exact totals up to rounding.
         table = measurement.marginal(["age", "region", "sex"])
         assert np.abs(table.sum(axis=0) - TOTALS["region", "sex"]).max() < 1e-8
         drawn.add(table.tobytes())
@@ -184,8 +185,8 @@ def test_releases_disclose_only_the_exact_totals() -> None:
     )
     differences = releases - releases[0]
     _, lengths, directions = np.linalg.svd(differences)
-    # The differences of 55 releases from the first span the 40 directions that have noise; the
-    # released values in all other directions are exact.
+    # Of 50 directions, 40 have noise: the differences between the first release and 55 others span
+    # these. In the other 10 directions all releases are equal, so they disclose exact values.
     constant = directions[int((lengths > 1e-6).sum()) :]
     rows = np.array(
         [row.ravel() for row in np.eye(10).reshape(10, 5, 1, 2) * np.ones((1, 1, 5, 1))]
@@ -194,13 +195,12 @@ def test_releases_disclose_only_the_exact_totals() -> None:
     assert np.linalg.matrix_rank(np.concatenate([constant, rows])) == 10
     for cell in (0, 7, 23, 49):
         for sign in (1.0, -1.0):
-            aim = sign * np.eye(50)[cell]
-            disclosed = scipy.optimize.linprog(aim, A_eq=constant, b_eq=constant @ truth).fun
-            before = scipy.optimize.linprog(aim, A_eq=rows, b_eq=rows @ truth).fun
-            assert disclosed == pytest.approx(before, abs=1e-6)
-        # From the exact directions, the cell may have any count up to the total of its region and
-        # sex.
-        assert disclosed == pytest.approx(-rows[:, cell] @ (rows @ truth))
+            objective = sign * np.eye(50)[cell]
+            bound = scipy.optimize.linprog(objective, A_eq=constant, b_eq=constant @ truth).fun
+            bound_of_totals = scipy.optimize.linprog(objective, A_eq=rows, b_eq=rows @ truth).fun
+            assert bound == pytest.approx(bound_of_totals, abs=1e-6)
+        # The upper bound of a cell (the last sign is -1) is the exact total of its region and sex.
+        assert bound == pytest.approx(-rows[:, cell] @ (rows @ truth))
 
 
 def test_measure_records_against_exact_totals_spends_nothing(tmp_path) -> None:
@@ -238,7 +238,7 @@ def test_status_names_subspace_privacy_after_exact_release(tmp_path) -> None:
         assert status.exact == ("the exact totals on region × sex",)
         assert "subspace differential privacy" in status.describe()
         assert "subspace" not in ledger.status("other").describe()
-        # costs add up as they do without exact totals
+        # Two releases of pcost 0.5, one of them with exact totals, cost 1.0 together.
         assert status.spent == pytest.approx(1.0, rel=1e-6)
 
 

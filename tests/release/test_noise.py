@@ -43,7 +43,7 @@ def laplace_cdf(edges, scale):
     return np.where(edges < 0, below, 1 - below)
 
 
-def cells(cdf, parameter, *, spread, draws):
+def chi_squared_bins(cdf, parameter, *, spread, draws):
     """Return bins for a chi-squared test: their edges, and the probability of each bin.
 
     The first and the last bin are the tails, in which at least 20 of ``draws`` are expected.  The
@@ -55,14 +55,14 @@ def cells(cdf, parameter, *, spread, draws):
     return edges[use], np.diff(below[use], prepend=0, append=1)
 
 
-def fit(samples, cdf, parameter, *, spread):
+def fit_pvalue(samples, cdf, parameter, *, spread):
     """Return the p-value of a chi-squared test of samples against a distribution function."""
-    edges, expected = cells(cdf, parameter, spread=spread, draws=len(samples))
+    edges, expected = chi_squared_bins(cdf, parameter, spread=spread, draws=len(samples))
     seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
     return scipy.stats.chisquare(seen, expected * len(samples)).pvalue
 
 
-def same_law(first, second, *, spread):
+def same_law_pvalue(first, second, *, spread):
     """Return the p-value of a chi-squared test that two samples have one distribution."""
     edges = np.unique(np.rint(spread * np.linspace(-3, 3, 25)).astype(np.int64))
     counts = [
@@ -72,7 +72,10 @@ def same_law(first, second, *, spread):
 
 
 def half_shift(draws, sigma, generator):
-    """Return draws with a bias: 1/2 on average for sigma < 1000, otherwise half a test bin."""
+    """Return draws shifted up: by 0 or 1 at random if sigma < 1000, otherwise by half a bin.
+
+    Half a bin is half the width of a bin of `chi_squared_bins`.
+    """
     return draws + (
         generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2)
     )
@@ -100,7 +103,7 @@ def test_gaussian_law(variance):
     draws = discrete_gaussian(variance=variance, size=DRAWS)
     assert draws.dtype == np.int64
     assert draws.shape == (DRAWS,)
-    assert fit(draws, gaussian_cdf, variance, spread=sigma) > FALSE_ALARM
+    assert fit_pvalue(draws, gaussian_cdf, variance, spread=sigma) > FALSE_ALARM
 
     wrong = [half_shift(draws, sigma, generator), sign_bias(draws, sigma, generator)]
     wrong += [
@@ -108,15 +111,15 @@ def test_gaussian_law(variance):
     ]
     wrong += [zero_twice(draws, sigma, generator)] if variance < 1000 else []
     for samples in wrong:
-        assert fit(samples, gaussian_cdf, variance, spread=sigma) < FALSE_ALARM
+        assert fit_pvalue(samples, gaussian_cdf, variance, spread=sigma) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=str)
 def test_laplace_law(scale):
     draws = discrete_laplace(scale=scale, size=DRAWS)
-    assert fit(draws, laplace_cdf, scale, spread=float(scale)) > FALSE_ALARM
+    assert fit_pvalue(draws, laplace_cdf, scale, spread=float(scale)) > FALSE_ALARM
     assert (
-        fit(
+        fit_pvalue(
             half_shift(draws, scale, np.random.default_rng(2)),
             laplace_cdf,
             scale,
@@ -126,7 +129,7 @@ def test_laplace_law(scale):
     )
     for factor in (Fraction(98, 100), Fraction(102, 100)):
         wrong = discrete_laplace(scale=scale * factor, size=DRAWS)
-        assert fit(wrong, laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
+        assert fit_pvalue(wrong, laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
 
 
 def test_draws_use_every_bit_and_never_repeat():
@@ -136,10 +139,12 @@ def test_draws_use_every_bit_and_never_repeat():
             scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue
             > FALSE_ALARM
         )
-    # a chunk drawn twice would repeat tens of thousands
+    # Independent draws have few equal values. Equal random bits for two chunks of draws would give
+    # tens of thousands.
     assert len(np.unique(draws)) > len(draws) - 100
-    ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
-    assert scipy.stats.binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
+    sign_products = np.sign(draws[1:]) * np.sign(draws[:-1])
+    equal_signs = int(np.count_nonzero(sign_products > 0))
+    assert scipy.stats.binomtest(equal_signs, len(sign_products)).pvalue > FALSE_ALARM
 
 
 @pytest.mark.needs("opendp")
@@ -152,11 +157,11 @@ def test_agrees_with_opendp_gaussian(scale):
     theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
     variance = Fraction(scale) ** 2
     assert (
-        same_law(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale)
+        same_law_pvalue(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale)
         > FALSE_ALARM
     )
     wrong = discrete_gaussian(variance=variance * Fraction(90, 100) ** 2, size=DRAWS)
-    assert same_law(theirs, wrong, spread=scale) < FALSE_ALARM
+    assert same_law_pvalue(theirs, wrong, spread=scale) < FALSE_ALARM
 
 
 @pytest.mark.needs("opendp")
@@ -167,11 +172,11 @@ def test_agrees_with_opendp_laplace():
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
     assert (
-        same_law(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5)
+        same_law_pvalue(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5)
         > FALSE_ALARM
     )
     assert (
-        same_law(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5)
+        same_law_pvalue(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5)
         < FALSE_ALARM
     )
 
@@ -193,16 +198,25 @@ def entropy(seed) -> Callable[[int], bytes]:
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(1000, 7), 2**60], ids=str)
 def test_law_when_integers_decide_everything(variance):
     draws = noise._draw(gaussian_envelope(variance), size=12_000, entropy=entropy(3), margin=2.0)
-    assert fit(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
+    assert fit_pvalue(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
     wrong = variance * Fraction(110, 100) ** 2
-    assert fit(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
+    assert fit_pvalue(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
+
+
+def record_exact_decisions(monkeypatch):
+    """Return a list to which every decision by integers appends its arguments from now on."""
+    calls, decide = [], noise._uniform_below
+
+    def record(*arguments, **options):
+        calls.append(arguments)
+        return decide(*arguments, **options)
+
+    monkeypatch.setattr(noise, "_uniform_below", record)
+    return calls
 
 
 def test_close_float_decisions_are_left_to_integers(monkeypatch):
-    exact_calls, real = [], noise._uniform_below
-    monkeypatch.setattr(
-        noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
-    )
+    exact_calls = record_exact_decisions(monkeypatch)
     words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
     # Words closer to the acceptance threshold than the margin are decided by integers; with a
     # margin of 2 these are all words.
@@ -242,10 +256,7 @@ def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
 
     Within 2^-30 of the threshold, integers decide.
     """
-    exact_calls, real = [], noise._uniform_below
-    monkeypatch.setattr(
-        noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k)
-    )
+    exact_calls = record_exact_decisions(monkeypatch)
     margin = inspect.signature(noise._draw).parameters["margin"].default
     for value in range(1, min(4, len(envelope.counts))):
         threshold = int(acceptance(envelope, value))
@@ -305,7 +316,8 @@ def test_float_filter_decides_as_integers_do(envelope, margin):
     assert list(zip(values.tolist(), accepted.tolist(), strict=True)) == list(expected)
 
 
-# sum of f over all integers, per unit of scale, at large scales
+# Sum of exp(-k^2 / (2 sigma^2)), or of exp(-|k| / scale), over all integers k, divided by sigma or
+# the scale if these are large.
 GAUSSIAN_MASS = sqrt(2 * np.pi)
 LAPLACE_MASS = 2.0
 
@@ -367,14 +379,15 @@ def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
     # The uniform number differs from the acceptance probability in the last digit only.
     digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
-    rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
-    bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
-    assert (
-        noise._uniform_below(
-            bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=bits_left
-        )
-        is not above
+    later_words = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
+
+    def later_bytes(count):
+        return next(later_words).to_bytes(count, "big")
+
+    is_below = noise._uniform_below(
+        bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=later_bytes
     )
+    assert is_below is not above
 
 
 @given(st.booleans(), st.integers(-39, 40), st.fractions(1, 2, max_denominator=1000))
@@ -414,7 +427,7 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
 def test_sizes():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
-    # a NumPy integer must not overflow
+    # The computation with a variance of the type np.int64 must not overflow.
     assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30
 
 

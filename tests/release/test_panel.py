@@ -73,7 +73,8 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
     assert seal["ledger"]["pcost"] == seal["pcost"] == panel_plan.pcost
     assert "up to 3 rows, is protected together" in seal["promise"] == panel_plan.budget.promise
     assert panel_plan.budget.promise in report
-    # as a separate number: hashes and decimals may contain the same digits
+    # The certificate must not contain the number of dropped rows. Hashes and decimals may contain
+    # its digits.
     assert not re.search(rf"(?<![\w.]){seen[0].over_cap}(?![\w.])", json.dumps(seal))
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 

@@ -145,19 +145,24 @@ def test_simultaneous_runs_of_one_key_draw_once(
     small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both runs search for the key before either of them spends."""
-    draws, real = [], measuring.draw
+    calls, draw = [], measuring.draw
+
+    def record_draw(*arguments):
+        calls.append(arguments)
+        return draw(*arguments)
+
     monkeypatch.setattr(Ledger, "find", lambda self, key: None)
-    monkeypatch.setattr(measuring, "draw", lambda *args: draws.append(args) or real(*args))
+    monkeypatch.setattr(measuring, "draw", record_draw)
     first, second = (
         measure(small_plan, RECORDS, dataset="survey", ledger=ledger) for _ in range(2)
     )
-    assert len(draws) == 1
+    assert len(calls) == 1
     for space in small_plan.blocks:
         np.testing.assert_array_equal(first.answers_on_grid[space], second.answers_on_grid[space])
     assert ledger.status("survey").spent == small_plan.pcost
 
 
-# --- digests of records ---
+# --- Digests of records ---
 
 
 def test_measure_warns_before_spending_on_duplicate_dataset(
@@ -221,7 +226,7 @@ def test_measure_with_damaged_key_spends_nothing(small_plan: Plan, ledger: Ledge
     assert ledger.status("survey").spent == 0.0
 
 
-# --- units of a total ---
+# --- Units of a total ---
 
 
 def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan: Plan) -> None:
@@ -249,7 +254,7 @@ def test_laplace_costs_more_of_a_gdp_total(ledger: Ledger) -> None:
     takes = {name: ledger.status(name).takes(pure.pcost, 0.2) for name in ("survey", "curve")}
     assert takes["survey"] == pure.pcost
     assert takes["curve"] >= pure.mu**2 > 1.5 * pure.pcost
-    # the advantage of an attacker under epsilon-DP, which is delta at epsilon 0
+    # The largest advantage of an attacker under 0.2-DP. It equals delta at epsilon 0.
     advantage = np.tanh(0.2 / 2)
     assert Budget(takes["curve"]).delta(0.0) >= advantage > Budget(takes["survey"]).delta(0.0)
 

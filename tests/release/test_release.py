@@ -99,7 +99,7 @@ def test_rehearsals_are_unbiased_with_predicted_variances(
         )
     mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
     assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
-    # the variance of one query is estimated to 8% from 300 draws
+    # With 300 rehearsals, the standard error of the estimated variance of a query is 8%.
     assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.12)
     starts = np.cumsum([0, *(g.count for g in small_plan.workload.groups)])
     for low, high in itertools.pairwise(starts):
@@ -292,7 +292,7 @@ def test_measure_loads_answers_lazily(tmp_path: Path) -> None:
     counts = count_marginals(
         pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), schema, [tuple("abc")]
     )
-    # tables of Counts are not copied
+    # A table of the Counts is returned as it is, without a copy.
     assert (
         count_marginals(counts, schema, [("a",), tuple("abc")])[tuple("abc")]
         is counts[tuple("abc")]

@@ -17,13 +17,13 @@ def kron(*matrices):
     return out
 
 
-def coordinates(sizes):
+def residual_basis(sizes):
     """Orthonormal basis of the residual space, shape (cells, residual coordinates)."""
     return kron(*(basis(n) for n in sizes))
 
 
 def residual_rows(rows, sizes):
-    return rows @ coordinates(sizes)
+    return rows @ residual_basis(sizes)
 
 
 def pair_rows(name, n, m):
@@ -77,7 +77,7 @@ def problem_of(name, cls=DualProblem, low_rank=False):
 
 def cell_gram(name):
     sizes, rows = PROBLEMS[name]
-    N = coordinates(sizes)
+    N = residual_basis(sizes)
     pieces = residual_rows(rows, sizes) @ N.T
     return pieces.T @ pieces
 
@@ -96,9 +96,9 @@ def check_solution(solution, gram):
     assert strategy.column_norm <= 1 + 1e-9
     assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
     assert 0 < solution.bound <= solution.value * (1 + 1e-12)
-    N = coordinates(strategy.sizes)
+    N = residual_basis(strategy.sizes)
     measured = strategy.rows @ N  # strategy rows as residual rows
-    # the rows are inside the residual space
+    # The strategy rows are in the residual space.
     np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)
     span = strategy.pinv @ measured  # identity on the measured components
     np.testing.assert_allclose(span @ span, span, atol=1e-6)

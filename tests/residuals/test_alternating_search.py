@@ -22,7 +22,7 @@ from tests import oracles
 
 SIZES = {"a": 9, "b": 8, "c": 3}
 SCHEMA = Schema([Attribute.of_size(name, n) for name, n in SIZES.items()])
-# bytes; too small for one dense search of a pair
+# Bytes; one dense search on both attributes of a pair needs more.
 MEMORY_LIMIT = 3e5
 
 
@@ -85,7 +85,8 @@ def test_alternating_value_and_bound_enclose_optimum(
     assert [axes for axes, _ in dense.factors] == [(0, 1)]
     assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
     assert dense.value * (1.0 - 1e-6) <= alternating.value <= dense.value * (1.0 + share) ** 2
-    # the bound omits only weights that are not products
+    # The bound of the alternating search is proved by products of one weight vector per attribute.
+    # It is within 2% of the optimum.
     assert dense.value * (1.0 - 0.02) <= alternating.bound <= dense.value * (1.0 + 1e-9)
 
 
@@ -143,7 +144,7 @@ def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, st
     table = np.zeros(tuple(SIZES.values()))
     np.add.at(table, tuple(cells.values()), 1.0)
     for number, queries in enumerate(rows):
-        # a larger deviation has a probability below 10^-30
+        # More than 12 standard deviations have a probability below 10^-30.
         deviation = np.abs(measurement.values(number) - queries @ table.ravel()) / np.sqrt(
             result.variances(number)
         )
@@ -170,7 +171,7 @@ def test_forecast_and_endings_state_alternating_search() -> None:
 def test_alternating_other_objectives_are_refused(
     goal: dict[str, object], centers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a dense search is possible
+    # Without the memory limit, a dense search is possible.
     forecast(coupled_workload(), centers=centers, **goal)
     products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
     monkeypatch.setattr("engine.mechanisms.residual_base.ResidualMechanism._solve", None)

@@ -90,14 +90,14 @@ def test_plan_from_cache_files_is_equal(folder, monkeypatch):
     clear_memory()
     for path in files(folder):
         assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == "weights/1"
-    # small searches have no file and run again
+    # Only searches with a file are read from it; small searches have no file and run again.
     monkeypatch.setattr(solve_cache, "MIN_CACHED_COORDINATES_SQUARED", 10**9)
     monkeypatch.setattr(
         solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists()
     )
     seen = record_evaluations(monkeypatch)
     assert plan(workload(), BUDGET).to_json() == cold
-    # the searches on pairs take hundreds of evaluations
+    # The searches on pairs, which have files, would take hundreds of evaluations.
     assert len(seen) < 60
 
 

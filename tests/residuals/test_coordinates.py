@@ -25,7 +25,8 @@ from engine.residuals.basis import FullTable, part_of, pieces, positions, tables
 from engine.workload import subsets
 
 EXACT = {"rtol": 0, "atol": 1e-11}
-# sizes, attributes with a center that is not uniform, pairs with a complement
+# Maps a name to three tuples: the sizes of the attributes, the indices of attributes with a random
+# center instead of a uniform one, and the pairs of attributes with a complement.
 SPLITS = {
     "total": ((), (), ()),
     "one cell": ((1,), (), ()),
@@ -40,7 +41,7 @@ SPLITS = {
     "an attribute of one cell": ((3, 1, 4), (0, 1, 2), ((0, 2),)),
     "a complement with one cell": ((1, 3), (), ((0, 1),)),
 }
-# residual spaces of a union: one, a chain, sets without the spaces in between, all
+# Unions of residual spaces of two attributes. A space is a tuple of the indices of its attributes.
 UNIONS = [((0, 1),), ((), (0,), (0, 1)), ((1,), (0, 1)), ((0,), (1,)), tuple(subsets((0, 1)))]
 
 
@@ -59,8 +60,11 @@ def build_split(name):
     return sizes, centers, complements
 
 
-def dense(sizes, centers, complements):
-    """Matrix M by its definition, one column per coordinate of every space."""
+def split_matrix(sizes, centers, complements):
+    """Return the matrix M of `pieces`, built from the definitions of centers and complements.
+
+    It has one row per cell and one column per residual coordinate.
+    """
     T = np.ones((1, 1))
     for n, pi in zip(sizes, centers, strict=True):
         T = np.kron(T, np.hstack([np.full((n, 1), 1 / n) if pi is None else pi[:, None], basis(n)]))
@@ -94,7 +98,7 @@ def dot_test(forward, back, n, m):
     assert forward(x)[0] @ y[0] == pytest.approx(x[0] @ back(y)[0], rel=1e-10, abs=1e-11)
 
 
-# ---- contraction along axes ----
+# ---- Contraction along axes ----
 
 
 def test_contract_matches_kronecker_product():
@@ -131,17 +135,17 @@ def test_contract_and_group_axes_pass_dot_test(first):
     assert back.shape == x.shape
     assert np.sum(forward * y) == pytest.approx(np.sum(x * back), rel=1e-12)
     np.testing.assert_array_equal(ungroup_axes(group_axes(x, sets, first), sets, sizes, first), x)
-    # the first set lists axis 2 first, so axis 2 varies more slowly than axis 0
+    # The first set is (2, 0), so axis 2 varies more slowly than axis 0 in the grouped axis.
     np.testing.assert_array_equal(group_axes(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
 
 
-# ---- M and its inverse ----
+# ---- The matrix M and its inverse ----
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_pieces_and_tables_match_definition(name):
     sizes, centers, complements = build_split(name)
-    M = dense(sizes, centers, complements)
+    M = split_matrix(sizes, centers, complements)
     eye = np.eye(len(M))
     np.testing.assert_allclose(pieces(eye, sizes, centers, complements), M, **EXACT)
     np.testing.assert_allclose(tables(eye, sizes, centers, complements), M.T, **EXACT)
@@ -180,7 +184,7 @@ def test_pieces_and_tables_pass_dot_test(name):
 @pytest.mark.parametrize("name", SPLITS)
 def test_lifts_are_inverse_and_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
-    inverse = np.linalg.inv(dense(sizes, centers, complements))
+    inverse = np.linalg.inv(split_matrix(sizes, centers, complements))
     every = tuple(range(len(sizes)))
     unions = [(every,), tuple(subsets(every)), *(UNIONS if len(sizes) == 2 else ())]
     for spaces in unions:
@@ -194,7 +198,7 @@ def test_lifts_are_inverse_and_pass_dot_test(name):
         )
         dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
     columns = positions(sizes, [every])
-    plain = np.linalg.inv(dense(sizes, centers, {}))[columns]
+    plain = np.linalg.inv(split_matrix(sizes, centers, {}))[columns]
     lift = Lift(sizes, centers)
     np.testing.assert_allclose(lift.rows(np.eye(len(columns))), plain, **EXACT)
     dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
@@ -249,21 +253,20 @@ def test_lift_traced_derivative_matches_difference(axis):
     """The lift is affine in one center, so a difference equals the derivative."""
     rng = np.random.default_rng(3)
     sizes, centers, _ = build_split("tuned")
-    classes = [n - 1 for n in sizes]
-    by_lift = rng.standard_normal((*classes, *sizes))
+    dimensions = [n - 1 for n in sizes]
+    by_lift = rng.standard_normal((*dimensions, *sizes))
 
     def value(z):
-        moved = [
+        new_centers = [
             pi + basis(n) @ z if a == axis else pi
             for a, (n, pi) in enumerate(zip(sizes, centers, strict=True))
         ]
-        return float(
-            np.sum(Lift(sizes, moved).rows(np.eye(math.prod(classes))).ravel() * by_lift.ravel())
-        )
+        rows = Lift(sizes, new_centers).rows(np.eye(math.prod(dimensions)))
+        return float(np.sum(rows.ravel() * by_lift.ravel()))
 
-    step = rng.standard_normal(classes[axis])
+    step = rng.standard_normal(dimensions[axis])
     slope = -Lift(sizes, centers).traced(by_lift, axis)
-    assert slope.shape == (classes[axis],)
+    assert slope.shape == (dimensions[axis],)
     assert value(step) - value(0 * step) == pytest.approx(slope @ step, rel=1e-9)
 
 

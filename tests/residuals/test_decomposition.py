@@ -199,7 +199,7 @@ def test_decompose_rounding_errors_are_omitted():
     assert set(decompose(Workload(schema).add(("a", "b"), joint)).spaces) == {("a",)}
 
 
-# ---- shared subworkloads ----
+# ---- Shared subworkloads ----
 
 
 def test_decompose_equal_spaces_share_subworkload():

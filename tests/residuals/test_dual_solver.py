@@ -21,10 +21,10 @@ from tests.residuals.problems import (
     TIGHT,
     cell_gram,
     check_solution,
-    coordinates,
     kron,
     pair_rows,
     problem_of,
+    residual_basis,
     residual_rows,
     solve,
 )
@@ -34,7 +34,7 @@ from tests.residuals.problems import (
 def test_solution_matches_independent_solver(name):
     low, high = oracles.optimum(cell_gram(name), tolerance=1e-6)
     solution = solve(problem_of(name))
-    N = coordinates(PROBLEMS[name][0])
+    N = residual_basis(PROBLEMS[name][0])
     check_solution(solution, N.T @ cell_gram(name) @ N)
     assert solution.status == "optimal"
     assert solution.gap <= 1e-5
@@ -55,7 +55,7 @@ def test_solve_random_gram_is_optimal(seed):
     solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
     check_solution(solution, c.T @ c)
     low, high = oracles.optimum(
-        (c @ coordinates(sizes).T).T @ (c @ coordinates(sizes).T), tolerance=1e-5
+        (c @ residual_basis(sizes).T).T @ (c @ residual_basis(sizes).T), tolerance=1e-5
     )
     assert solution.gap <= 1e-4
     assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-4)
@@ -77,7 +77,7 @@ def test_solve_symmetric_start_is_optimal(pattern):
 def test_bound_random_weights_is_below_all_strategies(name):
     """Every weight vector gives a lower bound on the value of every feasible strategy."""
     rng, problem, gram = np.random.default_rng(7), problem_of(name), cell_gram(name)
-    N = coordinates(problem.sizes)
+    N = residual_basis(problem.sizes)
     values = [solve(problem).value]
     for _ in range(20):
         half = rng.standard_normal((len(gram), len(gram))) + 3 * rng.random() * np.eye(len(gram))
@@ -112,7 +112,7 @@ def test_solve_null_directions_are_not_measured():
 
 
 @pytest.mark.parametrize("low_rank", [False, True])
-# equal rows are symmetric and are solved in blocks
+# With 1.0 the queries are symmetric, and the problem is solved in blocks. With 1e-4 they are not.
 @pytest.mark.parametrize("least", [1.0, 1e-4])
 def test_strategy_measured_span_matches_decomposition(least, low_rank):
     sizes = (9, 11)
@@ -124,7 +124,7 @@ def test_strategy_measured_span_matches_decomposition(least, low_rank):
     span = replace(strategy, measured=None).span
     assert strategy.span.shape == span.shape
     np.testing.assert_allclose(strategy.span @ strategy.span.T, span @ span.T, atol=1e-9)
-    # the last query counts all records, so its residual row is zero
+    # The last query counts all records, so its residual row is zero and left out.
     nonzero_rows = c[np.linalg.norm(c, axis=1) > 1e-9]
     assert not strategy.leaves_span(nonzero_rows).any()
     assert strategy.leaves_span(np.eye(strategy.dimension)).all()
@@ -168,7 +168,7 @@ def test_subworkload_solver_products_solve_each_factor_once():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_approximate_solutions_are_feasible_with_valid_bound(name, cls):
     solution, exact = solve(problem_of(name, cls)), solve(problem_of(name))
-    N = coordinates(PROBLEMS[name][0])
+    N = residual_basis(PROBLEMS[name][0])
     check_solution(solution, N.T @ cell_gram(name) @ N)
     assert solution.value >= exact.bound * (1 - 1e-9)
     assert solution.bound <= exact.value * (1 + 1e-9)
@@ -204,7 +204,7 @@ def test_solve_stopped_search_has_valid_bound():
     assert "time limit" in stopped.status
     assert stopped.gap > 1e-3
     assert stopped.bound <= exact.value <= stopped.value * (1 + 1e-9)
-    N = coordinates((5, 5))
+    N = residual_basis((5, 5))
     check_solution(stopped, N.T @ cell_gram("affine and abs") @ N)
     few = solve(problem, Options(gap=1e-12, evaluations=3))
     assert few.status not in ("optimal", "")
@@ -253,15 +253,15 @@ def test_lift_matches_explicit_matrix():
         np.testing.assert_allclose(lift.table_coordinates(np.eye(12)), L.T, atol=1e-12)
 
 
-def sums(n, m, kind=DualProblem):
-    """Problem of all sums of two attributes: few queries on many cells."""
+def sums_problem(n, m, kind=DualProblem):
+    """Return the problem of the queries a + b <= k on n x m cells: few queries on many cells."""
     rows = residual_rows(pair_rows("affine", n, m), (n, m))
     return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
 
 
 @pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
 def test_curvature_matches_finite_differences(kind):
-    problem = sums(5, 6, kind)
+    problem = sums_problem(5, 6, kind)
     on = np.arange(0, problem.variables, 2)
     mass = np.random.default_rng(3).uniform(0.5, 1.5, len(on))
     step = 1e-6
@@ -273,7 +273,7 @@ def test_curvature_matches_finite_differences(kind):
 
 
 def test_maximise_newton_steps_save_evaluations(monkeypatch):
-    problem = sums(20, 21)
+    problem = sums_problem(20, 21)
     gaps: list[float] = []
     mass, status = problem.maximise(TIGHT, watch=gaps.append)
     assert status == "optimal"
@@ -289,7 +289,7 @@ def test_maximise_newton_steps_save_evaluations(monkeypatch):
 
 
 def test_maximise_failed_newton_steps_is_optimal(monkeypatch):
-    problem = sums(9, 10)
+    problem = sums_problem(9, 10)
 
     def refused(*_):
         raise np.linalg.LinAlgError("planted")

@@ -174,8 +174,8 @@ def test_nearly_empty_cells_keep_accuracy(with_total):
     solution = evaluate(space, weights)
     assert 0.0 < solution.dual.min() < 1e-10
     P = np.eye(60) - (0.0 if with_total else np.outer(space.pi, np.ones(60)))
-    # Small eigenvalues of the Gram matrix are only rounding errors; the squared singular values
-    # of the query rows are precise.
+    # The trace is the sum of the singular values of the weighted query rows. Eigenvalues of their
+    # Gram matrix would be less precise: small ones are only rounding errors.
     values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
     _, singular, V = np.linalg.svd(values, full_matrices=False)
     assert solution.trace == pytest.approx(singular.sum(), rel=1e-10)

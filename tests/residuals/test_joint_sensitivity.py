@@ -17,7 +17,7 @@ from engine.workload.families import Random
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 3, "e": 1}
 
 
-def part(rng, law, integers):
+def random_strategy(rng, law, integers):
     """Return a random product strategy as (attribute names, factors, scale).
 
     With ``integers``, the entries of its matrices are integers, so that several cells can have the
@@ -34,40 +34,38 @@ def part(rng, law, integers):
     return names, tuple(factors), float(rng.uniform(0.1, 2.0))
 
 
-def costs(factors_of_part, law):
-    """Return the privacy cost of every cell for one strategy of `part`, shape of the domain."""
-    names, factors, scale = factors_of_part
-    out = np.full(tuple(SIZES.values()), scale)
+def cell_costs(product_strategy, law):
+    """Return the privacy cost of every cell for a `random_strategy`, with the shape of the domain."""
+    names, factors, scale = product_strategy
+    costs = np.full(tuple(SIZES.values()), scale)
     for axes, strategy in factors:
-        moved = (
-            (np.abs(strategy.rows) if law == "laplace" else strategy.rows**2)
-            .sum(axis=0)
-            .reshape(strategy.sizes)
-        )
+        entries = np.abs(strategy.rows) if law == "laplace" else strategy.rows**2
+        factor_costs = entries.sum(axis=0).reshape(strategy.sizes)
         chosen = [names[a] for a in axes]
-        ranked = [chosen.index(n) for n in SIZES if n in chosen]
-        out = out * moved.transpose(ranked).reshape([SIZES[n] if n in chosen else 1 for n in SIZES])
-    return out
+        order = [chosen.index(n) for n in SIZES if n in chosen]
+        shape = [SIZES[n] if n in chosen else 1 for n in SIZES]
+        costs = costs * factor_costs.transpose(order).reshape(shape)
+    return costs
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("seed", range(12))
 def test_joint_sensitivity_equals_maximum_over_cells(seed, law):
     rng = np.random.default_rng(seed)
-    parts = [part(rng, law, integers=seed % 2) for _ in range(int(rng.integers(1, 7)))]
-    every = [costs(p, law) for p in parts]
-    truth, sum_of_maxima = float(sum(every).max()), math.fsum(float(c.max()) for c in every)
-    assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
-    assert truth <= joint_sensitivity(parts, law) * (1 + 1e-12)
-    for most in (1, 4, 12):
+    n_strategies = int(rng.integers(1, 7))
+    strategies = [random_strategy(rng, law, integers=seed % 2) for _ in range(n_strategies)]
+    costs = [cell_costs(strategy, law) for strategy in strategies]
+    maximum, sum_of_maxima = float(sum(costs).max()), math.fsum(float(c.max()) for c in costs)
+    assert joint_sensitivity(strategies, law) == pytest.approx(maximum, rel=1e-12)
+    assert maximum <= joint_sensitivity(strategies, law) * (1 + 1e-12)
+    for max_cells in (1, 4, 12):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine.residuals.strategy, "MAX_JOINT_CELLS", most)
-            assert (
-                truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= sum_of_maxima * (1 + 1e-12)
-            )
+            patch.setattr(engine.residuals.strategy, "MAX_JOINT_CELLS", max_cells)
+            upper_bound = joint_sensitivity(strategies, law)
+            assert maximum * (1 - 1e-12) <= upper_bound <= sum_of_maxima * (1 + 1e-12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.residuals.strategy, "MAX_JOINT_COMPARISONS", 0)
-        assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
+        assert joint_sensitivity(strategies, law) == pytest.approx(maximum, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
@@ -96,8 +94,9 @@ def test_gaussian_forty_attributes_has_equal_noise():
     schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
     result = plan(Workload.all_ways(schema, (1, 2), "range"), Budget(1.0), "gaussian")
     assert 1.0 - 1e-4 <= result.pcost <= 1.0
-    # all queries have equal noise; the costliest cell is in the middle of all ranges
-    middle = 5 * 6
-    queries = 40 * middle + 780 * middle**2
+    # All queries have equal noise. The costliest cell, in the middle of every attribute, is in
+    # `ranges` of the 55 ranges of one attribute.
+    ranges = 5 * 6
+    queries = 40 * ranges + 780 * ranges**2
     for block in result.blocks.values():
-        assert block.noise**2 == pytest.approx(queries / middle ** len(block.attributes), rel=1e-5)
+        assert block.noise**2 == pytest.approx(queries / ranges ** len(block.attributes), rel=1e-5)

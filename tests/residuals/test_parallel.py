@@ -211,7 +211,7 @@ def test_search_all_cancelled_ends_searches_not_pool(backend):
     with joblib.parallel_config(backend, n_jobs=2):
         with pytest.raises(Cancelled, match="enough"):
             list(search_all(endless_searches(6), None, np.inf, cancel_soon))
-        # the listener ends only when no search runs or waits
+        # The thread that listens to the workers ends only when no search runs or waits.
         for thread in threading.enumerate():
             if getattr(thread, "_target", None) is parallel._listen:
                 thread.join(CEILING)
@@ -263,7 +263,7 @@ def _plan_in_a_child(sender):
 
 
 def test_process_with_workers_exits():
-    # idle worker processes of joblib would delay the end of their parent by minutes
+    # If the engine did not end the idle workers of joblib, the child would exit minutes later.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_plan_in_a_child, args=(sender,))

@@ -12,7 +12,7 @@ from engine.privacy import Budget
 from engine.residuals import basis
 from engine.workload import Attribute, Schema, Workload
 
-# sizes between the smallest and the largest run only in full runs, and so do large pairs
+# Only full runs test the sizes between the smallest and the largest, and the large pairs.
 BETWEEN = ("[20]", "[30]", "[40]")
 LARGE_PAIRS = {f"{schema} {family}" for schema in ("Adult", "Loans") for family in JOINT_FAMILIES}
 

@@ -65,7 +65,8 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
         c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
         problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
         assert problem.variables == math.prod(sizes)
-    # two attributes of equal size with different queries cannot be exchanged
+    # These two attributes have equal sizes but different queries, so exchanging them is no
+    # symmetry.
     rows = residual_rows(
         stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)),
         (5, 5),

@@ -109,24 +109,29 @@ def test_cores_respects_cpu_affinity():
 
 
 def test_plan_and_bound_use_one_thread(monkeypatch):
-    seen, original = set(), DualProblem.evaluate
-    monkeypatch.setattr(
-        DualProblem, "evaluate", lambda self, mu: seen.add(thread_count()) or original(self, mu)
-    )
+    counts, evaluate = set(), DualProblem.evaluate
+
+    def record_threads(problem, mu):
+        counts.add(thread_count())
+        return evaluate(problem, mu)
+
+    monkeypatch.setattr(DualProblem, "evaluate", record_threads)
     workload = Workload.all_ways(Schema([Attribute.of_size(c, 5) for c in "abc"]), (1, 2))
     result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
     load_plan(result.to_json())
     global_bound(workload)
-    assert seen == {1}
+    assert counts == {1}
     assert thread_count() == MANY
 
 
 def test_search_with_symmetries_evaluates_blocks_on_one_thread(monkeypatch):
     orders = []
-    monkeypatch.setattr(
-        "engine.residuals.strategy_search.threads_for",
-        lambda order: orders.append(order) or contextlib.nullcontext(),
-    )
+
+    def record_order(order):
+        orders.append(order)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("engine.residuals.strategy_search.threads_for", record_order)
     n = 50
     gram = basis(n).T @ Prefix().gram((n,)) @ basis(n)
     search = Search(factor=Factor(sizes=(n,), matrix=gram), centers=(None,))

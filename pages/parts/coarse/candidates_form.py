@@ -74,7 +74,10 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """Return the arguments of `NestedPlanRule`; the default primary option is the first."""
+        """Return the arguments of `NestedPlanRule`.
+
+        The primary analysis is the first one if ``primary`` is not the name of an analysis.
+        """
         primary = self.primary if self.primary in common.names else 0
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
@@ -131,13 +134,14 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
         st.info(NO_SCHEMA, icon="📋")
         return None
     with show_errors():
-        templates, script = _templates(kind, request_state)
-        if not templates:
+        workloads, script = _workloads(kind, request_state)
+        if not workloads:
             missing = "levels" if kind == LEVELS else "table sizes, such as 1 and 2"
             st.info(f"Choose at least two {missing}.", icon="🪜")
             return None
+        # Only plans with equal centers have a common part.
         uniform = request_state.with_uniform_centers
-        return _plan_all(templates, uniform, script)
+        return _plan_all(workloads, uniform, script)
     return None
 
 
@@ -214,8 +218,11 @@ def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
     return f"coarse_ways_{max_ways}_{bool(default)}", options, default
 
 
-def _templates(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
-    """Return the workloads of the analyses by name, and the Python code that defines them."""
+def _workloads(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
+    """Return the workloads of the analyses by name, and the Python code that defines them.
+
+    The mapping is empty if the user has not chosen enough levels or table sizes.
+    """
     if kind == LEVELS:
         workload = request_state.required_workload
         attribute, levels = _level_attribute(workload), _levels_field(workload)[2]
@@ -352,7 +359,10 @@ def short_budget(budget: Budget) -> str:
 
 
 def draw_shared_part(common: CommonPlan) -> None:
-    """Draw the cost of the shared part and of each remainder; one chart per choice of a chain."""
+    """Draw the cost of the shared part and of each remainder.
+
+    If the user chooses one step at a time, there is one chart per step.
+    """
     chain = [common]
     while (following := chain[-1].following) is not None:
         chain.append(following)
@@ -382,21 +392,27 @@ def settings(common: CommonPlan) -> Settings:
     _number(
         one,
         "Share of reliable cells",
-        (0.01, 1.0, 0.5, 0.05),
+        limits=(0.01, 1.0),
+        default=0.5,
+        step=0.05,
         key="coarse_share",
         meaning="Share of cells that must be reliable in the finer analysis; 0.5 means half.",
     )
     _number(
         two,
         "Signal-to-noise ratio",
-        (0.1, 1e6, 5.0, 1.0),
+        limits=(0.1, 1e6),
+        default=5.0,
+        step=1.0,
         key="coarse_snr",
         meaning="A cell is reliable if its count divided by its standard error is at least this.",
     )
     _number(
         three,
         "Safety margin",
-        (0.0, 10.0, 3.0, 0.5),
+        limits=(0.0, 10.0),
+        default=3.0,
+        step=0.5,
         key="coarse_sigmas",
         meaning="Standard errors of the look to allow for; 0 ignores its uncertainty.",
     )
@@ -414,15 +430,15 @@ def settings(common: CommonPlan) -> Settings:
 def _number(
     place: DeltaGenerator,
     label: str,
-    numbers: tuple[float, float, float, float],
     *,
+    limits: tuple[float, float],
+    default: float,
+    step: float,
     key: str,
     meaning: str,
 ) -> None:
-    """Draw a number field; ``numbers`` are its smallest value, largest value, default and step."""
-    low, high, default, step = numbers
     place.number_input(
-        label, low, high, default, step=step, key=key, persist_state="session", help=meaning
+        label, *limits, default, step=step, key=key, persist_state="session", help=meaning
     )
 
 

@@ -19,7 +19,8 @@ from pages.parts.jobs import job_widget
 from pages.parts.release import dataset_form
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
-# The state text of an unfinished look ends with one of these.
+# `state_text` ends with one of these texts if the user must still choose an analysis, or must
+# still measure the rest of the chosen one.
 WAITING = ("waits for a decision", "waits for the remainder")
 
 
@@ -92,7 +93,10 @@ def state_text(book: Ledger, key: str) -> str:
 
 
 def waiting(book: Ledger, dataset: str) -> dict[str, str]:
-    """Return the two-stage releases of a dataset that are not finished, as key -> state text."""
+    """Return the two-stage releases that wait for the user, as a mapping from key to state text.
+
+    The user must choose an analysis, or measure the rest of the chosen one.
+    """
     states = {key: state_text(book, key) for key in stepwise.looks(book, dataset)}
     return {key: text for key, text in states.items() if text.endswith(WAITING)}
 

@@ -96,8 +96,8 @@ def draw(
         icon="🎭",
     )
     rehearsal_size.what_determines(common.to_json(), rows, seed)
-    # The job of a repeated look has the same key. The keys of later steps therefore contain the
-    # start time of the look: after a repetition they do not show results for the earlier look.
+    # If the user repeats the first measurement, its job has the same key as before. The start time
+    # in the keys of the later jobs prevents that results for the earlier measurement are shown.
     _step(
         common,
         finished_job.result,

@@ -105,8 +105,8 @@ def take_look(
 def _offer_look(book: Ledger, key: str, source: Source) -> None:
     """Show that the first measurement was started: its progress, or access to its result.
 
-    If this session took the look, its result opens at once. Otherwise a button opens it; if it was
-    measured on other records than the chosen ones, an error replaces the button.
+    If this session started the measurement, its result opens at once. Otherwise a button opens the
+    result, unless other records were measured than the chosen ones: then an error is drawn.
     """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
@@ -190,7 +190,7 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
 
 
 def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw the next step of a two-stage release, or its summary and answers if it is finished.
+    """Draw a two-stage release: its summary and answers, or the step that the user must take next.
 
     ``stages`` contains one pair (ledger key, state) per look, as from `_stages`. The ledger records
     the rule with the first look.
@@ -219,10 +219,12 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     ledger_state.draw_look_receipt(book, first_key)
     settings = ledger_state.recorded_rule(book, first_key, stages[0][1].common) or Settings()
     _draw_decided_looks(book, first_key, stages if state.choice is not None else stages[:-1])
+    # An analysis was chosen after the last look: next, the user measures its remainder.
     if state.choice is not None:
         ledger_state.draw_choices(state)
         _finish(book, key, state, ledger_state.paid_keys(stages))
         return
+    # The last look waits for the decision of the user.
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
         number = len(stages) - 1
@@ -291,10 +293,11 @@ def _finish(book: Ledger, key: str, state: Steps, paid_steps: Sequence[str]) -> 
             spend_form.show_job(job, "Remainder")
             return
     st.subheader("Remainder", anchor=False)
-    look, source = state.common.look, records(state.common)
+    look, previous_source = state.common.look, records(state.common)
+    title = previous_source.title
     with st.expander(
-        f"Records: {escape_markdown(source.title)}" if source.title else "Records of the look",
-        expanded=bool(source.missing),
+        f"Records: {escape_markdown(title)}" if title else "Records of the look",
+        expanded=bool(previous_source.missing),
     ):
         source = records_form.source(look.budget.rows_per_person, look.schema.person)
     status = book.status(state.look.dataset)

@@ -87,7 +87,7 @@ def answers(
     ----------
     records : simulated records of a rehearsal.
     ledger : path of the ledger of a release.
-    is_look : whether the measurement is a look, after the decision to stop.
+    is_look : whether the measurement is only the look, because the user decided to stop after it.
     """
     views = {
         "Answers": lambda: results_view.browse(

@@ -69,6 +69,7 @@ def use_option(name: str, key: str, entry: str | None = None) -> None:
     dependent_options = DEPENDENT.get(name, ())
     others = {k: v for k, v in request_state.options.items() if k not in (name, *dependent_options)}
     with deferred_errors("mechanism"):
+        # This raises an error if the options are not valid together.
         mechanism_class(request_state.mechanism)(**others | {name: value})
         history.change(
             options=others if value == default else others | {name: value},

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 # Session keys of the labels of the chosen mechanisms, the time limit in seconds, and the key of the
 # last job.
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
-# Session keys of the label of the current mechanism at the last visit, and of the selection to
-# which this page itself added the current mechanism: (workload and budget, labels).
-LAST_CURRENT, EXTENDED = "compare_last_current", "compare_extended"
-# Session key of the choices with unusual options: (digest of the workload, their (name, options) by
-# label).
+# Session key of the label that the mechanism of the plan had when this page was last drawn.
+LAST_CURRENT = "compare_last_current"
+# Session key of a pair (key of workload and budget, labels of the chosen mechanisms). The pair is
+# stored when the page adds the mechanism of the plan to the labels that the user chose.
+EXTENDED = "compare_extended"
+# Session key of the choices with unusual options: a pair (digest of the workload, mapping from the
+# label of a choice to its (name, options)).
 WITH_OPTIONS = "compare_with_options"
 MAX_CHOICES_WITH_OPTIONS = 4
 DEFAULT_LIMIT_S = 60
@@ -67,7 +69,7 @@ class Compared:
     current_label: str
 
     def plan(self, label: str) -> Plan:
-        """Return the plan of one mechanism."""
+        """Return the plan of one mechanism; cached for all sessions."""
         return plan_cache.plan_of_key(
             f"{self.key}|{label}", lambda: load_plan(self.results.plans[label])
         )
@@ -150,13 +152,14 @@ def _with_plans(
         results=comparison, choices=choices, key=key, current_label=current_choice(request_state)[0]
     )
     with suppress(EngineError):  # the view shows the error
+        # `Compared.plan` caches the plans.
         plans_by_label = {
             label: compared.plan(label)
             for label in compared.best
             if label in (*compared.best[:FIRST_PLANS], compared.current_label)
         }
-        # A request with the option max_records has another plan than the comparison, which omits
-        # this option.
+        # The comparison omits the option max_records. If the request has this option, the compared
+        # plan is not the plan of the request.
         if (
             compared.current_label in plans_by_label
             and choices[compared.current_label][1] == request_state.options_without_defaults
@@ -174,10 +177,11 @@ def running() -> bool:
 def run(request_state: RequestState) -> Compared | None:
     """Draw the choice of mechanisms, the forecast and the progress; return the results.
 
-    A comparison starts automatically if the selected mechanisms are those of `_first`, or if this
-    page added the current mechanism and no mechanism is slow. Until it is done, the results of the
-    mechanisms that have finished are returned, or the results of the previous selection. None if
-    there are no results at all.
+    A comparison starts automatically if the selected mechanisms are the default selection. It also
+    does so if this page added the mechanism of the plan and no mechanism is expected to be slow.
+
+    While the comparison runs, the results are those of the mechanisms that have finished. If none
+    has finished, they are those of the previous selection; None if there are none.
     """
     if request_state.workload is None or not request_state.workload.groups:
         st.info(
@@ -196,7 +200,7 @@ def run(request_state: RequestState) -> Compared | None:
     else:
         with show_errors():
             if job_queue.find(key) is None and (
-                labels == _first(request_state, all_choices)
+                labels == _default_selection(request_state, all_choices)
                 or _is_quick_extension(request_state, choices)
             ):
                 begin(key, request_state, choices, limit)
@@ -210,10 +214,14 @@ def run(request_state: RequestState) -> Compared | None:
     return _compared(job_result, key, current_choice(request_state)[0])
 
 
-def _first(
+def _default_selection(
     request_state: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> list[str]:
-    """Return the labels that are selected by default: quick mechanisms and the current one."""
+    """Return the labels that are selected by default.
+
+    These are quick mechanisms and, unless it is expected to take over a minute, the mechanism of
+    the plan.
+    """
     table = _expected(f"{request_state.key}|{list(choices)}", request_state, list(choices.values()))
     return quick_choices(table, also=current_choice(request_state)[0])
 
@@ -221,7 +229,10 @@ def _first(
 def _is_quick_extension(
     request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]]
 ) -> bool:
-    """Return whether this page added the current mechanism and no choice is expected to be slow."""
+    """Return whether this page added the mechanism of the plan, and no choice is slow.
+
+    A choice is slow if it is expected to take longer than `REFERENCE_FORECAST_S`.
+    """
     labels = [label_of(name, options) for name, options in choices]
     if st.session_state.get(EXTENDED) != (request_state.workload_budget_key, labels):
         return False
@@ -240,7 +251,7 @@ def _update_selection(
     previous = st.session_state.get(LAST_CURRENT, current)
     st.session_state[LAST_CURRENT] = current
     if CHOSEN not in st.session_state:
-        st.session_state[CHOSEN] = _first(request_state, choices)
+        st.session_state[CHOSEN] = _default_selection(request_state, choices)
         return
     selected = list(st.session_state[CHOSEN])
     labels = [label for label in selected if label in choices]

@@ -187,15 +187,11 @@ def other_budgets(request_state: RequestState, comparison: Compared | None) -> s
         )
         export_menu.head(picture.alt, {"budgets": picture})
         figure_view.chart(picture, key="budgets")(on_select=_store_point, selection_mode="points")
-        point = history.page_state().get(POINT)
-        if (
-            point is None
-            or point[0] != request_state.key
-            or title_of(point[1]) not in picture.table
-        ):
-            st.caption("Choose a point to use its mechanism and budget.")
+        request_key, label, pcost = history.page_state().get(POINT, ("", "", 0.0))
+        if request_key == request_state.key and title_of(label) in picture.table:
+            _draw_point(request_state, comparison, picture, label, pcost)
         else:
-            _draw_point(request_state, comparison, picture, *point[1:])
+            st.caption("Choose a point to use its mechanism and budget.")
         export_menu.data({"budgets": picture}, key="budgets")
     return script.compare(request_state, comparison)
 
@@ -223,9 +219,8 @@ def _draw_point(
         f" error {texts.format_number(error)} counts"
     )
     name, options = comparison.choices[label]
-    label = f"Use {title} at this budget"
     buttons.button(
-        escape_markdown(label),
+        escape_markdown(f"Use {title} at this budget"),
         mechanism.use,
         name,
         options,

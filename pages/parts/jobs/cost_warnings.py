@@ -71,8 +71,8 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
             if any(len(part.axes) > 1 for part in groups[number].parts)
             else "Its attributes have too many cells. Each button shows its planning time."
         )
-        # A remedy without a group leaves the table out. If the form proposes only this table,
-        # nothing would be added, so this remedy is not shown.
+        # The button "Add: leave out this table" would add nothing if the form proposes only this
+        # table. A change that leaves out the table has no group.
         is_only_new = new == 1 and is_new
         prefix = "Add: " if new else ""
         _buttons(

@@ -47,7 +47,7 @@ class _Job:
     process: Any = None
 
     @property
-    def share(self) -> int:
+    def occupied_workers(self) -> int:
         """Number of workers that the job occupies: all if it starts processes itself, else 1."""
         return WORKERS if self.gentle else 1
 
@@ -85,10 +85,10 @@ def start(
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
-    """Start or queue a job, unless a job of this key is waiting, running or done; return its
-    status.
+    """Start or queue a job, unless a job of this key is waiting, running or done.
 
-    If there is such a job already, ``copies`` and ``files`` are removed at once.
+    Return the status of the job of this key. If there was one already, the files ``copies`` and
+    ``files`` of this call are not needed and are removed.
 
     Parameters
     ----------
@@ -108,14 +108,15 @@ def start(
             _remove((*copies, *files))
         else:
             forget(key)
-            status = Status(state="waiting", spends=spends, started=time.monotonic())
-            kind: dict[str, Any] = {
-                "gentle": gentle,
-                "stays": stays,
-                "copies": tuple(copies),
-                "files": tuple(files),
-            }
-            _JOBS[key] = _Job(status=status, function=function, arguments=arguments, **kind)
+            _JOBS[key] = _Job(
+                status=Status(state="waiting", spends=spends, started=time.monotonic()),
+                function=function,
+                arguments=arguments,
+                gentle=gentle,
+                stays=stays,
+                copies=tuple(copies),
+                files=tuple(files),
+            )
         hold(key, holder)
         _begin_next()
         return _JOBS[key].status
@@ -160,7 +161,7 @@ def cancel(key: str) -> None:
 
 
 def forget(key: str) -> None:
-    """Remove a finished job with its result and files."""
+    """Remove a job with its result and files, unless it is waiting or running."""
     with _LOCK:
         if key in _JOBS and not _JOBS[key].status.running:
             _remove(_JOBS.pop(key).files)
@@ -177,7 +178,7 @@ def hold(key: str, holder: str) -> None:
 def release_job(key: str, holder: str) -> None:
     """Remove a session from the holders of a job; after the last holder, stop and remove the job.
 
-    A job that was started with ``stays`` is not stopped.
+    A job that was started with ``stays`` is not stopped, and is removed when it ends.
     """
     with _LOCK:
         job = _JOBS.get(key)
@@ -215,8 +216,8 @@ def _begin_next() -> None:
     """Start waiting jobs in the order of the queue until one needs more workers than are free."""
     for key in _queue():
         job = _JOBS[key]
-        busy = sum(other.share for other in _JOBS.values() if other.stop is not None)
-        if busy and busy + job.share > WORKERS:
+        busy = sum(other.occupied_workers for other in _JOBS.values() if other.stop is not None)
+        if busy and busy + job.occupied_workers > WORKERS:
             return
         job.status = replace(job.status, state="running")
         if job.gentle:

@@ -28,8 +28,8 @@ class _RowReport:
     rows: Mapping[str, Any] | None = None
 
 
-# Maps the random token of a browser tab to its report. Reports exist only in the memory of this
-# process, and only as long as the page state of a session refers to them.
+# Maps the random token of a browser tab to the report on the rows of its last release. A report is
+# private: it is never written to a file, and is deleted with the page state of its session.
 _REPORTS: WeakValueDictionary[str, _RowReport] = WeakValueDictionary()
 
 
@@ -48,7 +48,7 @@ def start(key: str, function: Callable[..., Any], *arguments: Any, **options: An
 
 
 def release_job(key: str) -> None:
-    """Record that this session no longer needs a job; without other holders it is stopped."""
+    """Record that this session no longer needs a job; see `job_queue.release_job`."""
     job_queue.release_job(key, _holder())
 
 

@@ -16,7 +16,7 @@ from engine.residuals.cache import LruCache
 
 CACHE_BYTES = 64 * 2**20
 LARGE_PLAN_BYTES = 600 * 2**20  # a second cache, for plans that are larger than the first cache
-# Estimated bytes of the tables that pages compute from a plan, and per group of the workload.
+# Estimated bytes of the tables that pages compute from a plan, and of one group of its workload.
 DISPLAY_BYTES, GROUP_BYTES = 40 * 2**10, 2**10
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
@@ -39,8 +39,8 @@ def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
     """
     _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups
-    # The groups are excluded from the computation of the size and counted by an estimate, because
-    # 100,000 groups would take seconds.
+    # Measuring 100,000 groups would take seconds, so `size_in_bytes` excludes the groups, and their
+    # bytes are estimated. Parts and query weights are measured.
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
     return (

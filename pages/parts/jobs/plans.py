@@ -26,8 +26,8 @@ from pages.parts.shell.history import RequestState
 # Plans with a forecast of at most this many seconds are computed while the page waits; the second
 # limit is for pages that need a plan after every edit.
 QUICK_S, LIVE_S = 1.5, 0.5
-# A worker starts a slower plan without a click of the user if its forecast is at most this long;
-# the second limit is for tables that a form proposes.
+# Plans with a longer forecast are computed by a worker. It starts without a click of the user if
+# the forecast is at most this many seconds; the second limit is for tables that a form proposes.
 STARTED_S, FORM_STARTED_S = 60.0, 10.0
 LIVE_PLAN = "live_plan"  # session state key of the job that plans the present workload
 FORM_PLAN = "foreseen"  # session state key of the job that plans the tables that a form proposes
@@ -140,9 +140,10 @@ def quick_plan(request_state: RequestState, seconds: float = math.inf) -> Plan |
     """
     if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
-    if (searched := plan_cache.cached_plan(_search_key(request_state))) is not None:
+    if (other_plan := plan_cache.cached_plan(_search_key(request_state))) is not None:
+        # `other_plan` differs from the plan of the request in its budget only.
         return plan_cache.plan_of_key(
-            request_state.key, lambda: at_budget(searched, request_state.budget), like=searched
+            request_state.key, lambda: at_budget(other_plan, request_state.budget), like=other_plan
         )
     if job_queue.find(_job(request_state)) is None and _expected(request_state).seconds <= min(
         seconds, QUICK_S

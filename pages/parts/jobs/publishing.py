@@ -127,7 +127,9 @@ def weigh(
     *,
     progress: Progress,
 ) -> tuple[str, list[tuple[int, float, float]]]:
-    """Choose group weights for published tables; compare the errors of unbiased answers.
+    """Choose group weights that lower the errors of published tables.
+
+    Also return the errors of the unbiased answers with the original and with the new weights.
 
     Parameters
     ----------

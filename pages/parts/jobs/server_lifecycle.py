@@ -36,6 +36,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
         streamlit_internals.skip_timer_reruns_of_running_scripts()
+        # These two settings return freed memory to the system.
         allocator("mallopt", M_ARENA_MAX, MALLOC_ARENAS)
         allocator("mallopt", M_MMAP_THRESHOLD, MMAP_BYTES)
         private_tempdir.sweep()
@@ -43,7 +44,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         # Later garbage collections skip the objects that exist now, such as all loaded modules.
         # With these objects a collection would take as long as drawing a page.
         gc.freeze()
-        ending = asyncio.create_task(_end_sessions())
+        cleanup_task = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
         scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
         host = names[0] if names else f"{LOOPBACK[0]}:{config.get_option('server.port')}"
@@ -52,7 +53,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
             flush=True,
         )
         yield
-        ending.cancel()
+        cleanup_task.cancel()
 
     return life
 

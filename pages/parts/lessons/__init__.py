@@ -25,16 +25,15 @@ LESSONS = (
     centers.LESSON,
     common_mechanism.LESSON,
 )
-# Maps the minutes of a path to its lessons; the longest path has all lessons. Each path leaves 8 to
-# 15 minutes for discussion.
+# Maps the duration of a course in minutes to the names of its lessons, in order. The longest course
+# has all lessons; each course leaves 8 to 15 minutes for discussion.
 PATHS = {
     105: tuple(lesson.name for lesson in LESSONS),
     90: tuple(lesson.name for lesson in LESSONS if lesson is not centers.LESSON),
     45: ("attack", "noise", "rows", "binning", "strategies"),
     15: ("attack",),
 }
-# Older addresses have the number of a lesson instead of its name; these are the names in that
-# order.
+# Names of the lessons that older addresses call 1, 2, ..., in this order.
 NUMBERED = (
     "pieces",
     "overlap",

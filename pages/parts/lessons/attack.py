@@ -110,7 +110,6 @@ def picture(step: int) -> LessonPicture:
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     few = published_answers(choices.get("answers", FEW_COUNTS))
     noisy = published_answers(
         choices.get("noisy", PERSONS),

@@ -85,7 +85,6 @@ print(example.means.round(2))""",
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     std = 1 / Budget(pcost=choices.get("pcost", COST)).mu
     widths = {0: 1, 2: choices.get("width", 2)}
     return tuple(

@@ -52,12 +52,23 @@ def user_plans(workload: Workload, budget: Budget) -> CentersExample:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the errors of both kinds of centers, then one center, then the gap to the bound."""
+    """Draw step 0: the errors with uniform and with tuned centers.
+
+    Step 1 adds the tuned center of one attribute, and step 2 the gap to the lower bound.
+    """
     own_workload = user_workload(NAME)
     if own_workload is None:
         left, right = st.columns(2)
-        name = dial(left.radio, "Queries on all pairs", QUERY_KINDS, of=NAME, name="queries", default="prefix",
-                    format_func=MEANINGS.get, horizontal=True)  # fmt: skip
+        name = dial(
+            left.radio,
+            "Queries on all pairs",
+            QUERY_KINDS,
+            of=NAME,
+            name="queries",
+            default="prefix",
+            format_func=MEANINGS.get,
+            horizontal=True,
+        )
         cells = dial(
             right.select_slider, "Cells per attribute", CELLS, of=NAME, name="cells", default=10
         )
@@ -99,8 +110,7 @@ def picture(step: int) -> LessonPicture:
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
+    """Return the pictures of steps 0 and 1 for the handout, as pairs (step, picture)."""
     example = centered_pairs(choices.get("queries", "prefix"), choices.get("cells", 10))
     attribute = choices.get("attribute", NAMES[0])
     attribute = attribute if attribute in NAMES else NAMES[0]  # it may be one of the user's schema

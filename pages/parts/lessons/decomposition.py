@@ -67,7 +67,10 @@ def _schema(n_rows: int, n_columns: int) -> tuple[Schema, tuple[str, ...]]:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw a query and its pieces: all in step 0, then one more in each step, and their sum."""
+    """Draw a query, its pieces (one per set of attributes) and the sum of the drawn pieces.
+
+    Step 0 draws all four pieces, step k the first k.
+    """
     schema, query = grid()
     decomposition = decompose_query(schema, query)
     n_pieces = step or len(decomposition.pieces)
@@ -92,7 +95,6 @@ print(pieces.added(), pieces.misfit)""",
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
     schema, cities = _schema(n_rows, n_columns)
     query = []
@@ -107,7 +109,7 @@ def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]
 
 
 def expected() -> dict[str, str]:
-    """Return the coefficients of the pieces in the first cell of the paper's example.
+    """Return the values of the four pieces of the paper's query in the first cell, and their sum.
 
     The keys are descriptions, the values the numbers as text.
     """

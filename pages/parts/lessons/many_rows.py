@@ -63,7 +63,8 @@ def picture(step: int) -> LessonPicture:
     budget = Budget(pcost=pcost)
     person = person_budget(budget, rows)
     rows_text = pluralize(rows, "row")
-    # In step 0, the chosen cost is that of one row. In step 1, it is that of a person, for any cap.
+    # In step 0, the chosen privacy cost is the cost of one row. In step 1, it is the cost of one
+    # person, however many rows the cap allows.
     if step == 0:
         st.markdown(
             f"pcost {pcost:g} for each row is **{person.pcost:g} for a person with {rows_text}**."
@@ -99,7 +100,6 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     budget, rows = Budget(pcost=choices.get("pcost", COST)), choices.get("rows", max(CAPS))
     return (
         (0, lessons.neighbours_picture(neighbours(budget, rows=rows))),

@@ -87,7 +87,6 @@ print(budget_table(budget))""",
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     budget, counts = Budget(pcost=choices.get("pcost", COST)), list(INVENTED.values())
     releases = draw_releases(counts, budget, DRAWS, seed=choices.get(SEED, DEFAULT_SEED))
     return (

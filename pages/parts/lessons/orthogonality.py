@@ -41,19 +41,26 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw cosines between the counts of all tables, then costs of pieces, then budget shares."""
+    """Draw the cosines between the counts of all tables, in step 1 those of residual spaces.
+
+    Step 2 adds the privacy cost of each piece of a query, and step 3 the share of the budget that
+    each residual space takes.
+    """
     left, right = st.columns(2)
-    down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
-    across = dial(right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
-    workload = _tables(down, across)
-    schema, split = workload.schema, step > 0
+    n_rows = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
+    n_columns = dial(
+        right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3
+    )
+    workload = _tables(n_rows, n_columns)
+    schema, split = workload.schema, step > 0  # split: into residual spaces
     overlaps_part, costs_part, shares_part = newest_first(3)
     with overlaps_part:
         overlaps_picture = lessons.overlap_picture(overlaps(schema, split=split))
         pictures = [show_picture(overlaps_picture, "overlaps", plain=False)]
     if step > 1:
         with costs_part:
-            costs_picture = lessons.cost_picture(decompose_query(schema, _query(down, across)))
+            query = _query(n_rows, n_columns)
+            costs_picture = lessons.cost_picture(decompose_query(schema, query))
             pictures.append(show_picture(costs_picture, "costs"))
     request_state = RequestState(workload=workload, options=UNIFORM)
     if step > 2:
@@ -76,7 +83,6 @@ print(workload_plan.by_space())""",
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
     """Return the pictures of all steps for the handout, as pairs (step, picture)."""
-
     n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
     workload = _tables(n_rows, n_columns)
     schema, query = workload.schema, _query(n_rows, n_columns)
@@ -103,7 +109,10 @@ def _tables(n_rows: int, n_columns: int) -> Workload:
 
 
 def _query(n_rows: int, n_columns: int) -> list[list[int]]:
-    """Return the query that counts all cities but the first for reply 0, and the last for all."""
+    """Return a query as one row per reply and one column per city: 1 for counted cells, else 0.
+
+    Counted are all cities but the first for reply 0, and only the last city for other replies.
+    """
     return [
         [int(c >= 1 and (r == 0 or c == n_columns - 1)) for c in range(n_columns)]
         for r in range(n_rows)
@@ -111,7 +120,7 @@ def _query(n_rows: int, n_columns: int) -> list[list[int]]:
 
 
 def expected() -> dict[str, str]:
-    """Return the largest cosine between different tables, before and after the decomposition.
+    """Return the largest cosine between the counts of different tables and of residual spaces.
 
     The keys are descriptions, the values the numbers as text.
     """

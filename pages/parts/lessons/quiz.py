@@ -120,7 +120,7 @@ def _mark(answer: Choice | None) -> str:
 
 
 def _check(lesson: Lesson, number: int) -> None:
-    """Store the selected answer of a question; without one, store that the question has none."""
+    """Store the selected answer of a question; if none is selected, store this for a hint."""
     choice = st.session_state.get(f"question_{lesson.name}_{number}")
     st.session_state[UNCHOSEN] = (lesson.name, number) if choice is None else None
     if choice is None:

@@ -39,25 +39,25 @@ def follow(
     paths : maps the duration of a path in minutes to the names of its lessons; the first path is
         the default.
     """
-    cache, back = history.page_state(), is_history_navigation()
+    cache, is_back = history.page_state(), is_history_navigation()
     cache["url_choices"] = None
-    if "entered" in cache and not back:
+    # The URL is read when the page opens. Later the page itself writes it.
+    if "entered" in cache and not is_back:
         return []
     choices = {name: text for name, text in st.query_params.items() if name not in permalink.OURS}
     cache["entered"] = True
-    if not choices and not back:
+    if not choices and not is_back:
         return []
     changes = []
-    text = choices.pop(LESSON, names[0])
-    name = text
+    name = choices.pop(LESSON, names[0])
     if name.isdecimal() and 1 <= int(name) <= len(numbered):
         name = numbered[int(name) - 1]
     if name not in names:
         name = names[0]
         changes.append("The address names a lesson that does not exist; the first one opened.")
     default_minutes = next(iter(paths))
-    text = choices.pop(MINUTES, str(default_minutes))
-    minutes = {str(duration): duration for duration in paths}.get(text)
+    minutes_text = choices.pop(MINUTES, str(default_minutes))
+    minutes = {str(duration): duration for duration in paths}.get(minutes_text)
     if minutes is None:
         minutes = default_minutes
         changes.append(f"There is no path of that many minutes; the one of {minutes} opened.")
@@ -135,9 +135,9 @@ def dial(
 
 
 def present_number(of: str, name: str) -> float | None:
-    """Return the number that a widget will show if it is an option; None if there is no number.
+    """Return the number in the URL if a URL was just opened; otherwise the user's last choice.
 
-    It is that of the URL, if the URL opened the page, otherwise the choice of this session.
+    None if that is missing or not a number.
     """
     url_choices = history.page_state().get("url_choices")
     if url_choices is not None and url_choices[0] == of:

@@ -14,7 +14,8 @@ from pages.parts.lessons import url_state
 from pages.parts.lessons.url_state import dial, present_number
 from pages.parts.shell import history
 
-# An address can contain the privacy cost of its author's plan, if it is in this interval.
+# A shared address can contain the privacy cost (pcost) of another user's plan. A cost outside this
+# interval is ignored.
 MIN_SHARED_COST, MAX_SHARED_COST = 1e-6, 1e6
 # Help text of every choice of a privacy cost
 COST_HELP = (
@@ -70,8 +71,8 @@ def user_workload_cost(
     Parameters
     ----------
     draw : function that draws the widget, such as ``st.select_slider``.
-    costs : costs to choose from.  The privacy cost of the user's budget is added to them if the
-        user has a project, and that of the URL if another project is its origin.
+    costs : costs to choose from.  Two costs are added: the privacy cost of the budget if the user
+        has a workload, and the cost in the URL, or chosen before, if it is in the allowed interval.
     of : name of the lesson.
     default : cost at which the figure shows what the lesson teaches.
     """

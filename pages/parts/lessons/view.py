@@ -56,6 +56,7 @@ def draw(
     _actions(lesson, lesson_picture, after, link="" if is_course else link)
     if after is None:
         st.markdown(f"🏁 **Last lesson of this path.** {quiz.score(path)[1]}")
+    # The plan of the user is in the address only while the lesson is about its tables.
     is_plan_used = user_workload.is_used(lesson.name)
     if is_plan_used != st.session_state.get(page_layout.PLAN_IN_LESSON, False):
         st.session_state[page_layout.PLAN_IN_LESSON] = is_plan_used
@@ -121,8 +122,8 @@ def _actions(
 ) -> None:
     """Draw the buttons that open the plan in Preview, save the handout and open the next lesson.
 
-    ``link`` is the address for students. It is empty in course mode, in which a class sees only the
-    button for the next lesson.
+    ``link`` is the address for students. If it is empty (course mode), only the button for the next
+    lesson is drawn.
     """
     row = st.container(horizontal=True)
     if link:
@@ -246,7 +247,8 @@ def _chapter(lesson: Lesson, choices: Mapping[str, Any], *, answered: bool) -> H
         for number, question in enumerate(lesson.questions, 1)
     ]
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
-    # The notes for instructors contain the discussion, so it is not a section of its own.
+    # The notes for instructors contain the discussion. Only a handout without these notes therefore
+    # has a section for the discussion.
     last = ("For instructors", quiz.sheet(lesson)) if answered else discussion
     try:
         pictures = lesson.step_pictures(choices)

@@ -82,7 +82,7 @@ def usable(plan: Plan) -> None:
     An answer is publishable if its coefficient of variation is at most the limit of the form.
     Without an expected record count, only the form is drawn.
     """
-    scale = record_count_form.scale()
+    scale = record_count_form.draw()
     if scale is None:
         return
     with show_errors():
@@ -198,10 +198,10 @@ def one_query(plan: Plan) -> None:
 
 
 def distance(plan: Plan) -> None:
-    """Draw how far the error is above two lower bounds.
+    """Draw how far the error of a plan is above its lower bounds.
 
-    One holds for all plans of the same kind, the other for all matrix mechanisms. The second one is
-    known only for plans that minimise the sum of variances.
+    The bound of the plan's certificate is always drawn. The bound for all matrix mechanisms is
+    drawn once its job is done, and only for plans that minimise the sum of variances.
     """
     if not _minimizes_sum(plan):
         st.caption(escape_markdown(analysis.certificate_text(plan)))

@@ -64,7 +64,7 @@ def draw(plan: Plan) -> None:
         )
 
 
-def drop_targets() -> None:
+def note_removed_targets() -> None:
     """Draw a note if a change of the workload removed the error targets of the plan."""
     if st.session_state.get(history.DROPPED) and history.TARGETS not in history.current().options:
         st.info(

@@ -143,6 +143,7 @@ def draw_selected_group(plan: Plan) -> None:
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     even_error = analysis.even_error(plan, number)
     group_levels = levels_of_group(plan.schema, plan.workload.groups[number])
+    # All queries have the same error: a sentence replaces the chart.
     if even_error is not None:
         counts = pluralize(plan.workload.groups[number].count, "query", "queries")
         error = texts.format_number(even_error)

@@ -109,8 +109,8 @@ def _merge_buttons(
 ) -> None:
     """Draw one button per attribute whose bins can be merged; several buttons are in a popover.
 
-    If there is no such attribute, a disabled button is drawn. ``obstacles`` has the reason of every
-    attribute, which is the tooltip of this button.
+    If no bins can be merged, a disabled button is drawn. ``obstacles`` maps each attribute to the
+    reason why its bins cannot be merged; the tooltip of the disabled button lists these reasons.
     """
     with st.popover("Merge bins") if len(mergeable) > 1 else nullcontext():
         for name in mergeable[:MAX_MERGE_BUTTONS]:

@@ -1,1 +1,1 @@
-"""Parts of the Release page."""
+"""Release page: forms for records, ledger and release; views of answers and published tables."""

@@ -77,8 +77,8 @@ def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None
 def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None = None) -> None:
     """Register the dataset of the form in the ledger; create the ledger if the file is missing.
 
-    ``next_step`` is the session key of the open step and the title of the step to open afterwards;
-    None keeps the open step.
+    ``next_step`` is a pair (session key of the open step of the wizard, title of the step to open
+    afterwards). If it is None, the open step remains.
     """
     form = st.session_state
     with deferred_errors("dataset"):
@@ -129,8 +129,8 @@ def choose(
     schema : schema of the plan; a dataset that was chosen for another schema is not preselected.
     budget : budget of the plan, the default of a new total.
     describe : function that returns as text what a dataset can pay for.
-    next_step : session key of the open step, and title of the step that opens once a ledger with
-        its first dataset was created.
+    next_step : pair (session key of the open step of the wizard, title of the step that opens once
+        a ledger with its first dataset was created).
     """
     place = ledger_path()
     if place is None:
@@ -157,7 +157,7 @@ def choose(
             placeholder="Choose the dataset of these records",
             key="dataset",
             persist_state="session",
-            on_change=_use_for,
+            on_change=_store_schema,
             args=(schema_digest(schema),),
         )
     status = next((s for s in statuses if s.dataset == form.get("dataset")), None)
@@ -192,14 +192,14 @@ def browse() -> tuple[Ledger, DatasetStatus] | None:
         names,
         key="dataset",
         persist_state="session",
-        on_change=_use_for,
+        on_change=_store_schema,
         args=("",),
     )
     return book, next(status for status in statuses if status.dataset == name)
 
 
-def _use_for(digest: str) -> None:
-    """Store the schema for which the dataset was chosen."""
+def _store_schema(digest: str) -> None:
+    """Store the digest of the schema for which the dataset was chosen."""
     st.session_state[FOR_SCHEMA] = digest
 
 
@@ -296,7 +296,8 @@ def balance(status: DatasetStatus) -> str:
 def left_text(status: DatasetStatus) -> str:
     """Return what is left of the total of a dataset, as a clause in the chosen unit.
 
-    Totals are entered rounded, so that a tiny amount can be left of a total that is spent.
+    At most `MIN_LEFT_SHARE` of the total counts as nothing: a total that was rounded when it was
+    entered leaves such an amount after its last release.
     """
     if status.left <= MIN_LEFT_SHARE * status.total:
         return "nothing is left of this one"
@@ -323,7 +324,7 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
             f" {status.definition.whom}."
         )
     try:
-        takes = status.takes(budget.pcost, budget.pure_epsilon)
+        price = status.takes(budget.pcost, budget.pure_epsilon)
     except EngineError:
         return (
             f"{balance(status)}. It cannot be charged for this plan: choose “pure epsilon” as the"
@@ -334,7 +335,7 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
         return f"{balance(status)}: enough for {pluralize(releases, 'release')} of this plan."
     return (
         f"{balance(status)}. What is left is too little for this plan, which costs"
-        f" {budgets.amount(takes, status.definition)}. Choose a smaller budget on Preview, or another"
+        f" {budgets.amount(price, status.definition)}. Choose a smaller budget on Preview, or another"
         " dataset."
     )
 

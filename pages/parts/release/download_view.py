@@ -114,7 +114,10 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         persist_state="session",
     )
     job = f"export|{ledger}|{measurement.key}|{path}"
-    keep = [ledger, *session_restore.ledgers(), st.session_state.get("records_path") or ledger]
+    # The export must replace neither ledgers nor the file of the records.
+    keep = [ledger, *session_restore.ledgers()]
+    if records_path := st.session_state.get("records_path"):
+        keep.append(records_path)
     is_written = _is_written(job, path, key)
     ready, replaces = (False, False) if is_written else _target(path, keep, key)
     buttons.button(

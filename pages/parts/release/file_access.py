@@ -70,9 +70,10 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def _absolute(text: str) -> Path:
-    """Return the absolute path of a file; links in its folders are resolved, but it can be a link.
+    """Return the absolute path of a file, with the links in its folders resolved.
 
-    Raises DataError if the system does not accept the path.
+    If the file itself is a link, this link is not followed. Raises DataError if the system does not
+    accept the path.
     """
     try:
         path = STARTED / Path(text.strip()).expanduser()

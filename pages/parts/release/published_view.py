@@ -32,7 +32,8 @@ from pages.parts.workload import group_choice, level_choice, record_count_form
 PAGE = 100  # answers per page
 SHOWN = ("Both", "Unbiased", "Published")
 _, UNBIASED, PUBLISHED = SHOWN
-# Maps the choice of what is shown to the columns that the table of the comparison leaves out.
+# If the user wants to see only unbiased or only published answers, these columns of the table are
+# left out.
 LEFT_OUT = {
     UNBIASED: [
         "published",
@@ -178,9 +179,10 @@ def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]
 
 
 def _records_drawn(arguments: tuple[Any, ...], total: float) -> float:
-    """Return how many synthetic records are drawn for integer tables and as a file.
+    """Return the number of synthetic records that publishing draws, for the forecast of its time.
 
-    ``arguments`` are those of `_form`, and ``total`` is the released number of records.
+    Integer tables draw ``total`` records, the released number of records. A file of synthetic
+    records draws the number in the form. ``arguments`` are those of `_form`.
     """
     _, _, integer, (simulate, people), _ = arguments
     simulated = (total if people is None else float(people)) if simulate else 0.0
@@ -193,7 +195,7 @@ def _rule_arguments(least_count: float) -> dict[str, float] | None:
     A count is doubtful if its CV is above the limit `NoiseScale.publishable`, and suppressed if it
     is above the limit `NoiseScale.doubtful`.
     """
-    scale = record_count_form.other_page_scale()
+    scale = record_count_form.entered_limits()
     if scale is None:
         return None
     return {
@@ -281,7 +283,8 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
         shares=SHARES,
-        # Downloaded files have codes of reasons and intervals of bins, unlike the table on screen.
+        # In the downloaded table, reasons are codes and integer bins are intervals. On screen, both
+        # are replaced by texts.
         full_table=queries.full_table(read) or (lambda: answers.drop(columns=left_out)),
     )
     with st.expander("Bias of small cells"):

@@ -352,21 +352,26 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     name = upload.name if upload is not None else path.strip()
     if not name.lower().endswith(SHEET_ENDINGS):
         return ()
-    key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
+    key: tuple[object, ...] = ()  # identifies the content of the file
     names: tuple[str, ...] = ()
+    cached_key, cached_names = history.page_state().get(SHEETS, (None, ()))
     # Errors of invalid files are ignored here; the check and the release report them.
     with suppress(DataError, LimitExceeded, OSError):
-        file = None if upload is not None else file_access.readable(path, ENDINGS)
-        key = key or (str(file), (file.stat().st_mtime_ns if file is not None else 0))
-        cached_sheets = history.page_state().get(SHEETS)
-        if cached_sheets is not None and cached_sheets[0] == key:
-            return tuple(cached_sheets[1])
-        copy = _copied(upload) if upload is not None else None
-        try:
-            names = tuple(visible_sheets(copy or file or Path(path)))
-        finally:
-            if copy is not None:
+        if upload is not None:
+            key = "upload", upload.file_id
+            if key == cached_key:
+                return tuple(cached_names)
+            copy = _copied(upload)
+            try:
+                names = tuple(visible_sheets(copy))
+            finally:
                 copy.unlink(missing_ok=True)
+        else:
+            file = file_access.readable(path, ENDINGS)
+            key = str(file), file.stat().st_mtime_ns
+            if key == cached_key:
+                return tuple(cached_names)
+            names = tuple(visible_sheets(file))
     names = names if len(names) > 1 else ()
     history.page_state()[SHEETS] = key, names
     return names

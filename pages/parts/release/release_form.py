@@ -300,7 +300,10 @@ def _unit_label(status: DatasetStatus) -> str:
 
 
 def running(book: Ledger, key: str) -> Status | None:
-    """Draw the progress or the error of a release; return its job, or None until it is done."""
+    """Draw the progress or the error of a release; return the status of its job once it is done.
+
+    Until then, and if the job failed, return None.
+    """
     return job_widget.job(job_key(book, key), label="Release")
 
 

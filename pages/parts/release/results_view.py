@@ -73,7 +73,8 @@ def views(
 
 
 def _download(measurement: Measurement, *, key: str, ledger: str) -> None:
-    """Draw the downloads of the answers, and where tables without negative counts are."""
+    """Draw the downloads of the answers, and a note on where to find tables without negative
+    counts."""
     download_view.downloads(measurement, key=key, ledger=ledger)
     st.caption(
         "Answers may be negative. Tables without negative counts, and a package that contains them,"
@@ -120,9 +121,10 @@ def browse(
     if queries.total > PAGE:
         st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
     picture = figures.answers_picture(with_integers(answers), rehearsal=measurement.rehearsal)
-    scale = record_count_form.other_page_scale()
+    scale = record_count_form.entered_limits()
     figure_view.chart(picture, key=key)()
-    # The sentence explains the number of intervals that contain the truth, which `picture.alt` has.
+    # For simulated records, `picture.alt` states how many intervals contain the true count. The
+    # sentence CORRELATED explains why that share can differ from the confidence level.
     correlated = (
         "" if records is None or len(answers) < 2 else f" {CORRELATED.format(100 * confidence)}"
     )

@@ -15,9 +15,10 @@ REHEARSE = "1. Rehearse"  # title of the first step of the page Release
 
 
 def draw(steps: Mapping[str, Callable[[], Any]], *, key: str) -> Any:
-    """Draw one tab per step, from title to function; return the result of the open step.
+    """Draw one tab per step; return the result of the open step.
 
-    ``key`` is the session key of the title of the open step.
+    ``steps`` maps the title of each step to the function that draws it. ``key`` is the session key
+    of the title of the open step.
     """
     return figure_view.tabs(steps, key=key)
 

@@ -98,8 +98,9 @@ def _take_table(
             sheets = visible_sheets(path)
         cache[SHEETS] = key, sheets
         if sheet is None and len(sheets) > 1:
-            # On screen, `error_text` replaces SheetFile by the label of the field for the sheet.
-            raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in SheetFile.")
+            raise DataError(
+                f"{name[:60]!r} has {len(sheets):,} sheets. Choose one in “Sheet of the workbook”."
+            )
     # Empty rows are retained, so that row numbers in error messages are those of the sheet.
     name, content = as_text(name, content, sheet, empty_rows=True)
     is_table = name.lower().endswith(TEXT_TABLES)
@@ -191,9 +192,9 @@ def _take_sheet(key: str, place: str, after: Callable[[], None] | None) -> None:
 
 
 def _draft_public(path: Path, sheet: str | None = None) -> DraftSchema:
-    """Return the schema drafted from a public table; for a workbook, also store its sheets.
+    """Return the schema drafted from a public table.
 
-    `sheet_choice` then offers the sheets.
+    The names of the sheets of a workbook are stored, so that `sheet_choice` can offer them.
     """
     if path.name.lower().endswith(SHEET_ENDINGS):
         history.page_state()[SHEETS] = "public_file", visible_sheets(path)
@@ -212,8 +213,8 @@ def _temporary_file(name: str, content: bytes | memoryview) -> Iterator[Path]:
 def clear(source: str = "") -> dict[str, Any]:
     """Remove everything that was read from the last uploaded file; return the page state.
 
-    ``source`` is the key of the uploader whose file is read next. It is stored, so that `remove`
-    ignores the other uploaders.
+    ``source`` is the key of the uploader whose file is read next. It is stored: if the user removes
+    the file of another uploader, `remove` does nothing.
     """
     cache: dict[str, Any] = history.page_state()
     for key in (*KEYS, SHEETS, TAKEN):

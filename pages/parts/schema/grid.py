@@ -183,6 +183,8 @@ def _use_edits(key: str) -> None:
     schema = history.current().schema
     base, edits = st.session_state[BASE], st.session_state[key]
     rows = edited_rows(base, edits)
+    # If the edit is invalid, the grid shows these rows again for correction. They are removed below
+    # if no error is raised.
     st.session_state[REJECTED] = history.version(), rows
     with deferred_errors(PLACE):
         new_schema, incomplete, error = schema_of_rows(schema, rows, names_before(base, edits))
@@ -203,6 +205,7 @@ def draw(schema: Schema | None) -> None:
     """Draw the grid, the error of the last edit, and the names of columns without values."""
     state = st.session_state
     key = f"schema_grid_{history.version()}_{state.get(SERIAL, 0)}"
+    # With a new key, Streamlit draws a new grid from these rows, without the edits of the old one.
     if key not in state or state.get(BASE) is None:
         state[SERIAL] = state.get(SERIAL, 0) + 1
         key = f"schema_grid_{history.version()}_{state[SERIAL]}"
@@ -287,8 +290,9 @@ def _base_rows(schema: Schema | None) -> list[Row]:
 def _incomplete_rows(attributes: set[str]) -> list[Row]:
     """Return the rows without values, in the order of the last grid.
 
-    These are the stored incomplete rows, and the rows of the last grid that once lacked values and
-    lack them again after undo. Names in ``attributes``, which the schema has, are left out.
+    These are the stored incomplete rows. Rows whose values were entered later and then removed by
+    undo are among them, but without their other entries. Rows with a name in ``attributes`` (the
+    attributes of the schema) are left out.
     """
     stored_rows = {row["name"]: row for row in st.session_state.get(INCOMPLETE, [])}
     once_incomplete = st.session_state.get(ONCE_INCOMPLETE, set())

@@ -70,8 +70,8 @@ class Guard:
         if not reason and not self._has_token(request_headers):
             reason = NO_KEY
         if not reason:
-            # `refusal` has checked the Origin header. It is removed, because Streamlit would check
-            # it again and for this look up the external address of the machine.
+            # `refusal` has checked the Origin header. Streamlit would check it again, and would
+            # request the external address of the machine for this check, so the header is removed.
             headers = [
                 (name, value) for name, value in scope["headers"] if name.lower() != b"origin"
             ]
@@ -89,14 +89,15 @@ class Guard:
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == "token" and self._is_token(value) for name, value in pairs):
             return None
-        rest = urlencode([(name, value) for name, value in pairs if name != "token"])
-        place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
+        parameters = urlencode([(name, value) for name, value in pairs if name != "token"])
+        path = quote("/" + scope["path"].lstrip("/\\"))
+        address = f"{path}?{parameters}" if parameters else path
         # A page is used instead of an HTTP redirect: if a link on another site led to this address,
         # browsers would follow the redirect without the cookie, which has SameSite=strict.
-        target = place.replace("&", "&amp;")
+        html_address = address.replace("&", "&amp;")
         page = HTMLResponse(
             '<!doctype html><title>Opening</title><meta http-equiv="refresh"'
-            f' content="0;url={target}">'
+            f' content="0;url={html_address}">'
         )
         page.headers["cache-control"] = "no-store"
         secure = scope["scheme"] == "https"

@@ -175,7 +175,8 @@ def summary(request: history.RequestState) -> str:
 def choose_unit() -> str:
     """Draw the choice of the budget unit, which applies to all pages; return the unit."""
     is_pure = history.current().budget.pure_epsilon is not None
-    # Undo or an opened file may have replaced the budget, but not the unit, by another kind.
+    # After undo, or after a file was opened, the unit can still be pure epsilon although the budget
+    # is not, or the reverse. The unit is then changed to fit the budget.
     if is_pure != (chosen_unit() == PURE):
         st.session_state[UNIT] = PURE if is_pure else APPROX
     return st.selectbox(

@@ -194,8 +194,8 @@ def table(
     first : column of numbers that is shown first, at its full width; the order in the downloads
         does not change.
     """
-    tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
-    long = (
+    shown_height: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
+    has_long_queries = (
         "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_CHARACTERS_PER_LINE
     )
     # On screen, tables are numbered from 1; in Python and in files, from 0.
@@ -208,10 +208,10 @@ def table(
         shown,
         hide_index=True,
         alt=alt,
-        height=tall,
+        height=shown_height,
         column_config=columns,
         placeholder="–",
-        row_height=TALL_ROW_HEIGHT if long else None,
+        row_height=TALL_ROW_HEIGHT if has_long_queries else None,
     )
     downloads(full_table or (lambda: frame), name=name, shares=shares)
 

@@ -165,7 +165,7 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
-        # A family with weights per level computes the query weights itself.
+        # If the parts of a group have weights, `add` computes the query weights from them.
         query_weights = group.query_weights if group.part_weights is None else None
         try:
             new_workload = new_workload.add(attributes, family, group.weight, query_weights)

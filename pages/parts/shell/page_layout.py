@@ -60,7 +60,8 @@ def start() -> None:
     current_page = _navigation()
     history.enter(current_page.title)
     with buttons.run_pending():
-        # The address of a lesson is for students, whose own plan it must not replace.
+        # Students open the address of a lesson. The plan is hidden from this address, so that
+        # opening it does not replace their own plans.
         is_lesson = current_page.title == page("Learn").title
         permalink.keep(hidden=is_lesson and not st.session_state.get(PLAN_IN_LESSON, False))
         token = _DRAWN.set(True)

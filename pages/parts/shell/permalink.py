@@ -56,10 +56,10 @@ def unpacked(text: str) -> RequestState:
 
 
 def _shared(request: RequestState) -> RequestState:
-    """Return the request with the workload object that other sessions use for the same request.
+    """Return the request; if another session has the same request, with the workload of that one.
 
-    A workload caches computed values, so sessions share the computation. It contains no data and is
-    deleted with the last session that uses it.
+    Sessions share the workload object, because it caches computed values. It contains no data and
+    is deleted with the last session that uses it.
     """
     if request.workload is None:
         return request

@@ -102,10 +102,11 @@ class RequestState:
 
     @property
     def with_uniform_centers(self) -> RequestState:
-        """This state with uniform centers, so that several plans have residual spaces in common.
+        """This state with uniform centers instead of centers that the app would choose.
 
-        The state itself is returned if the user chose the centers, if the option "keep" requires
-        tuned centers, or if the mechanism has no centers.
+        Plans with uniform centers share the residual spaces that they have in common. The state is
+        unchanged if the user chose the centers, if the option "keep" requires tuned centers, or if
+        the mechanism has no centers.
         """
         if (
             not self.centers_are_open

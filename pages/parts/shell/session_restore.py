@@ -64,15 +64,15 @@ SESSION_NUMBERS = (
 # keys that begin with one of `TEXT_STARTS` have texts.
 LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
 MAX_LIST_ENTRY = 20
-# Keys of the session state whose values are lists of rows of the schema grid without values, and
-# lists of names of rows.
+# Keys of the session state whose values are lists of incomplete rows of the schema grid.
 SESSION_ROWS = ("schema_incomplete",)
+# Keys of the session state whose values are lists of the names of all rows of the schema grid.
 SESSION_NAMES = ("schema_names",)
 KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS, *SESSION_NAMES)
 # The state is stored for the first time when one of these keys has a value.
 STARTED = (HIDDEN_PLAN, "ledger_path", "step", "coarse_step", *SESSION_ROWS)
-# Keys of choices and results that belong to one project, and first characters of further ones. The
-# ledger and the incomplete rows of the schema are kept when another project is opened.
+# Opening another project removes the values with these keys from the session state, and all values
+# whose key begins with one of `PROJECT_STARTS`.
 PROJECT_KEYS = (
     *("dataset", "dataset_schema", "dataset_status", "step", "rows", "rows_default", "seed"),
     *("rows_are", "person_how", "person_column", "number_column", OPEN),
@@ -119,11 +119,10 @@ def keep() -> None:
     """Store the state of this session if it changed, under a random name in the address."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    values = {str(name): value for name, value in st.session_state.items()}
-    values = {name: value for name, value in values.items() if _fits(name, value)}
-    # Widgets of other pages have lost their values in this session; their stored values remain.
+    values = {str(key): value for key, value in st.session_state.items() if _fits(str(key), value)}
+    # Streamlit has dropped the values of widgets on other pages; the values stored earlier remain.
     values = st.session_state.get("place", {}) | values
-    is_empty = not any(values.get(name) for name in STARTED)
+    is_empty = not any(values.get(key) for key in STARTED)
     if not browser() or (is_empty and "place" not in st.session_state):
         return
     is_cleared = st.session_state.pop(CLEARED, False)
@@ -138,8 +137,8 @@ def keep() -> None:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
         entry["pages"].pop(name, None)
-        # The entries are in the order of their last use: the state of this session is the last one
-        # of its browser, and the browser the last of all. The limits drop the first entries.
+        # States and browsers are stored in the order of their last use, so that the limits drop
+        # those that were not used for the longest time.
         entry["pages"] = dict([*entry["pages"].items(), (name, values)][-MAX_PAGES:])
         entry["used"] = time.time()
         _write(dict([*entries.items(), (browser(), entry)][-MAX_BROWSERS:]))

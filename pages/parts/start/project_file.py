@@ -64,7 +64,7 @@ def clear_demo() -> None:
 
 
 def _separate_from_demo() -> None:
-    """Remove a demo after records were opened, so that the grid shows only their column names."""
+    """After records were opened, remove a demo; the grid then has only the columns of the records."""
     if names := history.page_state().get(draft_form.RECORDS):
         clear_demo()
         grid.set_names(names)

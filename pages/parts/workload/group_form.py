@@ -28,8 +28,8 @@ ADDED = "added"  # key of the page state: message about the tables that were jus
 MAX_ATTRIBUTES_PAIRS = 100  # the default includes pairs for schemas of at most this many attributes
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
-# Choice of the chart that shows one query on both attributes. The other choices are the indices of
-# the parts of the group (query families on different attributes).
+# Value of the choice of a chart that stands for the chart of one query on both attributes of a
+# group. Other values are indices in ``group.parts``, for the chart of the queries of one part.
 PLANE = -1
 # Maps the type of counts to the query family of numeric attributes.
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
@@ -43,10 +43,11 @@ def add_button(
 ) -> tuple[Group, ...]:
     """Draw the button that adds groups; return those groups that the workload does not have.
 
-    ``label`` computes the text of the button from the groups that it adds. The button is not
-    highlighted if the workload has tables on the same attributes: more of their queries lower the
-    accuracy, and an addition resets the form to a proposal of such tables. Right after an addition
-    the page shows what was added, and not the hint that the groups are already in the workload.
+    ``label`` returns the text of the button for the groups that it adds, or for all ``groups`` if
+    the workload has all of them. The button is not highlighted if the workload already has a table
+    on the attributes of every new group, because further queries on these attributes lower the
+    accuracy. Right after an addition, the page states what was added instead of which groups the
+    workload already has.
     """
     workload = history.current().required_workload
     message = history.page_state().pop(ADDED, "")
@@ -125,7 +126,10 @@ def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
 
 
 def _query_kind_of_workload() -> str:
-    """Return the type of counts that the workload has for numeric attributes, or "Tables"."""
+    """Return the type of counts of the first numeric attribute that has a family in the workload.
+
+    "Tables" if there is no such attribute, or if its family is not in `NUMERIC_FAMILIES`.
+    """
     workload = history.current().required_workload
     for group in workload.groups:
         families = group.family if isinstance(group.family, Mapping) else {}
@@ -137,9 +141,9 @@ def _query_kind_of_workload() -> str:
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
-    """Return a mapping from each numeric attribute to the family of a type of counts.
+    """Return a mapping from numeric attributes to the query family of a type of counts.
 
-    Attributes whose default is this family are omitted, and so are categorical attributes.
+    It is empty if this family is the default of numeric attributes.
     """
     family = NUMERIC_FAMILIES[query_kind]
     return {

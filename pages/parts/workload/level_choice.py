@@ -37,9 +37,8 @@ class Queries:
     level : the level; None if no level is chosen.
     areas : the areas of the level whose queries are listed.
     found : the queries that a search has found; None if there is no search.
-    sums : empty if the group has the listed queries. Otherwise the listed queries are those of a
-        level that the group does not have; their answers are sums of published cells, and ``sums``
-        is the title of the level.
+    sums : title of a level that the group does not have, if its areas are listed; their answers are
+        sums of published cells. Empty if the listed queries are queries of the group.
     """
 
     total: int

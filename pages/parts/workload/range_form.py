@@ -19,9 +19,8 @@ from pages.parts.workload import group_form
 
 MAX_LABELS = 2_000  # cells that a slider can have
 CHART = "range_cells"
-# Session state key of a pair: for each attribute, the endpoints that the last drawn box set, and
-# the number of boxes drawn so far. The number is part of the keys of the sliders, so that they move
-# to a new box.
+# Session state key of a pair: a mapping from attributes to the endpoints of the last drawn box, and
+# the number of boxes drawn so far. With this number in their keys, the sliders show the new box.
 DRAWN = "range_drawn"
 
 

@@ -11,8 +11,11 @@ from pages.parts.shell.error_text import show_errors
 RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_doubtful"
 
 
-def scale() -> NoiseScale | None:
-    """Draw the form; return the scale that rates answers, or None without a record count."""
+def draw() -> NoiseScale | None:
+    """Draw the form; return the expected record count and the CV limits that rate answers.
+
+    None without a record count, or if the limits are not valid; the reason is then on the page.
+    """
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     records = left.number_input(
         "Expected record count (public)",
@@ -42,15 +45,18 @@ def limits(left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:
 
 
 def entered_scale() -> NoiseScale | None:
-    """Return the scale that was entered on any page; None without a record count."""
-    return other_page_scale() if st.session_state.get(RECORDS) else None
+    """Return the expected record count and the CV limits that were entered on any page.
+
+    None without a record count, or if the limits are not valid; the error is then drawn.
+    """
+    return entered_limits() if st.session_state.get(RECORDS) else None
 
 
-def other_page_scale() -> NoiseScale | None:
-    """Return the scale that was entered on another page, to rate released answers.
+def entered_limits() -> NoiseScale | None:
+    """Return the CV limits that were entered on any page, to rate released answers.
 
-    Ratings of released answers use only the thresholds of the scale. Without a record count, the
-    scale has 1 record. None if the values that were entered are not valid; the error is then drawn.
+    Released answers are rated without the record count of the result, which is 1 if no count was
+    entered. None if the limits are not valid; the error is then drawn.
     """
     form = st.session_state
     with show_errors():

@@ -119,11 +119,11 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     np.testing.assert_allclose(
         table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6
     )
-    # a new first measurement removes the previous second measurement
+    # A new first measurement removes the previous second measurement.
     wait(session.press("coarse_rehearse"))
     assert "Choose 2-way: at least" in session.text()
     assert "Rehearsed answers of 2-way" not in session.text()
-    # the seed determines records and noise
+    # The same seed gives the same records and noise, and so the same answers.
     wait(session.press("coarse_rest_0"))
     np.testing.assert_array_equal(answers_on_page(session, -1)["answer"], table["answer"])
 
@@ -161,7 +161,7 @@ def test_levels_of_code_list_are_offered_first() -> None:
     assert "['region', 'place']" in code(session)
     session.set(coarse_level_attribute="work")
     assert not session.errors()
-    # tables without the code list have no levels to choose from
+    # If no table has an attribute with a code list, levels cannot be chosen.
     other = RequestState(workload=Workload(code_lists.SCHEMA).add(("sex", "age")))
     session = Session(plan=permalink.packed(other)).go("coarse")
     assert candidates_form.LEVELS not in session.app.radio(key="coarse_kind").options

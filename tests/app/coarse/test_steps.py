@@ -22,6 +22,7 @@ from engine.privacy import Budget
 from engine.workload import Schema
 from pages.parts.coarse import candidates_form, ledger_state
 from pages.parts.jobs import job_queue
+from pages.parts.jobs.status import Status
 from pages.parts.shell import budgets
 from tests.app.coarse.sessions import (
     ANALYSES,
@@ -146,7 +147,7 @@ def test_new_look_starts_with_default_rule_and_analyses(ledger: Ledger, records:
 
 def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: Path) -> None:
     run_look(ledger, records, snr=7.0)
-    # a new session has no analyses, and the default rule on the page differs
+    # A new session has neither the analyses nor the rule (7 standard errors) of the first session.
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
@@ -271,11 +272,12 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
     wait(session.press("coarse_look"))
     record_decision(session)
     (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
-    rest = stepwise._second_stage_key(common, 1, second, 1)
+    option, attempt = 1, 1
+    rest = stepwise._second_stage_key(common, option, second, attempt)
     ledger.spend(
         dataset="office",
         key=rest,
-        pcost=common.residuals[1].spend,
+        pcost=common.residuals[option].spend,
         plan_hash=f"rest1:{common.hash}",
     )
     session.run(session.app)
@@ -348,10 +350,13 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
 def test_look_job_is_marked_as_spending(
     ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marked, begin = {}, job_queue.start
-    monkeypatch.setattr(
-        job_queue, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k)
-    )
+    options_by_job, start = {}, job_queue.start
+
+    def record_options(key: str, *arguments: object, **options: object) -> Status:
+        options_by_job[key] = options
+        return start(key, *arguments, **options)
+
+    monkeypatch.setattr(job_queue, "start", record_options)
     run_look(ledger, records)
     key = stepwise.look_key(build_common_plan(), dataset="office")
-    assert marked[ledger_state.look_job(ledger, key)]["spends"]
+    assert options_by_job[ledger_state.look_job(ledger, key)]["spends"]

@@ -94,7 +94,7 @@ def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # an empty plan cache
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
-        monkeypatch.setattr(module, name, None)
+        monkeypatch.setattr(module, name, None)  # a view that loads or computes a plan fails
     for view in ("Differences", "Strategies", "Plans"):
         session.set(compare_view=view, differences_shown="Two mechanisms")
     assert "Both plans have the same typical error" in session.text()

@@ -89,7 +89,7 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
 def test_cached_comparison_is_shown_at_once(small: Session) -> None:
     again = open_small_workload(page="compare").set(compare_chosen=MECHANISMS)
     assert "Done: the results are below" in again.text()
-    # another choice leaves the previous results on screen until it is compared
+    # After another choice, the page shows the previous results until the comparison is run.
     assert "previous selection" in again.set(compare_chosen=MECHANISMS[:2]).text()
     assert "is the most accurate of 3 mechanisms" in again.text()
     fresh = open_small_workload(page="compare").set(compare_chosen=MECHANISMS[:2])
@@ -100,7 +100,7 @@ def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
     small.set(compare_view="Ranking")
     choice = mechanism_choice(small)
     assert choice.value == "querysmasher"
-    # compared mechanisms come first, with their errors
+    # The list starts with the compared mechanisms and their errors.
     costs = format_number(comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"][0])
     assert choice.options[0].startswith(f"QuerySmasher · {costs} counts")
     assert choice.options[-1].endswith("· not compared")
@@ -134,7 +134,7 @@ def test_pair_view_shows_share_and_ratio(small: Session) -> None:
     assert metrics["Queries less accurate under A"] == f"{worse / WORKLOAD.queries:.1%}"
     assert metrics["Worst ratio A / B"] == format_number(worst)
     small.set(pair_group=2)
-    # a group on two attributes is drawn in both
+    # The chart of a group on two attributes has one axis per attribute.
     chart = json.loads(small.app.get("plotly_chart")[-1].proto.spec)
     assert chart["data"][0]["type"] == "heatmap"
     assert not small.errors()
@@ -208,7 +208,7 @@ def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     before = small.studio
     small.set(compare_view="Other budgets")
     assert "Choose a point" in small.text()
-    # state after a click on a point of the figure
+    # AppTest cannot click on a figure. This is the page state after a click on one of its points.
     small.app.session_state["only_here"][views.POINT] = (before.key, "wff", 10.0)
     small.run(small.app)
     result = plan(before.required_workload, Budget(pcost=10.0), "wff")

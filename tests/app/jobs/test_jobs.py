@@ -65,7 +65,7 @@ def test_worker_starts_with_slow_imports_loaded() -> None:
 
 def test_cancelled_job_ends_its_process() -> None:
     job_queue.start("deaf", deaf)
-    job_queue.start("deaf", deaf)
+    job_queue.start("deaf", deaf)  # does not start a second process
     (process,) = processes()
     until(lambda: job_queue.find("deaf").text == "started")
     job_queue.cancel("deaf")
@@ -116,7 +116,7 @@ def test_finished_job_always_has_result() -> None:
     for number in range(5):
         job_queue.start("racing", quick, number)
         assert wait_for_end("racing").result == number
-        # the watcher may be delayed on a busy machine
+        # On a busy machine, the thread `watcher` may find the result only now.
         until(lambda number=number: finished and finished[-1].result == number)
         job_queue.forget("racing")
     over.set()
@@ -225,7 +225,7 @@ def test_worker_that_cannot_start_ends_job(monkeypatch: pytest.MonkeyPatch) -> N
             assert job_queue.start("refused", quick, 1, copies=[copy]).state == "died"
         assert "could not be started" in job_queue.find("refused").error
         assert not copy.exists()
-        # the job may finish before the check
+        # The job can be done before its state is read.
         assert job_queue.start("refused", quick, 1).state in ("running", "done")
         assert wait_for_end("refused").result == 1
         job_queue.forget("refused")
@@ -317,6 +317,7 @@ def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_pat
         place = private_tempdir.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
+    # `checkpoint_folder` removes old folders before it creates the new one.
     assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.MAX_CHECKPOINTS + 1
     assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
     assert (

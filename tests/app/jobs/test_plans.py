@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import demo_data
@@ -46,10 +48,10 @@ def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> 
 
 
 def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = demo_plan("survey", (1,)).workload
-    store = LruCache[Plan](60 * plan_cache.plan_bytes(plan(workload, Budget(pcost=60))))
+    n_users, workload = 60, demo_plan("survey", (1,)).workload
+    store = LruCache[Plan](n_users * plan_cache.plan_bytes(plan(workload, Budget(pcost=60))))
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)
-    users = [str(number) for number in range(60)]
+    users = [str(number) for number in range(n_users)]
     for user in users:
         plan_cache.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
     assert all(plan_cache.cached_plan(user) for user in users)
@@ -77,7 +79,7 @@ def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
-    # plans at two budgets differ in their noise and share everything else
+    # Plans at two budgets share everything but their noise.
     assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(
         results[0]
     )
@@ -176,16 +178,20 @@ def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[Plan] = []
+    plans_of_calls: list[Plan] = []
     by_group = Plan.by_group
-    monkeypatch.setattr(Plan, "by_group", lambda plan: computed.append(plan) or by_group(plan))
-    # as many plans as 20 users have
-    many = [plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]
+
+    def record_call(result: Plan) -> pd.DataFrame:
+        plans_of_calls.append(result)
+        return by_group(result)
+
+    monkeypatch.setattr(Plan, "by_group", record_call)
+    results = [plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]
     for _ in range(2):
-        for result in many:
+        for result in results:
             analysis.group_table(result)
             analysis.worst_error(result)
-    assert computed == many
+    assert plans_of_calls == results  # one call per plan
 
 
 def test_plan_size_includes_arrays_of_groups() -> None:
@@ -205,13 +211,16 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
     """
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
-    visited: list[object] = []
-    monkeypatch.setattr(
-        plan_cache, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0
-    )
+    excluded_groups: list[object] = []
+
+    def record_excluded(*args: object, excluded: Iterable[object] = ()) -> int:
+        excluded_groups.extend(excluded)
+        return 0
+
+    monkeypatch.setattr(plan_cache, "size_in_bytes", record_excluded)
     other = at_budget(result, Budget(pcost=2.0))
     plan_cache.plan_bytes(other, result)
-    assert visited == list(result.workload.groups)
+    assert excluded_groups == list(result.workload.groups)
     analysis.breakdown(other, 0)
     assert len(result.blocks._blocks) == 0
     assert len(other.blocks._blocks) < 10

@@ -21,10 +21,10 @@ def test_preview_shows_numbers_of_the_plan() -> None:
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
     assert session.metrics()["Largest error (counts)"] == format_number(reference.max_variance**0.5)
-    for unit, values in (("rho", [2.0]), ("mu", [2.0]), ("pcost", [4.0])):
+    for unit, value in (("rho", 2.0), ("mu", 2.0), ("pcost", 4.0)):
         session.set(budget_unit=unit)
         key = f"budget_{unit}_{session.app.session_state['history'].version}"
-        session.set(**{key: values[0]})
+        session.set(**{key: value})
         assert session.studio.budget.pcost == 4.0
         assert session.metrics()["Typical error (counts)"] == format_number(
             demo_plan(pcost=4.0, centers="tuned").rmse
@@ -87,6 +87,7 @@ def test_preview_views_show_numbers_of_the_plan() -> None:
     for goal in ("Publishable answers", "Each table size or table", "A share of all queries"):
         session.set(target_goal=goal)
         assert not session.errors()
+    # Group 12 has two attributes; the last choice leaves its chart without an axis.
     session.set(group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
     assert "Choose one or two" in session.text()
     session.set(tolerance=1000.0)

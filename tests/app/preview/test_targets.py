@@ -136,7 +136,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     assert (
         permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
     )
-    # drop the 2-way tables; the 1-way tables keep their targets
+    # Without the 2-way tables, the 1-way tables keep their targets.
     session.press("what_if_drop").press("what_if_keep")
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
@@ -176,9 +176,10 @@ def test_worker_weights_equal_engine_weights() -> None:
     text, errors = publishing.weigh(*request, progress=lambda share, words: True)
     expected = publication_weights(workload, budget, expected_records=1_000)
     assert text == expected.to_json() != workload.to_json()
-    assert [row[0] for row in errors] == [1, 2]
-    assert errors[0][2] < errors[0][1]
-    assert errors[1][2] > errors[1][1]
+    (one_way, one_way_before, one_way_after), (two_way, two_way_before, two_way_after) = errors
+    assert (one_way, two_way) == (1, 2)
+    assert one_way_after < one_way_before
+    assert two_way_after > two_way_before
 
 
 def test_budget_ticks_state_rows_per_person_once() -> None:

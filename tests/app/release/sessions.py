@@ -44,7 +44,7 @@ def row_kinds(ledger: Ledger) -> list[str]:
 
 
 def answers_on_page(session: Session, index: int = 0) -> pd.DataFrame:
-    """Return the answers on the page without the columns on their quality."""
+    """Return the answers in table ``index`` of the page, without the columns of their quality."""
     table = session.app.dataframe[index].value
     assert set(table["quality"]) <= {"publishable", "doubtful", "noise"}
     return table.drop(columns=["relative error", "quality"])

@@ -133,7 +133,8 @@ def test_records_that_cannot_be_read_spend_nothing(
 def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place = ledger.path.parent / "records.csv"
     lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
-    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
+    invalid = lines[1].replace("36", "136", 1)  # the age is not in the schema
+    place.write_text("\n".join([*lines, invalid]) + "\n", encoding="utf-8")
     session = open_step(ledger.path, FILE, records_path=str(place))
     wait(session.press("check_records"))
     assert "dropped 1" in session.text()
@@ -152,7 +153,7 @@ def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place.write_text("\n".join(lines) + "\n", encoding="utf-8")
     wait(session.press("check_records"))
     assert "dropped 0" in session.text()  # the corrected file
-    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
+    place.write_text("\n".join([*lines, invalid]) + "\n", encoding="utf-8")
     wait(open_confirmation(session).set(confirmation="survey").press("release"))
     assert "Rows read 945 = counted 944 + dropped 1" in session.text()
 

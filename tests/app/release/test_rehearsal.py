@@ -71,18 +71,18 @@ def test_answers_of_long_table_are_searched_by_attribute() -> None:
     studio = RequestState(workload=workload)
     session = wait(Session(plan=permalink.packed(studio)).go("release"))
     wait(session.set(rows=500).press("rehearse"))
-    every = 30 * 31 // 2
+    n_age_ranges = 30 * 31 // 2  # of 30 cells
     session.set(rehearsal_find_0_0="02-07")
-    assert f"Answers 1 to 100 of {every}." in session.text()
+    assert f"Answers 1 to 100 of {n_age_ranges}." in session.text()
     table = answers_on_page(session)
     assert table["query"].str.startswith("day <= 2023-02-07 and").all()
     session.set(rehearsal_find_0_0="", rehearsal_find_0_1="7 <= AGE < 10")
     table = answers_on_page(session)
-    assert len(table) == 90
+    assert len(table) == 31 + 28 + 31  # days from January to March
     assert table["query"].str.endswith("and 7 <= age < 10").all()
     session.set(rehearsal_find_0_0="02-07")
     (answer,) = answers_on_page(session)["answer"]
-    assert answer == table["answer"][37]
+    assert answer == table["answer"][31 + 7 - 1]
     session.set(rehearsal_find_0_0="1999")
     assert "No query has this text" in session.text()
 
@@ -95,7 +95,7 @@ def test_cells_of_long_range_are_chosen_by_their_names() -> None:
     session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["day"])
     session.set(rehearsal_ask_day_first=31, rehearsal_ask_day_last=58)
     assert "day in 2023-02-01..2023-02-28" in session.text()
-    # A last day before the first one exchanges the two.
+    # If the last day is before the first day, the two are exchanged.
     session.set(rehearsal_ask_day_last=0)
     assert "day in 2023-01-01..2023-02-01" in session.text()
 
@@ -114,7 +114,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.text()
     assert "95% interval:" in session.text()
-    # narrow pages would cut off longer values of metrics
+    # A narrow page would cut off values of more than 12 characters.
     assert max(map(len, session.metrics().values())) <= 12
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
     assert ") minus (" in session.text()
@@ -151,7 +151,7 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     }
     published = session.set(rehearsal_shown="Published").app.dataframe[0].value
     assert list(published) == [*list(sides)[:7], "measured"]
-    # another view and back: the options, and so the tables, are the same
+    # After a visit to another view, the options are the same, so the same tables are shown.
     session.set(rehearsal_view="Answers").set(rehearsal_view="Published tables")
     assert session.app.session_state["rehearsal_simulate"]
     assert files <= {b.label for b in session.app.get("download_button") if not b.disabled}
@@ -182,7 +182,8 @@ def test_bins_of_integers_are_integers_on_screen_and_intervals_in_files(
 
 
 def test_rehearsal_has_numbers_of_its_python_code() -> None:
-    # noise and records depend on plan, number of records and seed only, not on session or process
+    # Records and noise depend only on the plan, the number of records and the seed, so code that
+    # runs outside the session gives the same numbers.
     session = open_demo("survey", (1,), page="release")
     table = answers_on_page(wait(session.set(seed=2).press("rehearse")))
     names: dict = {}

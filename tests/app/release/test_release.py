@@ -167,7 +167,7 @@ def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
     )
     wait(session.press("release"))
     assert "there is no file" in session.errors()
-    # another program releases in the meantime
+    # Another program releases the plan in the meantime.
     measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
     session.run(session.app)
     assert "Released for survey" in session.text()
@@ -297,6 +297,6 @@ def test_many_dropped_rows_are_an_amber_box(
     assert f"age: {extra_rows} outside the schema" in session.text()
     boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
     assert (f"dropped {extra_rows}" in boxes) == is_warned
-    # first what was released, then at most one warning
+    # The message that the release is done comes first, then at most one warning.
     boxes_in_order = [e.type for e in session.app.main if e.type in ("success", "warning")]
     assert boxes_in_order == ["success", "warning"][: 1 + is_warned]

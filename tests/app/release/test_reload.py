@@ -98,7 +98,8 @@ def test_report_on_rows_survives_reload_only(
     again = reload_page(reload_page(session))
     assert "Rows read 944 = counted 944 + dropped 0" in again.text()
     places = (ledger.path.parent / "settings" / "places.json").read_text()
-    # Random keys and digests can contain these digits, but not as a number of their own.
+    # The number of rows, 944, must not be stored. Random keys and digests can contain these digits
+    # between other letters and digits.
     assert not re.search(r"(?<!\w)944(?!\w)", places + str(again.app.query_params))
     browser("theirs")
     assert "Rows read" not in reload_page(session).text()

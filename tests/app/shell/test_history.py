@@ -127,7 +127,7 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
         assert (history is before) == (studio.to_json() == texts[-1])
         if history is not before:
             texts.append(history.present.to_json())
-            # files and addresses restore equal requests
+            # A request that was saved in a file or an address is restored unchanged.
             assert RequestState.from_json(texts[-1]).to_json() == texts[-1]
             assert permalink.unpacked(permalink.packed(history.present)).to_json() == texts[-1]
     assert len(texts) > 10
@@ -205,7 +205,7 @@ def test_links_restore_default_centers_of_their_version() -> None:
     assert (small.options_without_defaults, small.centers_are_open) == ({"centers": "tuned"}, True)
     assert restore_from_link(small).request_json == small.request_json
     assert restore_from_link(small).centers_are_open
-    # the file format of versions in which tuned centers were not the default
+    # A file of a version in which uniform centers were the default does not name centers.
     old = small.request_json.replace('"centers": "tuned"', "")
     opened = RequestState.from_json(
         f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}'
@@ -227,14 +227,14 @@ def test_changed_workload_keeps_default_options() -> None:
     here = RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)))
     fewer = replace(here.request, workload=Workload.all_ways(SCHEMA, (1,)))
     assert here.with_request(fewer).centers_are_open
-    even = here.with_request(replace(fewer, options={}))
-    assert (even.centers_are_open, even.options_without_defaults) == (False, {})
-    strict = here.with_options({"centers": "tuned", "keep": 0.0})
-    assert (strict.options, strict.options_without_defaults) == (
+    uniform = here.with_request(replace(fewer, options={}))
+    assert (uniform.centers_are_open, uniform.options_without_defaults) == (False, {})
+    limited = here.with_options({"centers": "tuned", "keep": 0.0})
+    assert (limited.options, limited.options_without_defaults) == (
         {"keep": 0.0},
         {"centers": "tuned", "keep": 0.0},
     )
-    assert restore_from_link(strict).options_without_defaults == strict.options_without_defaults
+    assert restore_from_link(limited).options_without_defaults == limited.options_without_defaults
 
 
 def test_analyses_default_to_uniform_centers() -> None:

@@ -63,7 +63,7 @@ def test_group_forecast_is_shown_before_adding() -> None:
     )
     session.set(**JOINT)
     assert "Most of the planning time comes from age × hours-per-week, affine." in session.text()
-    # a group that is not in the workload cannot be removed
+    # The form proposes this table, so there is no button that removes it.
     assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)
     session.press("Add: Approximate it")
     (added,) = session.studio.required_workload.groups[len(workload.groups) :]
@@ -76,7 +76,8 @@ def test_group_forecast_is_shown_before_adding() -> None:
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1, 2))
-    # tuned centers are the default here, but too slow after more tables are added
+    # Tuned centers are the default for this workload. They are not for the workload with the added
+    # tables, because tuning would take too long.
     assert RequestState(workload=workload).options_without_defaults
     session = (
         Session(plan=permalink.packed(RequestState(workload=workload)))

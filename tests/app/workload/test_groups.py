@@ -10,7 +10,7 @@ from engine.errors import WorkloadError
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from pages.parts.workload import group_table
+from pages.parts.workload import group_form, group_table
 from tests.app.session import Session, demo_schema, open_demo
 from tests.app.workload.sessions import SURVEY, open_workload
 
@@ -34,7 +34,7 @@ def test_groups_of_all_families_are_added() -> None:
     session.set(**joint, joint="random", joint_p=0.4, joint_count=11).press("add_group")
     text = "age >= 10\nage < 4 or age >= 11"
     session.set(**joint, joint="custom", joint_text=text).press("add_group")
-    # last, because each run of the page forecasts the workload, and this family is slow
+    # The slow family affine is added last, because each run of the page forecasts all groups.
     joint["group_names"] = ["age", "income"]
     session.set(**joint, joint="affine").press("add_group")
     workload = session.studio.workload
@@ -63,7 +63,7 @@ def test_same_attributes_with_other_counts_are_not_highlighted() -> None:
 
     assert button_type() == "primary"
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
-    # The form is reset: it proposes the cells of age, which has ranges in the workload.
+    # After the addition, the form proposes plain counts of age. The workload has ranges of age.
     assert button_type() == "secondary"
     session.set(ways=[1, 2])
     assert button_type() == "primary"
@@ -84,7 +84,7 @@ def test_example_has_the_type_of_counts_of_its_attribute() -> None:
 def test_form_names_tables_with_another_type_of_counts() -> None:
     workload = Workload.all_ways(SURVEY, (1, 2))
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
-    # the form begins with the type of counts of the workload
+    # The first choice of the form is the type of counts in the workload.
     assert session.app.session_state["ways_ask"] == "Cumulative tables"
     assert "Already in the workload" in session.text()
     session.set(ways_ask="Tables")
@@ -153,14 +153,14 @@ def test_query_types_have_examples_and_tables_first(
     session.set(ways_ask=query_type, ways=[1, 2])
     assert "planning takes about" in session.text()  # before a group is added
     schema = demo_schema("cps")
-    of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
-    wanted = Workload.all_ways(schema, (1, 2), of)
+    families = {a.name: family for a in schema.attributes if a.kind == "numeric"}
+    expected = Workload.all_ways(schema, (1, 2), families)
     assert example in session.text()
     session.press("add_ways")
-    assert session.studio.workload == wanted
+    assert session.studio.workload == expected
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    assert names["workload"] == wanted
+    assert names["workload"] == expected
     assert "all_ways" in session.app.code[-1].value
 
 
@@ -194,7 +194,7 @@ def test_queries_of_a_new_table_are_drawn() -> None:
     session = open_workload("cps", add_how="One table").set(group_names=["income", "age"])
     session.set(family_fold=True)
     assert "100 queries" in session.text()
-    session.set(family_part=-1)
+    session.set(family_part=group_form.PLANE)
     assert "Query 2,500 of 5,000" in session.text()
 
 

@@ -47,7 +47,8 @@ def test_page_of_clamps_the_page_number() -> None:
 
 
 def test_large_workload_code_is_short() -> None:
-    # too large for a link, so the request is stored on the server and the code reads it from a file
+    # The request is too large for an address, and the workload too long for a script: the script
+    # reads the workload from a file.
     studio = RequestState(
         workload=Workload(build_large_workload().schema, build_large_workload().groups * 10)
     )

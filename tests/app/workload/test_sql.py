@@ -70,5 +70,5 @@ def test_sql_example_quotes_special_names() -> None:
     )
     for first in range(len(schema)):
         names = schema.names[first:] + schema.names[:first]
-        turned = Schema([schema[name] for name in names])
-        assert workload_from_sql(turned, example(turned)).groups[0].attributes == names[:2]
+        rotated = Schema([schema[name] for name in names])
+        assert workload_from_sql(rotated, example(rotated)).groups[0].attributes == names[:2]

@@ -139,9 +139,12 @@ def test_center_balance_matches_gradient_search(
         )
     calls = []
     evaluate = CenterProblem.evaluate
-    monkeypatch.setattr(
-        CenterProblem, "evaluate", lambda self, at: calls.append(1) or evaluate(self, at)
-    )
+
+    def record_call(problem, centers):
+        calls.append(centers)
+        return evaluate(problem, centers)
+
+    monkeypatch.setattr(CenterProblem, "evaluate", record_call)
     balanced = tuned_centers(workload, ignore_progress)
     assert balanced
     assert not calls
@@ -174,22 +177,23 @@ def test_center_balance_weights_match_derivatives() -> None:
         S, weights = balance.total_weights(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
         for role, (inside, outside) in balance.tuned_projections.items():
-            # Finite differences of the objective S: first the smallest error on the residual space of
-            # the attribute (inside) is changed, then its total square (outside).
+            # Slopes of the squared error S by finite differences: first with respect to the
+            # smallest error on the residual space ``inside``, which contains the attribute, then
+            # with respect to the total square of the space ``outside``, which does not.
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
                 (inside, state.optimum(inside)[0]),
                 (outside, state.total_square(outside)),
             ):
-                moved = []
-                for share in (1.0 - 1e-4, 1.0 + 1e-4):
-                    there = Evaluation(problem=problem, centers=centers)
+                errors = []
+                for factor in (1.0 - 1e-4, 1.0 + 1e-4):
+                    changed = Evaluation(problem=problem, centers=centers)
                     if number == inside:
-                        there.optima[number] = (value * share, *there.optimum(number)[1:])
+                        changed.optima[number] = (value * factor, *changed.optimum(number)[1:])
                     else:
-                        there.total_squares[number] = value * share
-                    moved.append(sum(kind.count * there.space(kind) for kind in problem.kinds))
-                slopes.append((moved[1] - moved[0]) / (2e-4 * value))
+                        changed.total_squares[number] = value * factor
+                    errors.append(sum(kind.count * changed.space(kind) for kind in problem.kinds))
+                slopes.append((errors[1] - errors[0]) / (2e-4 * value))
             L, s = state.optimum(inside)[0], state.total_square(outside)
             assert weights[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
 

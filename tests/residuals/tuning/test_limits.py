@@ -38,7 +38,7 @@ from tests.pairs import pairwise
 from tests.residuals.tuning.full_domain import limit_unions
 from tests.shapes import numeric
 
-# bytes that planning needs in addition to matrices
+# Bytes that planning needs for objects other than matrices.
 MEMORY_OVERHEAD = 20e6
 
 
@@ -286,7 +286,8 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert union_seconds(workload, both, spaces) < 2.0
-    # query weights are not products, and unmeasured queries require a full listing
+    # Two cases without a union, because all queries would have to be listed: query weights are not
+    # products, and neither are unions with queries that are not measured.
     weighted = Workload(numeric(24, 25)).add(
         both, "circular", query_weights=np.ones(single.groups[0].count)
     )
