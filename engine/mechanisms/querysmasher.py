@@ -44,7 +44,7 @@ from engine.residuals.tuning.unions import (
     choose_unions,
     strategy_seconds,
     union_bytes,
-    union_seconds,
+    variance_seconds,
 )
 from engine.workload import Workload
 
@@ -159,7 +159,7 @@ class QuerySmasher(ResidualMechanism):
         # time of one plan with accuracy constraints
         plan_seconds = tuning_seconds + base.seconds
         for attributes, spaces in unions.items():
-            search_seconds = strategy_seconds(workload, attributes, spaces) + union_seconds(
+            search_seconds = strategy_seconds(workload, attributes, spaces) + variance_seconds(
                 workload, attributes, spaces
             )
             seconds, plan_seconds = seconds + search_seconds, plan_seconds + search_seconds
@@ -545,7 +545,7 @@ def _in_time(
     """
     out, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
-        total = seconds + union_seconds(workload, attributes, spaces)
+        total = seconds + variance_seconds(workload, attributes, spaces)
         if allowance.has_time(total):
             out[attributes], seconds = spaces, total
     return out

@@ -17,7 +17,7 @@ from engine._threads import threads_for
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, block_of_space
 from engine.residuals import Axes, Complement, Space, Split, SplitLift
-from engine.residuals.basis import part_of, pieces, tables
+from engine.residuals.basis import part_of, residual_coefficients, tables
 from engine.workload import Schema, Workload, subsets
 
 
@@ -72,7 +72,9 @@ def query_pieces(
     shape = schema.sizes(ranked)
     order = [names.index(name) for name in ranked]
     row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
-    table = pieces(row, shape, split.centers_of(ranked), split.inside(ranked)).reshape(1, *shape)
+    table = residual_coefficients(
+        row, shape, split.centers_of(ranked), split.inside(ranked)
+    ).reshape(1, *shape)
     return {
         tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
         for axes in subsets(range(len(ranked)))

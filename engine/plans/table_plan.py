@@ -47,7 +47,7 @@ from engine.plans.plan import NamedQuery, Plan
 from engine.plans.replace_one import row_pcosts
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
-from engine.residuals.basis import part_of, pieces
+from engine.residuals.basis import part_of, residual_coefficients
 from engine.residuals.marginals import IdentityStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
@@ -821,7 +821,7 @@ class MarginalsPlan(Plan):
             sizes = self.schema.sizes(block.attributes)
             table = np.require(estimates[key], float, ["C", "W"])
             centers = [None] * len(sizes)  # uniform
-            row = pieces(table.reshape(1, -1), sizes, centers, {}, overwrite=True)
+            row = residual_coefficients(table.reshape(1, -1), sizes, centers, {}, overwrite=True)
             coordinates = row.reshape(1, *sizes)
             for axes in subsets(range(len(sizes))):
                 space = tuple(block.attributes[a] for a in axes)
@@ -829,7 +829,7 @@ class MarginalsPlan(Plan):
                 if key not in precisions:
                     continue
                 part = coordinates[part_of(len(sizes), axes)][0]
-                # `pieces` returns coordinates of means over the other attributes.  Coordinates of
+                # `residual_coefficients` returns coordinates of means over the other attributes.  Coordinates of
                 # sums are larger by a factor, the number of summed cells.
                 cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
                 part *= cells * precisions[key] / math.fsum(precisions.values())

@@ -52,7 +52,7 @@ from engine.residuals import (
     group_axes,
     residual_rows,
 )
-from engine.residuals.basis import pieces, positions
+from engine.residuals.basis import positions, residual_coefficients
 from engine.residuals.decomposition import reduce_rows
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, Schema, Workload, joint_part, subsets
@@ -107,7 +107,7 @@ class _CoupledQueries:
     centers : centers of these attributes.
     complements : tuned complements, by the positions of the two attributes in ``axes``.
     columns : positions of the coefficients on the coupled residual spaces among the coefficients of
-        a product on all residual spaces, in the order of `pieces`.
+        a product on all residual spaces, in the order of `residual_coefficients`.
     """
 
     group: Group
@@ -148,7 +148,7 @@ def _variances_of_listed_queries(
         tensor = chunk.reshape(len(chunk), *joint.sizes).transpose(
             0, *(1 + joint.axes.index(a) for a in queries.axes)
         )
-        coefficients = pieces(
+        coefficients = residual_coefficients(
             tensor.reshape(len(chunk), -1), queries.sizes, queries.centers, queries.complements
         )[:, queries.columns]
         variances.append(np.sum((coefficients @ reconstruction) ** 2, axis=1))
@@ -512,7 +512,9 @@ class VarianceBuilder:
             centers = self.split.centers_of(group.named(part.axes))
             chunks = part.family.chunks(part.sizes)
             coefficients_of_parts.append(
-                np.concatenate([pieces(chunk, part.sizes, centers, {}) for _, chunk in chunks])
+                np.concatenate(
+                    [residual_coefficients(chunk, part.sizes, centers, {}) for _, chunk in chunks]
+                )
             )
         # Rounding can make a small variance negative.
         return np.maximum(quadratic_forms(coefficients_of_parts, padded.T @ padded), 0.0)

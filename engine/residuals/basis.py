@@ -10,7 +10,7 @@ complements move coefficients of pairs to smaller spaces (the identity without c
 M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates.  This module multiplies by M or
 by its inverse, from either side:
 
-    pieces                   q M       a query -> its coefficients on all residual spaces
+    residual_coefficients    q M       a query -> its coefficients on all residual spaces
     tables                   M y       estimates on all residual spaces -> the table
     Lift.rows                s M^-1    strategy rows in residual coordinates -> rows on cells
     Lift.table_coordinates   M^-1 x    a table -> its residual coordinates
@@ -369,7 +369,7 @@ def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Arra
     return matrices
 
 
-def pieces(
+def residual_coefficients(
     rows: Array,
     sizes: Sequence[int],
     centers: Sequence[Array | None],
@@ -389,7 +389,7 @@ def pieces(
     complements : mapping from the positions of a pair's attributes to its complement.
     overwrite : whether the array ``rows`` may be overwritten.
 
-    >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
+    >>> residual_coefficients(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
     array([[0.5  , 0.707]])
     """
     tensor = rows.reshape(len(rows), *sizes)
@@ -412,7 +412,7 @@ def tables(
 
     Parameters
     ----------
-    coordinates : shape (k, cells), in the order of the result of `pieces`.
+    coordinates : shape (k, cells), in the order of the result of `residual_coefficients`.
     sizes : domain sizes of the attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform one.
     complements : mapping from the positions of a pair's attributes to its complement.
@@ -460,10 +460,10 @@ def residual_rows(
     # a complement changes the coefficients on single attributes and the total, not those on the
     # pair
     if complement is not None and len(axes_inside) < 2:
-        return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[
+        return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, positions(sizes, [tuple(axes_inside)])
         ]
-    # attributes outside the space are multiplied by their centers only, unlike in `pieces`
+    # attributes outside the space are multiplied by their centers only, unlike in `residual_coefficients`
     return _by_rows(
         rows,
         sizes,

@@ -21,7 +21,7 @@ from engine.plans.kronecker_rows import quadratic_forms, squared_norms_of_produc
 from engine.plans.variance_builder import VarianceBuilder, variances_by_class
 from engine.privacy import Budget
 from engine.residuals import Complement, Split
-from engine.residuals.tuning.unions import union_seconds
+from engine.residuals.tuning.unions import variance_seconds
 from engine.workload import Custom, Workload, joint_part
 from tests.shapes import numeric
 
@@ -227,7 +227,7 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
         result.split.unions
     )  # the queries of equal groups are listed once
     assert all(
-        union_seconds(workload, names, spaces) < 1e-3
+        variance_seconds(workload, names, spaces) < 1e-3
         for names, spaces in result.split.unions.items()
     )
 

@@ -21,7 +21,14 @@ from engine.residuals import (
     group_axes,
     residual_rows,
 )
-from engine.residuals.basis import FullTable, part_of, pieces, positions, tables, ungroup_axes
+from engine.residuals.basis import (
+    FullTable,
+    part_of,
+    positions,
+    residual_coefficients,
+    tables,
+    ungroup_axes,
+)
 from engine.workload import subsets
 
 EXACT = {"rtol": 0, "atol": 1e-11}
@@ -147,7 +154,7 @@ def test_pieces_and_tables_match_definition(name):
     sizes, centers, complements = build_split(name)
     M = split_matrix(sizes, centers, complements)
     eye = np.eye(len(M))
-    np.testing.assert_allclose(pieces(eye, sizes, centers, complements), M, **EXACT)
+    np.testing.assert_allclose(residual_coefficients(eye, sizes, centers, complements), M, **EXACT)
     np.testing.assert_allclose(tables(eye, sizes, centers, complements), M.T, **EXACT)
     for inside in subsets(range(len(sizes))):
         expected = M[:, positions(sizes, [inside])]
@@ -168,17 +175,17 @@ def test_pieces_and_tables_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
     n = math.prod(sizes)
     dot_test(
-        lambda q: pieces(q, sizes, centers, complements),
+        lambda q: residual_coefficients(q, sizes, centers, complements),
         lambda y: tables(y, sizes, centers, complements),
         n,
         n,
     )
     (x,) = vectors(n)
     before = x.copy()
-    for applied in (pieces, tables):
+    for applied in (residual_coefficients, tables):
         applied(x, sizes, centers, complements)
     np.testing.assert_array_equal(x, before)
-    assert pieces(np.zeros((0, n)), sizes, centers, complements).shape == (0, n)
+    assert residual_coefficients(np.zeros((0, n)), sizes, centers, complements).shape == (0, n)
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -213,7 +220,7 @@ def test_lift_rows_have_coordinates_in_its_spaces(name):
         columns = positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
         (s,) = vectors(len(columns))
-        coordinates = pieces(lift.rows(s), sizes, centers, complements)
+        coordinates = residual_coefficients(lift.rows(s), sizes, centers, complements)
         np.testing.assert_allclose(coordinates[:, columns], s, **EXACT)
         np.testing.assert_allclose(np.delete(coordinates, columns, axis=1), 0, **EXACT)
         y = np.zeros((1, math.prod(sizes)))
@@ -273,8 +280,8 @@ def test_lift_traced_derivative_matches_difference(axis):
 def test_complement_turned_matches_swapped_axes():
     sizes, centers, complements = build_split("a complement")
     (q,) = vectors(12)
-    straight = pieces(q, sizes, centers, complements).reshape(sizes)
-    other = pieces(
+    straight = residual_coefficients(q, sizes, centers, complements).reshape(sizes)
+    other = residual_coefficients(
         q.reshape(sizes).T.reshape(1, -1),
         sizes[::-1],
         centers[::-1],

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
-from engine.residuals.basis import Axes, Complement, Space, Split, pieces, positions
+from engine.residuals.basis import Axes, Complement, Space, Split, positions, residual_coefficients
 from engine.residuals.decomposition import (
     Decomposition,
     Factor,
@@ -41,13 +41,14 @@ from engine.workload import Group, Part, Workload, joint_part
 # largest number of multiplications per step of the search for a union's strategy
 MAX_STEP_MULTIPLICATIONS = 6e7
 # Largest number of multiplications per step for a union of all spaces.  It is higher, because
-# such a union is optimal among all matrix mechanisms.  2,046 cells fit for a Gram of full rank.
+# such a union is optimal among all matrix mechanisms.  With a Gram of full rank, it allows 2,046
+# cells.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
-# largest number of cells of a union of all spaces if it needs more than MAX_STEP_MULTIPLICATIONS,
-# because searches with few rows on many cells converge slowly
+# Largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS.
+# Searches converge slowly if the strategy has few rows on many cells.
 MAX_LOW_RANK_CELLS = 4_096
-# time in seconds that a union of all spaces may take even if tuning separate spaces takes less
-# time; it is enough for 690 cells
+# A union of all spaces whose expected time in seconds is at most this is chosen even if separate
+# spaces with tuning take less.  It is enough for 690 cells.
 MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
@@ -55,11 +56,10 @@ MAX_SINGLE_ATTRIBUTE_S = 0.3
 # largest number of cells of a union's table, because all cells are counted and each has a dual
 # weight
 MAX_CELLS = 100_000
-# largest number of entries of all query rows of the groups with attributes in a union
+# largest number of entries of the query rows of all groups with an attribute of a union
 MAX_ROW_ENTRIES = 2e8
-# If `_has_closed_form_variances`, the variances of a group that is a product of parts are computed
-# from the rows of its parts if its table has at most this number of cells, otherwise query by
-# query.
+# If `_has_closed_form_variances`, the variances of a product group are computed from the query rows
+# of its parts, but query by query if the table of the group has more than this number of cells.
 MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
 # Grams of low rank
@@ -70,8 +70,8 @@ MIN_SEARCH_S = 0.01
 SECONDS_PER_ENTRY = 3e-8
 # number of multiplications that take SECONDS_PER_ENTRY
 MULTIPLICATIONS_PER_ENTRY = 600
-# computing the variance of one query from the factors of its group takes as long as this number of
-# entries
+# computing one variance of a product group from the query rows of its parts takes as long as
+# computing this number of entries of query rows
 ENTRIES_PER_VARIANCE = 10
 # with more residual spaces than this, only a union of all spaces is considered, because unions of
 # some of them gain little
@@ -93,8 +93,8 @@ def unite(
 
     Raises
     ------
-    ValueError : a union is too large or does not fit the decomposition.  This cannot happen with
-        the unions that `choose_unions` returns.
+    ValueError : a union exceeds the limits of size and memory, or does not fit the decomposition.
+        This cannot happen with the unions that `choose_unions` returns.
     """
     if not split.unions:
         return parts
@@ -121,13 +121,14 @@ def unite(
                 " out the residual space on all its attributes. Use the unions that `choose_unions`"
                 " returns for this workload."
             )
-        if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
+        if not math.isfinite(step_multiplications(workload, attributes, union, memory_limit)):
             raise ValueError(
-                f"The union on {', '.join(attributes)} is too large. Use the unions that"
-                " `choose_unions` returns for this workload."
+                f"The union on {', '.join(attributes)} has too many cells or query rows, or needs"
+                " more than the memory limit. Use the unions that `choose_unions` returns for this"
+                " workload."
             )
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
-        factor = union_factor(workload, attributes, space_axes, split)
+        factor = union_gram(workload, attributes, space_axes, split)
         axes = tuple(range(len(sizes)))
         centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
         stored_grams = by_signature.setdefault(
@@ -175,13 +176,14 @@ def _split_signature(
     )
 
 
-def union_factor(
+def union_gram(
     workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split
 ) -> Factor:
-    """Return one Gram of the workload's queries on several residual spaces together.
+    """Return the Gram of the workload's queries on a union of residual spaces.
 
-    ``spaces`` holds the positions of each space's attributes in ``attributes``.  The Gram has the
-    residual coordinates of the first space, then those of the second space, and so on.
+    ``attributes`` are those of the union.  ``spaces`` holds for every residual space the positions
+    of its attributes in ``attributes``.  The Gram has the residual coordinates of the first space,
+    then those of the second space, and so on.
     """
     sizes = workload.schema.sizes(attributes)
     coordinates = positions(sizes, spaces)
@@ -194,9 +196,9 @@ def union_factor(
     for inside, stack in stacks.items():
         rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
-        # index 0 of an attribute holds the coefficients on spaces without it, see `pieces`
-        cells = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
-        table[(slice(None), *cells)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
+        # Coefficients on residual spaces without an attribute have index 0 along its axis.
+        index = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
+        table[(slice(None), *index)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
         row_blocks.append(table.reshape(len(rows), -1)[:, coordinates])
     all_rows = np.concatenate(row_blocks)
     if len(all_rows) < len(coordinates):
@@ -207,36 +209,34 @@ def union_factor(
 def group_rows(
     workload: Workload, group: Group, attributes: Space, split: Split
 ) -> tuple[Axes, Array]:
-    """Return the coefficients of a group's queries on all residual spaces inside ``attributes``.
+    """Return rows with the Gram of a group's queries on all residual spaces inside ``attributes``.
 
     Returns
     -------
     inside : positions in ``attributes`` of the attributes that the group has.
-    rows : rows with the same Gram as the coefficients of the queries, in the order of `pieces`,
-        shape (rows, cells of the attributes ``inside``).  There are at most as many rows as cells.
+    rows : shape (rows, cells of the attributes ``inside``), at most as many rows as cells.  A row
+        is a flattened table of coefficients, as in the result of `residual_coefficients`.
     """
-    parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # The parts are coupled if the group has a weight per query, or a pair with a complement (weights
-    # that move queries between the residual spaces of the pair).  One part on all attributes then
-    # replaces them.
-    if group.query_weights is not None or (
-        len(parts) > 1 and split.inside(ranked(group.attributes))
-    ):
-        parts = (joint_part(group),)
+    # The coefficients of a group are products of the coefficients of its parts, unless it has a
+    # weight per query or a pair of its attributes has a complement.
+    is_product = group.query_weights is None and not (
+        len(group.parts) > 1 and split.inside(ranked(group.attributes))
+    )
+    parts: Sequence[Part] = group.parts if is_product else (joint_part(group),)
     product, product_names = np.ones((1, 1)), list[str]()
     for part in parts:
         attributes_of_part = group.named(part.axes)
         names = ranked(attributes_of_part)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
-        flat_coefficients = pieces(
+        flat_coefficients = residual_coefficients(
             rows.reshape(len(rows), -1),
             rows.shape[1:],
             split.centers_of(names),
             split.inside(names),
         )
-        # index 0 of an attribute holds the coefficients on spaces without it
+        # Coefficients on residual spaces without an attribute have index 0 along its axis.
         inside_index = tuple(slice(None) if name in attributes else 0 for name in names)
         coefficients = flat_coefficients.reshape(rows.shape)[(slice(None), *inside_index)]
         part_rows_inside = reduce_rows(coefficients.reshape(len(rows), -1))
@@ -253,7 +253,7 @@ def choose_unions(
     spaces: Collection[Space],
     memory_limit: float,
     separate_seconds: Callable[[], float] = lambda: 0.0,
-    left: float = math.inf,
+    seconds_left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
     """Choose which residual spaces of the workload are measured jointly.
 
@@ -275,7 +275,7 @@ def choose_unions(
     separate_seconds : function that returns the expected time of tuning without unions.  A union of
         all spaces may take this time or `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the
         best of all matrix mechanisms and needs no tuning.
-    left : time until the time limit, in seconds; a union of all spaces must not take longer.
+    seconds_left : time until the time limit, in seconds; a union of all spaces must not take longer.
 
     Returns
     -------
@@ -296,31 +296,35 @@ def choose_unions(
     if weights_of_queries.max() > MAX_WEIGHT_RATIO * weights_of_queries.min():
         return {}
 
-    def work(attributes: Space) -> float:
-        """Return the number of multiplications per step of a union, infinite if it is too large."""
+    def multiplications(attributes: Space) -> float:
+        """Return `step_multiplications` of the union of all residual spaces inside ``attributes``.
+
+        The result is infinite if the query rows of all groups together exceed a limit.
+        """
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
         spaces_inside = _inside(spaces, attributes)
-        dimension = dimension_of(workload, spaces_inside)
+        dimension = union_dimension(workload, spaces_inside)
         closed_form = _has_closed_form_variances(workload, attributes, spaces_inside)
         entries = [
-            _entries(g, dimension, closed_form) for g in _groups_touching(workload, attributes)
+            _variance_entries(g, dimension, closed_form)
+            for g in _groups_touching(workload, attributes)
         ]
         if (
             sum(entries) > MAX_ROW_ENTRIES
-            or rows_of_union(workload, attributes, spaces_inside) > memory_limit
+            or union_row_bytes(workload, attributes, spaces_inside) > memory_limit
         ):
             return math.inf
-        return work_of(workload, attributes, spaces_inside, memory_limit)
+        return step_multiplications(workload, attributes, spaces_inside, memory_limit)
 
-    # On one attribute, a union is no more accurate than separate strategies of the total and of the
-    # residual space with the optimal center, which take less time.
+    # On one attribute, separate strategies for the total and for the residual space with the optimal
+    # center are as accurate as a union and take less time.
     if (
         len(everything) == 1
-        and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
+        and variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
     ):
         return {}
-    needed = work(everything)
+    needed = multiplications(everything)
     if needed <= MAX_STEP_MULTIPLICATIONS:
         return {everything: tuple(spaces)}
     if (
@@ -328,14 +332,16 @@ def choose_unions(
         and workload.schema.cells(everything) <= MAX_LOW_RANK_CELLS
         and not cyclic(workload)
     ):
-        seconds = strategy_seconds(workload, everything, spaces) + union_seconds(
+        seconds = strategy_seconds(workload, everything, spaces) + variance_seconds(
             workload, everything, spaces
         )
-        if seconds <= left and (seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_seconds()):
+        if seconds <= seconds_left and (
+            seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_seconds()
+        ):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
-    if math.fsum(map(_entries, workload.groups)) > MAX_ROW_ENTRIES:
+    if math.fsum(map(_variance_entries, workload.groups)) > MAX_ROW_ENTRIES:
         # The total is left out of the unions: every query has a component in it, and complements,
         # which are tuned later, may couple it to all queries.
         spaces = [space for space in spaces if space]
@@ -350,7 +356,7 @@ def choose_unions(
             if cluster and not set(cluster) & set(space):
                 continue
             extended = workload.schema.ranked({*cluster, *space})
-            needed = work(extended)
+            needed = multiplications(extended)
             other_clusters = sum(clusters.values()) - clusters.get(cluster, 0.0)
             if other_clusters + needed <= MAX_STEP_MULTIPLICATIONS:
                 clusters.pop(cluster, None)
@@ -364,24 +370,26 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
 
 
-def _entries(
-    group: Group, least: int = 0, closed_form: bool = False, parts: Sequence[Part] | None = None
+def _variance_entries(
+    group: Group,
+    min_row_length: int = 0,
+    closed_form: bool = False,
+    parts: Sequence[Part] | None = None,
 ) -> float:
-    """Return the number of entries of a group's query rows.
+    """Return how many entries of query rows take as long as the variances of a group's queries.
 
-    The time to compute the variances of the queries is proportional to this number.
+    If variances are computed query by query, this is the number of entries of the query rows.
 
     Parameters
     ----------
     group : the queries; with weight 0 they have no entries.
-    least : shorter rows are counted as rows with this number of entries.
-    closed_form : whether variances of product groups are computed from their factors.  For such a
-        group, the result is the number of entries that would take the same time.
-    parts : parts of the group whose rows are counted; None for all parts.
+    min_row_length : number of entries that are counted for a shorter row.
+    closed_form : whether variances of product groups are computed from the query rows of parts.
+    parts : parts of the group whose queries are counted; None for all parts.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
-    entries = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
+    entries = float(math.prod(counts) * max(cells, min_row_length)) if group.weight > 0.0 else 0.0
     is_product = len(counts) > 1 and group.query_weights is None
     if closed_form and is_product and cells <= MAX_PRODUCT_CELLS:
         equivalent = (
@@ -395,13 +403,13 @@ def _entries(
 def _has_closed_form_variances(
     workload: Workload, attributes: Space, spaces: Collection[Space]
 ) -> bool:
-    """Return whether variances of product groups are computed from factors, not from query rows.
+    """Return whether variances of product groups are computed from the query rows of their parts.
 
     This is possible if the union has the attributes of all groups with positive weight, and if it
     measures all residual coordinates of its spaces.
     """
     inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
-    return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
+    return inside and union_rank(workload, attributes, spaces) == union_dimension(workload, spaces)
 
 
 def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
@@ -425,22 +433,23 @@ def _assign_spaces(
     A cluster is a set of attributes.  The result maps clusters to their spaces; clusters that would
     have a single space are left out.
     """
-    free, out = dict.fromkeys(spaces), {}
+    unassigned, assignment = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
-        members = _inside(free, cluster)
+        members = _inside(unassigned, cluster)
         if len(members) > 1:
-            out[cluster] = tuple(members)
+            assignment[cluster] = tuple(members)
             for space in members:
-                del free[space]
-    return out
+                del unassigned[space]
+    return assignment
 
 
-def work_of(
+def step_multiplications(
     workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float
 ) -> float:
     """Return the number of multiplications per step of the search for a union's strategy.
 
-    The result is infinite if the union exceeds the limit of cells, of query rows, or of memory.
+    The result is infinite if the union has too many cells, if one of its groups has too many
+    entries of query rows, or if the search needs too much memory.
 
     Parameters
     ----------
@@ -450,20 +459,20 @@ def work_of(
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension = dimension_of(workload, spaces)
+    dimension = union_dimension(workload, spaces)
     closed_form = _has_closed_form_variances(workload, attributes, spaces)
     if any(
-        _entries(g, dimension, closed_form) > MAX_ROW_ENTRIES
+        _variance_entries(g, dimension, closed_form) > MAX_ROW_ENTRIES
         for g in _groups_touching(workload, attributes)
     ):
         return math.inf
-    rank = rank_of(workload, attributes, spaces)
+    rank = union_rank(workload, attributes, spaces)
     if dense_bytes(rank, dimension, cells) > memory_limit:
         return math.inf
     return rank * rank * (cells + 6.0 * rank)
 
 
-def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
+def union_rank(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
     """Return an upper bound on the number of rows of a union's strategy."""
     rows = 0
     for group in workload.groups:
@@ -474,7 +483,7 @@ def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) ->
 
 
 def _rank_in(workload: Workload, space: Space) -> int:
-    """Return an upper bound on the rank of the queries' residual rows in a residual space."""
+    """Return an upper bound on the rank of the queries' coefficients on a residual space."""
     dimension, rows = math.prod(n - 1 for n in workload.schema.sizes(space)), 0
     for group in workload.groups:
         if rows < dimension and group.weight > 0.0 and set(space) <= set(group.attributes):
@@ -493,17 +502,17 @@ def _rank_in(workload: Workload, space: Space) -> int:
     return min(rows, dimension)
 
 
-def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
-    """Return the number of residual coordinates of some spaces."""
+def union_dimension(workload: Workload, spaces: Collection[Space]) -> int:
+    """Return the number of residual coordinates of several residual spaces together."""
     return sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
 
 
-def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the memory to form a union's query rows and their Gram, in bytes."""
-    cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
+def union_row_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
+    """Return an upper bound on the memory to compute the Gram of a union, in bytes."""
+    cells, dimension = workload.schema.cells(attributes), union_dimension(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
-        # with a complement or per-query weights a product group is treated as one part
+        # `group_rows` replaces the parts of some groups by one part on all attributes
         parts = (*group.parts, joint_part(group)) if len(group.parts) > 1 else group.parts
         largest = max(
             largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts)
@@ -514,37 +523,41 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected memory of the search for a union's strategy, in bytes."""
-    cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    # measured: about half of the upper bound is in use at the same time
-    row_bytes = 0.5 * rows_of_union(workload, attributes, spaces)
-    return max(dense_bytes(rank, dimension_of(workload, spaces), cells), row_bytes)
+    cells, rank = workload.schema.cells(attributes), union_rank(workload, attributes, spaces)
+    # In measurements, about half of this upper bound was in use at the same time.
+    row_bytes = 0.5 * union_row_bytes(workload, attributes, spaces)
+    return max(dense_bytes(rank, union_dimension(workload, spaces), cells), row_bytes)
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time of the search for a union's strategy, in seconds on one core."""
-    is_full_rank = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
+    is_full_rank = union_rank(workload, attributes, spaces) == workload.schema.cells(attributes)
     steps = FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS
-    return MIN_SEARCH_S + steps * work_of(workload, attributes, spaces, math.inf) / PRODUCT_FLOPS
+    return (
+        MIN_SEARCH_S
+        + steps * step_multiplications(workload, attributes, spaces, math.inf) / PRODUCT_FLOPS
+    )
 
 
-def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
+def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
-    Variances are computed query by query, or for product groups from their factors if
-    `_has_closed_form_variances` is True.  A part of a group with no attribute in the union's spaces
-    takes no time, because it multiplies all variances by one number.  Groups with equal parts on
-    the same spaces are computed once.
+    Variances are computed query by query, or for product groups from the query rows of their parts
+    if `_has_closed_form_variances` is True.  A part of a group with no attribute in the union's
+    spaces takes no time, because it multiplies all variances by one number.  Groups with equal
+    parts on the same spaces are computed once.
     """
-    multiplications_per_query = dimension_of(workload, spaces) * rank_of(
+    multiplications_per_query = union_dimension(workload, spaces) * union_rank(
         workload, attributes, spaces
     )
     closed_form = _has_closed_form_variances(workload, attributes, spaces)
-    # Pairs with a part on both attributes may have a complement.  It couples the residual spaces
-    # inside the pair, so that queries on these spaces are not products.
+    # Pairs of attributes that may have a complement: some part of a group is on both attributes.
+    # Then the two attributes are always computed together.
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
-    # mapping from (spaces, parts) to the number of entries of the query rows and the cells per row
+    # (`_variance_entries`, cells per query row) of the groups that are computed together; the key
+    # holds their residual spaces and parts
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
         names = set(group.attributes)
@@ -556,7 +569,7 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
         parts = [part for part in group.parts if touched & set(group.named(part.axes))]
         if spaces_inside and group.weight > 0.0:
             entries[(*spaces_inside, *(part.key for part in parts))] = (
-                _entries(group, closed_form=closed_form, parts=parts),
+                _variance_entries(group, closed_form=closed_form, parts=parts),
                 math.prod(part.cells for part in parts),
             )
     return math.fsum(

@@ -27,10 +27,10 @@ from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.unions import (
     MAX_ROW_ENTRIES,
     choose_unions,
-    rows_of_union,
+    step_multiplications,
     strategy_seconds,
-    union_seconds,
-    work_of,
+    union_row_bytes,
+    variance_seconds,
 )
 from engine.workload import Custom, Workload
 from engine.workload.families import Random
@@ -269,7 +269,7 @@ def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
     seconds = strategy_seconds(workload, ("a", "b", "c"), spaces)
     for wait, left, covers_all in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
         monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", wait * seconds)
-        unions = choose_unions(workload, spaces, 4e9, left=left * seconds)
+        unions = choose_unions(workload, spaces, 4e9, seconds_left=left * seconds)
         assert (unions == {("a", "b", "c"): spaces}) == covers_all
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", math.inf)
     assert choose_unions(workload, spaces, 4e9)
@@ -285,7 +285,7 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     spaces = tuple(decompose(workload).spaces)
     assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
-    assert union_seconds(workload, both, spaces) < 2.0
+    assert variance_seconds(workload, both, spaces) < 2.0
     # Two cases without a union, because all queries would have to be listed: query weights are not
     # products, and neither are unions with queries that are not measured.
     weighted = Workload(numeric(24, 25)).add(
@@ -373,7 +373,8 @@ def test_union_seconds_total_counts_joint_pairs(monkeypatch):
         attributes = next(a for a, together in few.items() if () in together)
         without_total = [space for space in few[attributes] if space]
         seconds = [
-            union_seconds(workload, attributes, union) for union in (few[attributes], without_total)
+            variance_seconds(workload, attributes, union)
+            for union in (few[attributes], without_total)
         ]
         assert (seconds[0] > 10.0 * seconds[1]) == more
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", 5e4)
@@ -384,7 +385,7 @@ def test_union_seconds_counts_strategy_work(monkeypatch):
     workload = Workload(numeric(9, 8)).add(("a", "b"), "range")
     spaces = tuple(decompose(workload).spaces)
     monkeypatch.setattr("engine.residuals.tuning.unions.SECONDS_PER_ENTRY", 0.0)
-    assert union_seconds(workload, ("a", "b"), spaces) > 0.0
+    assert variance_seconds(workload, ("a", "b"), spaces) > 0.0
 
 
 def test_choose_unions_counts_memory_of_rows(monkeypatch):
@@ -395,9 +396,9 @@ def test_choose_unions_counts_memory_of_rows(monkeypatch):
         .add(("a", "b"), "affine")
     )
     spaces = tuple(decompose(workload).spaces)
-    needed = rows_of_union(workload, ("a", "b"), spaces)
+    needed = union_row_bytes(workload, ("a", "b"), spaces)
     assert needed > 8 * 4_000 * 12
-    assert work_of(workload, ("a", "b"), spaces, needed - 1) < np.inf
+    assert step_multiplications(workload, ("a", "b"), spaces, needed - 1) < np.inf
     assert choose_unions(workload, spaces, needed)
     assert not choose_unions(workload, spaces, needed - 1)
 
@@ -407,9 +408,9 @@ def test_choose_unions_limits_entries_of_all_groups(monkeypatch):
     spaces = tuple(decompose(workload).spaces)
     entries = [group.count * 12 for group in workload.groups]
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", max(entries) - 1)
-    assert work_of(workload, ("a", "b"), spaces, 4e9) == np.inf
+    assert step_multiplications(workload, ("a", "b"), spaces, 4e9) == np.inf
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", max(entries))
-    assert work_of(workload, ("a", "b"), spaces, 4e9) < np.inf
+    assert step_multiplications(workload, ("a", "b"), spaces, 4e9) < np.inf
     assert not choose_unions(workload, spaces, 4e9)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", sum(entries))
     assert choose_unions(workload, spaces, 4e9)
@@ -435,7 +436,7 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     monkeypatch.setattr(
         "engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS",
-        2 * work_of(workload, ("a", "b"), spaces[::2], 4e9),
+        2 * step_multiplications(workload, ("a", "b"), spaces[::2], 4e9),
     )
     unions = choose_unions(workload, spaces, 4e9)
     assert [len(together) for together in unions.values()] == [2]
@@ -444,7 +445,7 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
 def test_in_time_limits_seconds_of_all_unions():
     workload = Workload(numeric(5, 5, 5, 5)).add(("a", "b"), "affine").add(("c", "d"), "affine")
     unions = {(a, b): ((a,), (b,), (a, b)) for a, b in ("ab", "cd")}
-    each = union_seconds(workload, ("a", "b"), unions["a", "b"])
+    each = variance_seconds(workload, ("a", "b"), unions["a", "b"])
 
     class LimitedAllowance(Allowance):
         def has_time(self, seconds: float) -> bool:

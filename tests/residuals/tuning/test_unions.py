@@ -20,10 +20,10 @@ from engine.privacy import Budget
 from engine.release import measure
 from engine.release.measure import load_measurement
 from engine.residuals import Complement, Factor, Split, SplitLift
-from engine.residuals.basis import pieces, positions
+from engine.residuals.basis import positions, residual_coefficients
 from engine.residuals.decomposition import decompose
 from engine.residuals.strategy_search import Search
-from engine.residuals.tuning.unions import choose_unions, unite, work_of
+from engine.residuals.tuning.unions import choose_unions, step_multiplications, unite
 from engine.workload import Custom, Workload
 from tests import oracles
 from tests.mechanisms.checks import (
@@ -140,7 +140,9 @@ def test_split_lift_rows_of_pieces_equal_query():
     spaces = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
     rows = rng.standard_normal((5, 24))
     lift = SplitLift(sizes, centers, spaces, {(0, 1): complement})
-    coordinates = pieces(rows, sizes, centers, {(0, 1): complement})[:, positions(sizes, spaces)]
+    coordinates = residual_coefficients(rows, sizes, centers, {(0, 1): complement})[
+        :, positions(sizes, spaces)
+    ]
     np.testing.assert_allclose(lift.rows(coordinates), rows, atol=1e-12)
     np.testing.assert_allclose(
         lift.table_coordinates(np.eye(24)).T, lift.rows(np.eye(24)), atol=1e-12
@@ -167,7 +169,7 @@ def test_unite_gram_matches_explicit_pieces():
     for rows, weights in zip(
         oracles.workload_rows(workload), oracles.query_weights(workload), strict=True
     ):
-        coordinates = pieces(rows, sizes, centers, {(0, 1): complement})[:, columns]
+        coordinates = residual_coefficients(rows, sizes, centers, {(0, 1): complement})[:, columns]
         expected += (coordinates * weights[:, None]).T @ coordinates
     np.testing.assert_allclose(
         scale * parts.factors[sub.terms[0].factors[0][1]].dense(), expected, atol=1e-10
@@ -315,14 +317,14 @@ def test_other_objectives_have_no_unions(objective):
         load_plan(_changed(document, [[["a", "b"], [[], ["a"], ["b"], ["a", "b"]]]]))
 
 
-def test_work_of_respects_memory_limit():
+def test_step_multiplications_respect_memory_limit():
     workload = SHAPES["all_affine_pairs"]()
     spaces = tuple(decompose(workload).spaces)
-    assert work_of(workload, ("a", "b", "c"), spaces, 1e9) < math.inf
-    assert work_of(workload, ("a", "b", "c"), spaces, 1e4) == math.inf
+    assert step_multiplications(workload, ("a", "b", "c"), spaces, 1e9) < math.inf
+    assert step_multiplications(workload, ("a", "b", "c"), spaces, 1e4) == math.inf
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
     wide = Workload(numeric(400, 400)).add(("a", "b"), "affine")
-    assert work_of(wide, ("a", "b"), ((), ("a",), ("b",), ("a", "b")), 4e9) == math.inf
+    assert step_multiplications(wide, ("a", "b"), ((), ("a",), ("b",), ("a", "b")), 4e9) == math.inf
 
 
 def test_complements_of_product_pairs_lower_error(monkeypatch):
