@@ -121,7 +121,7 @@ def _change(args: argparse.Namespace) -> Reply:
     ledger.change_total(args.dataset, total=total, by=args.by, reason=args.reason)
     status = ledger.status(args.dataset)
     amounts = f"{remaining_text(status.left)} of {cost(status.total)} left"
-    text = f"{args.dataset}: {status.definition.counts} {amounts}. {_meaning(status, total)}"
+    text = f"{args.dataset}: {status.definition.unit} {amounts}. {_meaning(status, total)}"
     return Reply(text=text, data=_status_data(status))
 
 
@@ -149,9 +149,7 @@ def _status_data(status: DatasetStatus) -> dict[str, object]:
     definition = vars(status.definition) | (
         {"delta": None} if status.definition.kind == "pure" else {}
     )
-    return (
-        numbers | {"counts": status.definition.counts} | definition | {"exact": list(status.exact)}
-    )
+    return numbers | {"counts": status.definition.unit} | definition | {"exact": list(status.exact)}
 
 
 def _status(args: argparse.Namespace) -> Reply:
@@ -162,7 +160,7 @@ def _status(args: argparse.Namespace) -> Reply:
         numbers = (
             f"total {cost(row.total)}, spent {cost(row.spent)}, left {remaining_text(row.left)}"
         )
-        lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
+        lines.append(f"{row.dataset}: {row.definition.unit} {numbers}; {row.describe()}")
     return Reply(text="\n".join(lines), data={"datasets": [_status_data(row) for row in datasets]})
 
 

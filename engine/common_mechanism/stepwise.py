@@ -142,7 +142,7 @@ def look(
                 "The costs of these options change when they are written to a file and read again,"
                 " which is an error of this program. Nothing was spent. Please report the error."
             )
-        book.status(dataset).definition.check_unit(common.look.budget)
+        book.status(dataset).definition.check_guarantee(common.look.budget)
         _check_remaining_budget(
             book, dataset, 0 if is_paid else min(option_cost(p) for p in common.options)
         )

@@ -35,8 +35,8 @@ from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 
 TOTAL_KINDS = ("zcdp", "gdp", "pure")
 _PURE_EPSILON_PREFIX = "epsilon "
-# two costs count as equal if their relative difference is at most this; the amount by which costs
-# are rounded up is larger
+# Two costs count as equal if their relative difference is at most this.  The privacy costs of plans
+# are rounded up by as much, so the smaller one of two equal costs is still an upper bound.
 RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)
 
 
@@ -67,7 +67,7 @@ class TotalDefinition:
             )
 
     @property
-    def counts(self) -> str:
+    def unit(self) -> str:
         """Unit of the charges: "pcost" or "epsilon"."""
         return "epsilon" if self.kind == "pure" else "pcost"
 
@@ -83,41 +83,41 @@ class TotalDefinition:
         delta = (
             "" if self.delta == DEFAULT_DELTA else f", epsilon at delta {delta_text(self.delta)}"
         )
-        return f"{kind}{delta}, for {self.whom}"
+        return f"{kind}{delta}, for {self.neighbours_text}"
 
     @property
-    def whom(self) -> str:
+    def neighbours_text(self) -> str:
         """Neighbouring relation of the guarantee, as text.
 
-        >>> TotalDefinition(rows_per_person=3).whom
+        >>> TotalDefinition(rows_per_person=3).neighbours_text
         'adding or removing a person of at most 3 rows'
         """
         how = "adding or removing" if self.neighbours == ADD_REMOVE else "replacing"
         return f"{how} a person of at most {pluralize(self.rows_per_person, 'row')}"
 
-    def unit(self, budget: Budget) -> Budget:
-        """Return ``budget`` with the neighbouring relation of this total.
+    def with_guarantee(self, budget: Budget) -> Budget:
+        """Return ``budget`` with a guarantee that a release from this total must have.
 
-        If this total has a larger number of rows per person than ``budget``, the result has the
-        number of this total.
+        The result has the neighbouring relation of this total, and the larger of the two numbers of
+        rows per person.
         """
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
-    def check_unit(self, budget: Budget) -> None:
+    def check_guarantee(self, budget: Budget) -> None:
         """Raise LedgerError unless a release within ``budget`` has the guarantee of this total.
 
         The release has this guarantee if two conditions hold: ``budget`` has the neighbouring
         relation of the total, because costs under different relations are not comparable; and
         ``budget`` protects at least as many rows per person as the total.
         """
-        if self.unit(budget) != budget:
+        if self.with_guarantee(budget) != budget:
             requested = replace(
                 self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours
             )
             raise LedgerError(
                 f"The total privacy budget of this dataset is {self.describe()}; the plan is for"
-                f" {requested.whom}."
+                f" {requested.neighbours_text}."
                 f" Nothing was spent. Plan with rows_per_person={self.rows_per_person} and"
                 f" neighbours={self.neighbours!r} in the budget."
             )
@@ -132,7 +132,7 @@ class TotalDefinition:
                 "pure epsilon" if self.kind == "pure" else "pcost, rho, mu, or epsilon and delta"
             )
             raise LedgerError(
-                f"The unit of this dataset's total is {self.counts}, and the budget cannot be"
+                f"The unit of this dataset's total is {self.unit}, and the budget cannot be"
                 f" converted to it. Give the budget in {allowed}."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
@@ -284,7 +284,7 @@ class DatasetStatus:
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """Return the charge of a release, in the unit of this total.
+        """Return what a release charges to this dataset, in the unit of the dataset's total.
 
         Parameters
         ----------

@@ -414,7 +414,7 @@ def changed_total(
     amount = definition.total(total)
     if exact(amount) < book.spent[dataset]:
         raise LedgerError(
-            f"The new total of {dataset!r} is {amount}, below the {definition.counts}"
+            f"The new total of {dataset!r} is {amount}, below the {definition.unit}"
             f" {status.spent!r} that is spent. Give at least the amount spent."
         )
     if exact(amount) == exact(book.totals[dataset].pcost):
@@ -513,7 +513,7 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._untrusted_error(problems)
-        # files are removed only now: if a check above fails, all files of the ledger remain
+        # Temporary files and journals are removed only after the ledger has been verified.
         remove_stale(self.path)
         remove_ended(self.path, self.unfinished)
 
@@ -897,7 +897,8 @@ class Ledger:
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spend_row, saved_row = book.spends.get(key), book.saved.get(key)
-            # the hash depends on all earlier rows, so a ledger with other earlier rows is refused
+            # A row hash depends on all earlier rows, so the hash in a receipt is found only in the
+            # ledger that issued the receipt.
             if spend_row is None or spend_row.hash != receipt.hash:
                 raise LedgerError(
                     f"The receipt of key {key!r} is from another ledger. Save the result in the"
@@ -908,9 +909,9 @@ class Ledger:
                     f"Key {key!r} has another saved result already, and a saved result cannot be"
                     " replaced. Read it with load_result."
                 )
-            # The file is published before its row is written. After a crash between the two steps,
-            # the next call replaces the file by an identical one.
-            result.publish(result_file(self.path, key))
+            # The file gets its final name before its row is written. After a crash between the two
+            # steps, the next call replaces the file by an identical one.
+            result.rename_to(result_file(self.path, key))
             if not saved_row:
                 add(
                     kind="saved",
@@ -1109,7 +1110,7 @@ def _check_remaining(
     # compare exact decimal numbers, because rounded doubles could allow a spend above the total
     if exact(cost) > book.left(status.dataset):
         raise BudgetExceeded(
-            f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of"
+            f"Dataset {status.dataset!r} has {status.definition.unit} {status.left!r} left of"
             f" {status.total!r}; the release costs {cost}. Nothing was spent. Plan with at most"
             " the remaining budget."
         )

@@ -60,7 +60,7 @@ class Draft:
         os.fsync(self.file.fileno())
         self.sha256, self.size = _digest(self.path), os.path.getsize(self.path)
 
-    def publish(self, target: Path) -> None:
+    def rename_to(self, target: Path) -> None:
         """Rename the file durably to its final name."""
         os.replace(self.path, target)
         sync_folder(target.parent)

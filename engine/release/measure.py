@@ -189,7 +189,7 @@ def measure(
 
     def check(is_paid: bool) -> None:
         """Raise an error if the budget of the dataset does not allow the release."""
-        book.status(dataset).definition.check_unit(plan.budget)
+        book.status(dataset).definition.check_guarantee(plan.budget)
         if not is_paid:
             book.afford(**cost)
             check_curve(book, dataset, [plan.blocks], plan.pcost)

@@ -83,7 +83,7 @@ MOMENTS = {
     "journal written, nothing spent": (Ledger, "spend", False, False, True),
     "spent, nothing drawn": (Ledger, "spend", True, True, True),
     "drawn, not saved": (measure_module, "estimate", False, True, True),
-    "result named, not recorded": (ledger_module.Draft, "publish", True, True, True),
+    "result named, not recorded": (ledger_module.Draft, "rename_to", True, True, True),
     "saved, journal not removed": (Ledger, "save_result", True, True, True),
     "journal removed": (noise_journal.Journal, "remove", True, True, False),
 }

@@ -87,7 +87,7 @@ def confirm_look(
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=status.definition.counts == "epsilon")
+    budgets.sum_note(is_pure=status.definition.unit == "epsilon")
     with st.expander("Costs to the last digit (pcost)"):
         figure_view.table(
             figures.spend_table(common),
@@ -171,7 +171,7 @@ def confirm_remainder(
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=status.definition.counts == "epsilon")
+    budgets.sum_note(is_pure=status.definition.unit == "epsilon")
     paid = [dataset_form.spent(book, step).pcost for step in paid_steps]
     in_all = budgets.amount(math.fsum([*paid, spend]), status.definition)
     label = f"Measure the remainder: {'at most ' if charge else ''}{in_all} in all"
@@ -196,7 +196,7 @@ def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed
     ``needed`` is the pcost that the dataset must have left.
     """
     try:
-        status.definition.check_unit(common.look.budget)
+        status.definition.check_guarantee(common.look.budget)
     except EngineError as error:
         return f"choose another dataset. {error_text(error)}"
     if needed > status.left:

@@ -309,7 +309,7 @@ def charge(book: Ledger, receipt: Receipt) -> str:
     """Return what a release was charged, as text in the chosen unit."""
     definition = book.status(receipt.dataset).definition
     # For a charge of pure epsilon, the pcost of the receipt is epsilon^2.
-    value = receipt.pcost**0.5 if definition.counts == "epsilon" else receipt.pcost
+    value = receipt.pcost**0.5 if definition.unit == "epsilon" else receipt.pcost
     return budgets.amount(value, definition)
 
 
@@ -318,10 +318,10 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
 
     If it cannot pay for one, the text says what to do.
     """
-    if status.definition.unit(budget) != budget:
+    if status.definition.with_guarantee(budget) != budget:
         return (
             f"{balance(status)}. It cannot be charged for this plan, because its total is for"
-            f" {status.definition.whom}."
+            f" {status.definition.neighbours_text}."
         )
     try:
         price = status.takes(budget.pcost, budget.pure_epsilon)
@@ -451,7 +451,7 @@ def _unit_of_total(status: DatasetStatus) -> str:
     It is pure epsilon for a total in pure epsilon. For any other total, it is the chosen unit if
     that is epsilon with delta, rho or mu, otherwise pcost.
     """
-    if status.definition.counts == "epsilon":
+    if status.definition.unit == "epsilon":
         return PURE
     return budgets.chosen_unit() if budgets.chosen_unit() in (APPROX, RHO, MU) else PCOST
 

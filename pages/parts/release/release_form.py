@@ -151,7 +151,9 @@ def _use_unit(status: DatasetStatus) -> None:
     """Give the budget of the request the privacy unit (rows per person, neighbours) of a
     dataset."""
     with deferred_errors("release"):
-        history.change(budget=status.definition.unit(history.current().budget), redraw=True)
+        history.change(
+            budget=status.definition.with_guarantee(history.current().budget), redraw=True
+        )
 
 
 def confirm(
@@ -180,14 +182,14 @@ def confirm(
             status.total,
             status.spent,
             0.0 if interrupted else price,
-            definition.counts,
+            definition.unit,
             partial(budgets.amount, definition=definition),
         ),
         key="spending",
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=definition.counts == "epsilon")
+    budgets.sum_note(is_pure=definition.unit == "epsilon")
     st.info(
         escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
         icon="🙋",
@@ -204,11 +206,11 @@ def confirm(
         )
     elif attempt > 1:
         st.warning(f"Attempt {attempt} draws new noise and spends the full cost again.")
-    if status.definition.unit(plan.budget) != plan.budget:
+    if status.definition.with_guarantee(plan.budget) != plan.budget:
         st.warning(
             escape_markdown(
                 "This plan cannot be charged to this dataset, whose total is for"
-                f" {status.definition.whom}."
+                f" {status.definition.neighbours_text}."
             )
         )
         buttons.button(_unit_label(status), _use_unit, status, key="use_unit")
@@ -278,7 +280,7 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
     An ``interrupted`` release was charged already, so that the remaining budget does not matter.
     """
     try:
-        status.definition.check_unit(plan.budget)
+        status.definition.check_guarantee(plan.budget)
     except EngineError:
         return f"press “{_unit_label(status)}” above."
     try:
@@ -296,7 +298,7 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
 
 def _unit_label(status: DatasetStatus) -> str:
     """Return the label of the button that changes the budget to the dataset's privacy unit."""
-    return f"Plan for {status.definition.whom}"
+    return f"Plan for {status.definition.neighbours_text}"
 
 
 def running(book: Ledger, key: str) -> Status | None:

@@ -92,7 +92,7 @@ def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) 
     ('ε 4.887', 'ε 0')
     """
     number_text = remaining_text if is_left else cost
-    if definition.counts == "epsilon":
+    if definition.unit == "epsilon":
         return f"ε {number_text(value)}"
     # An amount in pcost cannot be stated in pure epsilon.
     unit = APPROX if chosen_unit() == PURE else chosen_unit()

@@ -154,7 +154,7 @@ def gauge() -> None:
     total = budgets.amount(status.total, status.definition)
     text = f"{status.dataset}: {spent} of {total} spent"
     st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(text))
-    budgets.sum_note(is_pure=status.definition.counts == "epsilon")
+    budgets.sum_note(is_pure=status.definition.unit == "epsilon")
 
 
 def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestState:
