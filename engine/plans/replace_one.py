@@ -41,19 +41,18 @@ from engine.workload import Schema
 STARTS, MAX_PASSES = 6, 20
 # Number of bins into which the pairs of different cells of one attribute are divided.
 BINS = 6
-# The best-first search stops after about MAX_STEPS bounds.  If there are many blocks, it stops
-# earlier, when the bounds have read MAX_ENTRIES array entries, but not before 20 bounds.
+# The best-first search computes at most about MAX_STEPS bounds, and fewer if there are many blocks.
 MAX_STEPS = 2_000
-# MAX_ENTRIES is also the approximate limit for the entries of a matrix of inner products of
-# columns.
+# Approximate limit for the number of array entries that one step may compute: in a matrix of inner
+# products of columns, or in all bounds of a best-first search together (at least 20 bounds).
 MAX_ENTRIES = 1 << 24
 # The costs of all pairs of cells are computed for at most this number of cells, if all blocks
 # together have at most MAX_ENTRIES inner products of columns.
 MAX_PAIRED_CELLS = 512
 
 
-# In these strategies, the inner product of two different columns has one value for pairs with the
-# last cell, and one value for all other pairs.
+# In these strategies, the inner product of the columns of two different cells has at most two
+# values: one if the last cell is among the two, and one if it is not.
 EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 
@@ -147,8 +146,9 @@ def replaced_pcost(
     exact_cost = _largest_cost(block_list)
     if exact_cost is None:
         exact_cost = _largest_cost_bound(block_list)
-    # Minkowski's inequality: |d + e| <= |d| + |e|.  The vector d has the distance of the two
-    # columns in each block, and e the effect of rounding on it.
+    # For one pair of cells, let the vector d have the distance of their two columns in each block,
+    # divided by the noise, and let e have the effects of rounding.  The cost of the pair is
+    # |d + e|^2 <= (|d| + |e|)^2.
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
     pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
@@ -172,7 +172,8 @@ def _largest_cost(blocks: Sequence[Block]) -> float | None:
     )
     inner = np.zeros((cells, cells))
     for block in blocks:
-        # for every cell of the full table, the row-major number of its cell in the block's table
+        # The row-major number, in the table of the block, of the cell that contains each cell of the
+        # full table.
         block_cells = np.zeros(cells, np.int64)
         for name, size in zip(block.attributes, block.sizes, strict=True):
             block_cells = block_cells * size + coordinates[name]
@@ -216,7 +217,8 @@ def _largest_cost_bound(blocks: Sequence[Block]) -> float:
 def _block_bound(block: Block) -> float:
     """Return an upper bound on |b_x - b_y|^2 / noise^2 over all pairs of columns b of a block."""
     if block.weights is not None or len(block.factors) > 1:
-        # A product has too many columns to compare all pairs.  This is the triangle inequality.
+        # A Kronecker product has too many columns to compare all pairs.  By the triangle inequality,
+        # the distance of two columns is at most twice the largest norm of a column.
         return (2.0 * block.column_norm / block.noise) ** 2
     strategy = block.factors[0][1]
     if isinstance(strategy, IdentityStrategy):
@@ -255,14 +257,15 @@ class Distances:
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        # The first block on an attribute defines the bins of the attribute.  Blocks on few
-        # attributes come first.
+        # The bins of an attribute are defined by the Gram matrix of the first block that has the
+        # attribute.  Blocks on few attributes come first.
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         attribute_index = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
-        # The arrays have equally many factors per block.  Blocks with fewer factors are padded with
-        # factors 1 on a dummy attribute, which has the index len(names).
+        # The arrays below have room for ``width`` factors per block.  In blocks with fewer factors,
+        # the remaining entries stand for a factor that is always 1, on an additional attribute with
+        # the index len(names).
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
@@ -271,8 +274,8 @@ class Distances:
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
-        # Wide attributes have no Gram matrix of manageable size.  The intervals of their factors
-        # are computed in closed form where the strategies permit.
+        # The Gram matrix of an attribute with many cells would be too large.  If possible, the
+        # intervals of its Gram entries are computed without the matrix.
         strategies: dict[str, set[Strategy]] = {name: set() for name in self.names}
         for name, factor_strategy in factors:
             strategies[name].add(factor_strategy)
@@ -305,7 +308,8 @@ class Distances:
                         bins[name] = _assign_bins(gram)
                     interval_cache[key] = _intervals(gram, bins[name])
                 self.low[k, j], self.high[k, j] = interval_cache[key]
-        # The search begins with the attributes of costly blocks; the last entry is the dummy.
+        # The search begins with the attributes of costly blocks.  The last entry belongs to the
+        # additional attribute, which needs no bin.
         cost_of_attribute = np.zeros(len(self.names) + 1)
         np.add.at(cost_of_attribute, self.attribute, self.column_costs[:, None])
         self.order = np.argsort(-cost_of_attribute[:-1])
@@ -319,7 +323,8 @@ class Distances:
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
-        # ``smallest`` and ``largest`` bound the product of the K_i of each block, over noise^2.
+        # ``smallest`` and ``largest`` bound the product of the Gram entries of the factors of each
+        # block, divided by its noise^2.
         smallest = largest = self.inverse_squared_noises
         for j in range(bins.shape[1]):
             # The ends of a product of two intervals are among the four products of their ends.
@@ -365,23 +370,24 @@ def _assign_bins(gram: Array) -> Index:
     divided at quantiles of their Gram entries.
     """
     n = len(gram)
-    out = np.ones((n, n), dtype=np.int64)
+    bins = np.ones((n, n), dtype=np.int64)
     different = ~np.eye(n, dtype=bool)
     if n > 1:
-        # Unlike bins of equal width, quantiles give narrow bins at values that many pairs have.
+        # The bins are bounded by quantiles.  Where many pairs have similar Gram entries, these bins
+        # are narrower than bins of equal width.
         cuts = np.unique(np.quantile(gram[different], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
-        # The margin keeps entries that are equal up to rounding on the same side of a cut.
-        out[different] = 2 + np.searchsorted(
+        # A small margin is subtracted, so that entries that are equal up to rounding have one bin.
+        bins[different] = 2 + np.searchsorted(
             cuts, gram[different] - 1e-12 * float(np.abs(gram).max())
         )
-    return out
+    return bins
 
 
 def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> tuple[Array, Array]:
-    """Return bounds on the Gram entries of each bin without computing the Gram matrix.
+    """Return bounds ``low, high`` on the Gram entries of each bin, without the Gram matrix.
 
-    The result has the form of the result of `_intervals`, and its intervals contain those of
-    `_intervals`.  Bin 1 has the pairs of equal cells, and bin 2 all pairs of different cells.
+    Both have shape (BINS + 2,), and are inf and -inf for a bin without pairs.  Bin 1 has the pairs
+    of equal cells, bin 2 all pairs of different cells; entry 0 is over all pairs.
     """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     products = np.zeros(1) if isinstance(strategy, IdentityStrategy) else strategy.rows.products()
@@ -403,12 +409,11 @@ def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
 
 
 def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
-    """Return bounds on the Gram entries of each bin without computing the Gram matrix.
+    """Return bounds ``low, high`` on the Gram entries of each bin, without the Gram matrix.
 
-    The result has the form of the result of `_intervals`, and its intervals contain those of
-    `_intervals`.  Bin 1 has the pairs of equal cells.  There is one bin per level of the tree for
-    pairs of different cells: the bin of a pair is given by the level of the smallest area that
-    contains both cells.  If there are more levels than bins, the finest levels share the last bin.
+    Both have shape (BINS + 2,), and are inf and -inf for a bin without pairs.  Bin 1 has the pairs
+    of equal cells.  Bin 2 + k has the pairs of different cells whose smallest common area is on
+    level k of the tree; the last bin also has those of all finer levels.  Entry 0 is over all pairs.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)

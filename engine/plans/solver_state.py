@@ -175,7 +175,7 @@ class Certificate:
         gap = math.inf if searched else 0.0
         if bound > 0:
             gap = achieved / bound - 1.0
-        # float() returns 0.0, which is a valid lower bound
+        # ``search = float`` gives the lower bound 0, because float() returns 0.0.
         if budget.neighbours == REPLACE_ONE:
             bound, gap, search = 0.0, math.inf, float
             statement = "No bound is proved for neighbours that replace a record."

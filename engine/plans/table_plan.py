@@ -19,10 +19,9 @@ query q on some of the attributes has the variance
 
     noise^2 (q (x) 1) (C_1 (x) ... (x) C_k) (q (x) 1)^T.
 
-A part of a group is one query family on some of its attributes.  A factor without attributes of the
-group contributes the number 1^T C_f 1.  A factor on the attributes of one part contributes one
-quadratic form per query of this part.  The queries of the group, all combinations of queries of its
-parts, are never listed.
+A factor without attributes of the group contributes the number 1^T C_f 1.  A factor on attributes
+of one query family of the group contributes one quadratic form per query of this family.  The
+queries of the group, all products of one query per family, are never listed.
 
 Source: HDMM, sections 6 and 7 (marginal strategies, union strategies and the implicit error of
 Kronecker strategies); the weighted mean replaces the algebra in sections 6.3 and 7.3.
@@ -42,7 +41,12 @@ import numpy.typing as npt
 from engine._arrays import Array, thin_svd
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, calibrate, component_key
-from engine.plans.group_variance import FamilyIndices, GroupVariance, VarianceTerm
+from engine.plans.group_variance import (
+    FamilyIndices,
+    GroupVariance,
+    VarianceTerm,
+    connected_components,
+)
 from engine.plans.plan import NamedQuery, Plan
 from engine.plans.replace_one import row_pcosts
 from engine.privacy import Budget
@@ -53,7 +57,7 @@ from engine.residuals.operators import is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, subsets
 
-# Approximate limit for the entries of one intermediate array.
+# Approximate limit for the number of entries of one intermediate array.
 SLAB_ENTRIES = 1 << 24
 
 
@@ -67,18 +71,20 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in part_axes):
-            # A query on other attributes sums over all cells of the factor: 1^T C 1.
+            # The queries of the group have no attribute of this factor, so they sum over all cells
+            # of its table.  The sum has the variance 1^T C 1, with C the covariance of the cells.
             coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
         (parts, _quadratic_forms(group, part_axes, parts, factors))
-        for parts, factors in connected_components(part_axes, block.factors)
+        for parts, factors in factors_of_families(part_axes, block.factors)
     ]
     unmeasured_marks = [
         _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
     ]
     unmeasured_marks = [(parts, marks) for parts, marks in unmeasured_marks if marks.any()]
-    # A combination of queries is 0 if the query of one part is 0, and then needs no measurement.
-    nonzero_marks = nonzero_parts(group) if unmeasured_marks else []
+    # A query of the group is 0, and so needs no measurement, if the query of one of its families is
+    # 0.
+    nonzero_marks = nonzero_query_marks(group) if unmeasured_marks else []
     unmeasured_terms = []
     for parts, marks in unmeasured_marks:
         arrays_of_parts = [(parts, marks)] if parts else []
@@ -124,10 +130,11 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(axes)
     span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(n_marginal_cells, -1)
-    # The projector Q Q^T, with Q the basis ``strategy.span``, would have shape (cells, cells).
-    out = -span @ strategy.span.T
-    out[marginal_cell.ravel(), np.arange(strategy.cells)] += 1.0
-    return np.asarray(out)
+    # With Q = ``strategy.span``, the projector Q Q^T would have shape (cells, cells).  It is not
+    # computed: only its sums over marginal cells, shape (marginal cells, cells), are needed.
+    residual_rows = -span @ strategy.span.T
+    residual_rows[marginal_cell.ravel(), np.arange(strategy.cells)] += 1.0
+    return np.asarray(residual_rows)
 
 
 def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool:
@@ -142,8 +149,8 @@ def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
             residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
-            # On the cells of the factor, each coefficient of the query is repeated, which
-            # multiplies the norm of the query by the root of this ratio.
+            # On the full table of the factor, each coefficient of the query is repeated for
+            # strategy.cells / len(rows) cells, so the norm grows by the root of this number.
             if np.linalg.norm(residual) > MAX_UNMEASURED_SHARE * np.linalg.norm(table) * math.sqrt(
                 strategy.cells / len(rows)
             ):
@@ -170,14 +177,14 @@ def _outside_span(
 
     Parameters
     ----------
-    part_axes : axes, in the table of the block, of the attributes of each part of the group.
+    part_axes : axes, in the table of the block, of the attributes of each query family.
     axes, strategy : the factor.
 
     Returns
     -------
-    parts : indices of the parts of the group that share an attribute with the factor.
-    marks : one axis per such part, with one entry per combination of their queries: 1 if the factor
-        does not measure the combination, 0 if it does.
+    families : indices of the families that have an attribute of the factor.
+    marks : array with one axis per such family, over its queries: 1 if the factor does not measure
+        the product of the queries, 0 if it does.
     """
     parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in parts)
@@ -186,26 +193,26 @@ def _outside_span(
         axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
-    # On the cells of the factor, each coefficient of a query on the marginal is repeated this many
-    # times, which multiplies the squared norm of the query.
+    # On the full table of the factor, each coefficient of a query on the marginal is repeated for
+    # this number of cells, which multiplies the squared norm of the query by this number.
     cells_per_marginal_cell = strategy.cells / len(residual_rows)
     # |q rows| <= |q| |rows|, so all queries q on the marginal are measured if |rows| is small.
     if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(cells_per_marginal_cell):
         return parts, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
-        # Only norms are needed.  The triangular factor has the same norms and fewer columns.
+        # Only the norms |q rows| are needed.  Replacing the rows by the triangular factor of their
+        # QR decomposition does not change the norms, and leaves fewer columns.
         residual_rows = np.asarray(np.linalg.qr(residual_rows.T, mode="r")).T
     shape = [
         math.prod(group.parts[p].sizes[i] for i in places)
         for p, places in zip(parts, inside, strict=True)
     ]
     residual_rows = residual_rows.reshape(*shape, -1)
-    # ``squares`` is the squared norm of the unmeasured component of each combination of queries.  A
-    # combination counts as measured if it is at most ``tolerance``.
+    # ``squares`` has the squared norm of the unmeasured component of each product of queries.  A
+    # product counts as measured if this norm is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # ``outside_cells`` is the number of cells of the table on those attributes of the parts that
-    # are not attributes of the factor.
+    # The number of cells of the table on the attributes that families have and the factor has not.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
@@ -223,17 +230,17 @@ def _outside_span(
 
 
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
-    """Return a table with its first axis multiplied by the query matrix of a part (query family).
+    """Multiply a table by the query matrix of a query family, along its first axis.
 
     Parameters
     ----------
-    inside : positions of the attributes of the part that are summed over.
-    table : array whose first axis is the cells of these attributes.
+    inside : positions of those attributes of the family whose cells the first axis of the table has.
+    table : array of shape (cells of these attributes, ...).
 
     Returns
     -------
-    array whose first axis is the queries of the part.  If the part has further attributes, their
-    cells are an additional last axis.
+    array of shape (queries, ...).  If the family has further attributes, their cells are an
+    additional last axis.
     """
     if len(inside) == len(part.axes):
         return part.family.dot(part.sizes, table)
@@ -246,11 +253,11 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
     return np.moveaxis(product, 1, -1)
 
 
-def nonzero_parts(group: Group) -> list[tuple[FamilyIndices, Array]]:
-    """Mark the queries of each part (query family) that have a nonzero coefficient.
+def nonzero_query_marks(group: Group) -> list[tuple[FamilyIndices, Array]]:
+    """Mark the queries of each query family of a group that have a nonzero coefficient.
 
-    The result has one pair ((p,), marks) per part, as in `VarianceTerm.arrays`.  The marks have shape
-    (queries of part p,): 1 for a query with a nonzero coefficient, 0 for a query without.
+    The result has one pair ((p,), marks) per family p, as in `VarianceTerm.arrays`.  The marks have
+    shape (queries of family p,): 1 for a query with a nonzero coefficient, 0 for a query without.
     """
     return [
         (
@@ -263,32 +270,34 @@ def nonzero_parts(group: Group) -> list[tuple[FamilyIndices, Array]]:
     ]
 
 
-def connected_components(
+def factors_of_families(
     part_axes: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
 ) -> list[tuple[FamilyIndices, list[tuple[Axes, Strategy]]]]:
-    """Return the connected components of parts and factors, which are linked by common attributes.
+    """Divide the query families of a group into sets, each with the factors on its attributes.
+
+    Two families are in one set if a factor has attributes of both.
 
     Parameters
     ----------
-    part_axes : axes of each part (query family) of a group.
-    factors : pairs (axes, strategy) of a block.
+    part_axes : axes, in the table of the block, of the attributes of each family of the group.
+    factors : pairs (axes, strategy) of the block.
 
     Returns
     -------
-    one pair (indices of parts, factors) per component.  Factors that share no attribute with a part
-    are left out.
+    one pair (indices of families, factors) per set.  Factors without an attribute of a family are
+    in no set.
     """
-    label = list(range(len(part_axes)))
-    for axes, _ in factors:
-        linked = {label[p] for p, part in enumerate(part_axes) if set(part) & set(axes)}
-        if linked:
-            label = [min(linked) if x in linked else x for x in label]
-    out = []
-    for k in sorted(set(label)):
-        parts = tuple(p for p in range(len(part_axes)) if label[p] == k)
-        covered = {a for p in parts for a in part_axes[p]}
-        out.append((parts, [(axes, s) for axes, s in factors if set(axes) & covered]))
-    return out
+    families_of_factor = [
+        tuple(p for p, family_axes in enumerate(part_axes) if set(family_axes) & set(axes))
+        for axes, _ in factors
+    ]
+    factors_by_set = []
+    for families in connected_components(len(part_axes), [p for p in families_of_factor if p]):
+        axes_of_set = {a for p in families for a in part_axes[p]}
+        factors_by_set.append(
+            (families, [(axes, s) for axes, s in factors if set(axes) & axes_of_set])
+        )
+    return factors_by_set
 
 
 def sum_axes(
@@ -339,13 +348,20 @@ def _quadratic_forms(
     parts: FamilyIndices,
     factors: Sequence[tuple[Axes, Strategy]],
 ) -> Array:
-    """Return q C q^T for all combinations q of queries of some parts, one axis per part.
+    """Return q C q^T for all products q of queries of some families, with one axis per family.
 
-    C is the covariance of the cells at noise scale 1, a Kronecker product over the factors.
+    C is the covariance of the cells of the block's table at noise scale 1: a Kronecker product over
+    the factors.
+
+    Parameters
+    ----------
+    part_axes : axes, in the table of the block, of the attributes of each query family.
+    parts : indices of the families.
+    factors : pairs (axes, strategy): the factors that have an attribute of these families.
     """
     order = [a for p in parts for a in part_axes[p]]
-    # One entry per factor: the axes that it shares with the parts, their lengths, and the
-    # covariance of the marginal on these axes.
+    # For each factor: the axes that it has in common with the families, the lengths of these axes,
+    # and the covariance of the marginal on them.
     marginals = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
@@ -360,18 +376,20 @@ def _quadratic_forms(
         return np.maximum(part.family.quadratic(part.sizes, marginals[0][2]), 0.0)
     if len(parts) == 1:
         return _quadratic_forms_by_chunk(group.parts[parts[0]], order, factors)
-    # ``table`` is the covariance with two axes (row, column) per part.  The loop below replaces the
-    # two axes of one part after the other by one axis of queries.
-    table, names = np.ones(()), list[tuple[int, int]]()
+    # ``table`` becomes the covariance with two axes per family, for the rows and the columns of the
+    # matrix.  Each axis of the block's table is then identified by (axis, 0 for rows or 1 for
+    # columns).
+    table, axis_ids = np.ones(()), list[tuple[int, int]]()
     for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
-        names += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
-    names_by_part = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
-    table = table.transpose([names.index(name) for name in names_by_part])
+        axis_ids += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
+    ids_by_family = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
+    table = table.transpose([axis_ids.index(axis_id) for axis_id in ids_by_family])
     shape = [math.prod(group.parts[p].sizes) for p in parts for _ in (0, 1)]
     table = table.reshape(shape)
     for k, p in enumerate(parts):
-        # The first k axes are axes of queries already.
+        # The two axes of family p follow the query axes of the k families before it.  They are
+        # replaced by one axis over the queries of family p.
         table = np.moveaxis(table, (k, k + 1), (0, 1))
         table = np.moveaxis(
             _contract_twice(group.parts[p].family.rows(group.parts[p].sizes), table), 0, k
@@ -382,21 +400,23 @@ def _quadratic_forms(
 def _quadratic_forms_by_chunk(
     part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]
 ) -> Array:
-    """Return q C q^T for the queries q of one part that has attributes of several factors.
+    """Return q C q^T for all queries q of one family, shape (queries,), from its query rows.
 
-    ``order`` has the axes of the part.  C is as in `_quadratic_forms`.
+    C is as in `_quadratic_forms`.  ``order`` has the axes, in the table of the block, of the
+    attributes of the family.
     """
-    # The covariance of the marginal of each factor is half half^T, so q C q^T = |q halves|^2.
-    sets, halves, out = [], [], []
+    # The covariance of the marginal on each factor is A A^T with a matrix A, so q C q^T is the
+    # squared norm of q times the Kronecker product of these matrices.
+    sets, roots, values = [], [], []
     for axes, strategy in factors:
         dropped = tuple(i for i, a in enumerate(axes) if a not in order)
         sets.append(tuple(order.index(a) for a in axes if a in order))
-        half = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
-        halves.append(half.reshape(-1, half.shape[-1]))
+        root = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
+        roots.append(root.reshape(-1, root.shape[-1]))
     for _, rows in part.family.chunks(part.sizes):
-        table = contract(group_axes(rows.reshape(len(rows), *part.sizes), sets, 1), halves, 1)
-        out.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
-    return np.concatenate(out)
+        table = contract(group_axes(rows.reshape(len(rows), *part.sizes), sets, 1), roots, 1)
+        values.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
+    return np.concatenate(values)
 
 
 def _contract_twice(rows: Array, table: Array) -> Array:
@@ -404,12 +424,12 @@ def _contract_twice(rows: Array, table: Array) -> Array:
     n_rest = math.prod(table.shape[2:])
     step = max(1, SLAB_ENTRIES // max(1, table.shape[1] * n_rest))
     flat = table.reshape(table.shape[0], -1)
-    out = np.empty((len(rows), n_rest))
+    sums = np.empty((len(rows), n_rest))
     for start in range(0, len(rows), step):
         row_chunk = rows[start : start + step]
-        half = (row_chunk @ flat).reshape(len(row_chunk), table.shape[1], n_rest)
-        out[start : start + step] = np.einsum("qd,qdr->qr", row_chunk, half)
-    return out.reshape(len(rows), *table.shape[2:])
+        sums_over_c = (row_chunk @ flat).reshape(len(row_chunk), table.shape[1], n_rest)
+        sums[start : start + step] = np.einsum("qd,qdr->qr", row_chunk, sums_over_c)
+    return sums.reshape(len(rows), *table.shape[2:])
 
 
 def covariance_of(
@@ -433,7 +453,8 @@ def covariance_of(
     left_axes, right_axes = [position[n] for n in left_names], [position[n] for n in right_names]
     left_sets, right_sets, matrices = [], [], []
     for axes, strategy in block.factors:
-        # A query without attributes of the factor has an axis of length 1: the sum over its cells.
+        # A query without an attribute of this factor sums over the cells of the factor.  The matrix
+        # then has a single row or column for the query.
         rows, columns = (
             [i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes)
         )
@@ -446,8 +467,8 @@ def covariance_of(
     )
 
 
-# Variances count as equal up to this relative difference, because rounding to the grid changes
-# noise.
+# Two variances count as equal up to this relative difference, because rounding to the grid changes
+# the noise of equal components differently.
 VARIANCE_TOLERANCE = 1e-6
 
 
@@ -488,7 +509,7 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     """
     B = np.ascontiguousarray(rows, dtype=float)
     norms = np.abs(B).sum(axis=0) if law == "laplace" else np.sqrt(np.einsum("rc,rc->c", B, B))
-    # a strategy with only zeros is not scaled
+    # A strategy of zeros only is not scaled.
     B = B / (norms.max() or 1.0)
     U, singular, Vt = thin_svd(B)
     nonzero = singular > 1e-10 * max(singular[0], 1e-300)
@@ -596,21 +617,22 @@ class ExplicitPlan(Plan):
         PlanError : if ``query_tensor`` has another shape, or entries that are not finite numbers.
         NotAnswerable : if no component measures the query.
         """
-        query, best = self.essential(attributes, query_tensor), (math.inf, -1)
+        query = self.essential(attributes, query_tensor)
+        smallest_variance, chosen = math.inf, -1
         for number, block in enumerate(self.components):
             if not set(query[0]) <= set(block.attributes) or is_unmeasured(block, *query):
                 continue
-            value = covariance_of(block, query, query)
+            variance = covariance_of(block, query, query)
             # If variances are equal, the first component answers.
-            if value < best[0] * (1.0 - VARIANCE_TOLERANCE):
-                best = (value, number)
-        if best[1] < 0:
+            if variance < smallest_variance * (1.0 - VARIANCE_TOLERANCE):
+                smallest_variance, chosen = variance, number
+        if chosen < 0:
             raise NotAnswerable(
                 f"The plan does not measure the query on {' x '.join(attributes) or 'nothing'}."
                 " Only queries that a single measured table determines can be answered. Add the"
                 " query, or the marginal on these attributes, to the workload."
             )
-        return best[1]
+        return chosen
 
     def component_of_table(self, attributes: Sequence[str]) -> int:
         """Return the index of the component that answers a table with the smallest mean variance.
@@ -620,35 +642,35 @@ class ExplicitPlan(Plan):
         SchemaError : if an attribute does not exist.
         NotAnswerable : if no component measures the complete table.
         """
-        # This line raises SchemaError if an attribute does not exist.
-        self.schema.sizes(tuple(attributes))
-        best = (math.inf, -1)
+        self.schema.sizes(tuple(attributes))  # raises SchemaError if an attribute does not exist
+        smallest_sum, chosen = math.inf, -1
         for number, block in enumerate(self.components):
             if not set(attributes) <= set(block.attributes) or is_table_unmeasured(
                 block, attributes
             ):
                 continue
-            total = block.noise**2
+            variance_sum = block.noise**2
             for axes, strategy in block.factors:
                 common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-                # cells are measured with variance 1, and every cell is in one cell of the marginal
                 if isinstance(strategy, IdentityStrategy):
-                    total *= strategy.cells
+                    # Every cell has variance 1 and is in one cell of the marginal, so the variances
+                    # of the marginal cells sum to the number of cells.
+                    variance_sum *= strategy.cells
                     continue
-                total *= float(
+                variance_sum *= float(
                     np.trace(
                         sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
                     )
                 )
-            if total < best[0] * (1.0 - VARIANCE_TOLERANCE):
-                best = (total, number)
-        if best[1] < 0:
+            if variance_sum < smallest_sum * (1.0 - VARIANCE_TOLERANCE):
+                smallest_sum, chosen = variance_sum, number
+        if chosen < 0:
             raise NotAnswerable(
                 "The plan does not measure the complete table on"
                 f" {' x '.join(attributes) or 'nothing'}. Compute single queries with answer(), or"
                 " add the marginal on these attributes to the workload."
             )
-        return best[1]
+        return chosen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -706,7 +728,7 @@ class TableAnswers:
 
 def _infinite_variances(group: Group) -> GroupVariance:
     """Return the variances of a group that no component answers: infinite unless a query is 0."""
-    counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
+    counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_query_marks(group))
     return GroupVariance(
         counts=counts, terms=(), unmeasured=(VarianceTerm(coefficient=1.0, arrays=marks),)
     )
@@ -815,8 +837,8 @@ class MarginalsPlan(Plan):
         return out
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        out: dict[Space, Array] = {}
-        # Each estimate is read only once, because the mapping can compute it on access.
+        averages: dict[Space, Array] = {}
+        # The estimate of each block is read once, because reading it can compute it.
         for key, block in self.blocks.items():
             sizes = self.schema.sizes(block.attributes)
             table = np.require(estimates[key], float, ["C", "W"])
@@ -828,22 +850,22 @@ class MarginalsPlan(Plan):
                 precisions = dict(self._precisions.get(space, ()))
                 if key not in precisions:
                     continue
-                part = coordinates[part_of(len(sizes), axes)][0]
-                # `residual_coefficients` returns coordinates of means over the other attributes.  Coordinates of
-                # sums are larger by a factor, the number of summed cells.
-                cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
-                part *= cells * precisions[key] / math.fsum(precisions.values())
-                if space in out:
-                    out[space] += part
+                weighted = coordinates[part_of(len(sizes), axes)][0]
+                # With uniform centers, `residual_coefficients` averages the table over all other
+                # attributes.  The marginal is the sum, so it is larger by the number of cells.
+                summed_cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)
+                weighted *= summed_cells * precisions[key] / math.fsum(precisions.values())
+                if space in averages:
+                    averages[space] += weighted
                 else:
-                    out[space] = part.copy()
-        return out
+                    averages[space] = weighted.copy()
+        return averages
 
 
 @lru_cache(maxsize=256)
 def _all_coordinates(n: int) -> Strategy:
-    """Return a strategy whose estimates of the n - 1 residual coordinates have variance 1.
+    """Return a strategy that measures the n - 1 residual coordinates of an attribute of n cells.
 
-    The variances are for noise 1 on the measurements.
+    With noise 1 on the measurements, the estimates of the coordinates have variance 1.
     """
     return Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True)

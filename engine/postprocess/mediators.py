@@ -103,7 +103,8 @@ def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Arra
     >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], estimate).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    # the negative logarithms of the likelihoods, up to a constant
+    # Half the squared distance of a candidate from the estimate, in units of the noise variance, is
+    # the negative logarithm of its likelihood, up to a constant.
     half_distances = np.array(
         [
             0.5 * estimate.surplus(estimate.projection.of(table) - estimate.cells)[0]

@@ -56,9 +56,10 @@ from engine.residuals import Axes
 
 AGREEING = "Making all tables agree without negative cells"
 TOTAL_WEIGHT = 1e-3  # g of the empty set
-# Complementary slackness: at the optimum, every cell with a positive multiplier is 0.  Before
-# `MAX_ROUNDS`, the search ends only if the mean absolute count of these cells, weighted by their
-# multipliers, is at most this multiple of the count by which a cell may be below 0.
+# At the optimum, every cell with a positive multiplier has the count 0 (complementary slackness).
+# Before MAX_ROUNDS, the search ends only if the absolute counts of these cells are small.  Their
+# mean, weighted by the multipliers, must be at most MAX_SLACKNESS times the count by which a cell
+# may be below 0.
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250  # largest number of gradient steps
 ROUNDS_PER_FULL_UPDATE = 8  # rounds from one update of all tables to the next one
@@ -68,7 +69,8 @@ CG_PASSES = 2  # the second pass removes the error of the first, down to roundin
 ROUNDING_SHARE = 1e-14  # rounding error as a share of the total
 
 
-# maximal set -> subset -> means of the multipliers of the table over the other attributes
+# Maximal attribute set -> subset of it -> means of the multipliers of the set's table over all
+# attributes outside the subset.
 _Means = dict[Axes, dict[Axes, Array]]
 
 
@@ -140,19 +142,21 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the part of g times the contrast of ``point`` that its means contribute.
+        """Return what the means of ``point`` add to g times the contrast of ``point``.
 
-        The contrast of ``point`` is an alternating sum of ``point`` and of its ``means`` on the
-        proper subsets of ``axes``.  The result maps each proper subset to its term of this sum, in
-        the form that `add_lower` adds: multiplied by the number of cells that share one mean.
+        The contrast of ``point`` is ``point`` plus one term per proper subset of ``axes``: the mean
+        of ``point`` on the subset, with an alternating sign.  The result maps each proper subset to
+        g times its term, multiplied by the number of cells that share one mean, because `add_lower`
+        divides by this number.
         """
-        out = {}
+        terms = {}
         for inside, values in means.items():
-            shares = math.prod(
+            cells_per_mean = math.prod(
                 n for a, n in zip(self.axes, self.shape, strict=True) if a not in inside
             )
-            out[inside] = values * (self.weight * (-1.0) ** (len(self.axes) - len(inside)) * shares)
-        return out
+            sign = (-1.0) ** (len(self.axes) - len(inside))
+            terms[inside] = values * (self.weight * sign * cells_per_mean)
+        return terms
 
     def violation(self, table: Array) -> float:
         """Return the largest violation of a constraint in counts, times the number of cells.
@@ -250,8 +254,8 @@ def project_nonnegative(
             means[dual.axes] = dual.means()
         projected_lower = _lower_contrasts(means, lower, exact)
         updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
-        # ``slack`` sums the absolute counts of cells with multipliers, weighted by the multipliers;
-        # ``opposition`` is the inner product of gradient and momentum
+        # ``slack`` sums the absolute counts of cells that have multipliers, each times its
+        # multiplier.  ``opposition`` is positive if the momentum opposes the gradient.
         slack = multiplier_sum = opposition = 0.0
         for dual in duals.values() if updates_all else active:
             table = _table_at(contrasts[dual.axes], dual, projected_lower, means[dual.axes])

@@ -23,11 +23,11 @@ from engine._arrays import Array
 from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, spread_along
 from engine.residuals import Axes
 
-# an estimate from larger tables counts as biased if its squared distance from the measured one
-# exceeds its expectation by more than this number of standard deviations
+# An estimate from larger tables counts as biased if its squared distance from the measured estimate
+# exceeds the expectation of this distance by more than this number of standard deviations.
 BIAS_THRESHOLD_SD = 1.0
-# number of rounds that improve one-way tables by pairs, and pairs by triples; each round uses the
-# fitted tables of the previous round
+# Number of rounds that improve one-way tables by pairs, and pairs by triples.  Each round uses the
+# fitted tables of the previous round.
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 MAX_STEPS = 1_000
 STEP_TOLERANCE_SE = 1e-7  # length of the last step of a search, in standard errors
@@ -37,11 +37,11 @@ MIN_ATTRIBUTES = 3  # smallest number of attributes with such residuals for pool
 PRECISE_TOTAL = 0.01  # relative standard error below which the measured total is returned
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5  # largest change of a logarithm in one Gauss-Newton step
-# The residuals determine the logarithms of N and of the lengths c_i only if the information matrix
-# of these logarithms has no eigenvalue (inverse variance) below this limit.
+# Smallest eigenvalue that the information matrix of log N and of the log c_i may have; see
+# `borrowed_total`.  With a smaller one, the residuals hardly determine N.
 MIN_INFORMATION = 0.25
 
-# (residual as a table of cells in counts, variance of its noise in counts^2)
+# A pair (residual as a table of cells in counts, variance of its noise in counts^2).
 PooledResidual = tuple[Array, float]
 
 
@@ -98,7 +98,7 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
         slope = estimate.metric.of(estimate.projection.of(point) - estimate.cells)
         projected = on_simplex(point - step * slope, equal_weights, total)
         step_length = float(np.abs(projected - current).max())
-        # restart the momentum where it opposes the gradient
+        # The momentum restarts if its direction opposes the gradient.
         previous = 1.0 if float((point - projected) @ (projected - current)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = projected + (previous - 1.0) / momentum * (projected - current), projected
@@ -144,7 +144,8 @@ def single_tables(
         and (a not in evidence.residuals or evidence.residuals[a].metric is None)
     ]
     for _ in range(PAIR_ROUNDS if pairs else 0):
-        # sums of precision * estimate and of precision, per attribute
+        # For each attribute, two sums over its measured residual and the residuals that pairs
+        # predict for it: precision * residual, and precision.
         sums = {
             a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
             for a in pooled
@@ -189,11 +190,16 @@ def _on_simplex_table(
 def _precision_factor(
     estimate: ResidualEstimate | None, value: Array, precision: Array | float
 ) -> float:
-    """Return the factor in (0, 1] by which the precision of a prediction is multiplied.
+    """Return the factor in (0, 1] by which the precision of a predicted residual is multiplied.
 
-    ``value / precision`` is a residual that larger tables predict, and ``estimate`` the measured
-    residual.  If they differ by more than noise explains (`BIAS_THRESHOLD_SD`), the prediction is
-    probably biased, and the factor is below 1.  Without a measured residual the factor is 1.
+    The factor is below 1 if the prediction differs from the measured residual by more than noise
+    explains (`BIAS_THRESHOLD_SD`), because it is then probably biased.
+
+    Parameters
+    ----------
+    estimate : the measured residual; without it (None), the factor is 1.
+    value : precision times the residual that larger tables predict.
+    precision : precision of this prediction, in 1 / counts^2.
     """
     if estimate is None or not np.min(precision) > 0.0:
         return 1.0
@@ -233,15 +239,16 @@ def better_pairs(
         (i, j): table - np.outer(singles[i,], singles[j,]) / total
         for (i, j), table in pairs.items()
     }
-    # sums of precision * residual and of precision, per pair
+    # For each pair, two sums over its measured residual and the residuals that triples predict for
+    # it: precision * residual, and precision.
     sums: dict[Axes, tuple[Array, Array]] = {}
     for pair, estimate in evidence.residuals.items():
         if len(pair) == 2 and estimate.projection.plain and estimate.metric is None:
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # the terms of the model in the module docstring: one per pair inside the triple, and the
-        # term ``product`` that remains if all attributes are independent
+        # The model of the residual of a triple (i, j, k): the terms C_ij (x) q_k, C_ik (x) q_j and
+        # C_jk (x) q_i, one per pair, and the term N q_i (x) q_j (x) q_k.
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -253,8 +260,8 @@ def better_pairs(
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             if pair in sums:
-                # the triple's residual minus all terms of other pairs: by the model, it is the
-                # residual of this pair (x) q
+                # The residual of the triple minus the terms of the two other pairs.  By the model,
+                # it is the outer product of this pair's residual and of q of the third attribute.
                 remainder, factor = deviation + pair_terms[k] + product, q[axis]
                 if weights is None:
                     value = np.tensordot(remainder, factor, axes=(k, 0)) / estimate.variance
@@ -289,10 +296,10 @@ def _triple_weights(
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
-    # The variances tau m of all cells about the model sum to the excess.  The reference is m
-    # divided by its sum, so tau m = excess * reference.
-    reference = np.multiply.outer(np.multiply.outer(i, j), k)
-    return np.asarray(1.0 / (estimate.variance + excess * reference))
+    # The true cells differ from the model with variances that are proportional to the product of
+    # the one-way shares and that sum to the excess.
+    share_product = np.multiply.outer(np.multiply.outer(i, j), k)
+    return np.asarray(1.0 / (estimate.variance + excess * share_product))
 
 
 def borrowed_total(evidence: Evidence) -> tuple[float, float]:
@@ -307,9 +314,10 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     Let q_i be the vector of shares of the cells of attribute i minus its center, and c_i = |q_i|.
     If attributes are independent, the residual on an attribute set B is N times the outer product
     of the q_i, and its component along this product is N times the product of the c_i.  These
-    equations, one per residual, are solved for log N and the log c_i by weighted least squares.
-    Real attributes are dependent.  The relative error that this causes is estimated by a jackknife
-    over attributes; an estimate below ``DEPENDENCE_ERROR`` is replaced by ``DEPENDENCE_ERROR``.
+    equations, one per residual on at most three attributes, are solved for log N and the log c_i by
+    weighted least squares.  Real attributes are dependent.  The relative error that this causes is
+    estimated by a jackknife over attributes; an estimate below ``DEPENDENCE_ERROR`` is replaced by
+    ``DEPENDENCE_ERROR``.
 
     Guarantee: the result is the measured total if its relative standard error is at most
     ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.
@@ -323,7 +331,7 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     sizes, directions = dict[int, float](), dict[int, Array]()
     for (i, *others), estimate in usable.items():
         length = float(np.linalg.norm(estimate.cells))
-        # subtract the expected noise
+        # The length of the residual without the part that noise is expected to add.
         signal = length - estimate.rank * estimate.variance / max(length, PRIOR_WEIGHT)
         if not others and signal > MIN_SIGNAL_SE * math.sqrt(estimate.variance):
             sizes[i], directions[i] = signal, estimate.cells / length
@@ -346,7 +354,7 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     model = np.exp(incidence @ logs)
     slopes = incidence * (model / np.sqrt(noise))[:, None]
     residual = (values - model) / np.sqrt(noise)
-    # without signal in the residuals, the smallest eigenvalue of the information matrix is near 0
+    # If the residuals are mostly noise, the smallest eigenvalue of the information matrix is near 0.
     information, directions_of_logs = np.linalg.eigh(slopes.T @ slopes)
     if information[0] <= MIN_INFORMATION:
         return measured_total
@@ -359,8 +367,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     jackknife = (len(log_shifts) - 1) * float(np.var(log_shifts))
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
-    # if the estimate differs from the measurement by more than chance explains, it is biased, and
-    # the squared bias is added to its variance
+    # If ``total`` differs from the measured total by more than chance explains, it is biased.  An
+    # estimate of the squared bias is added to its variance.
     difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
     variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
     precision = 1.0 / evidence.total_variance + 1.0 / variance
@@ -386,7 +394,7 @@ def _fit_logs(incidence: Array, values: Array, variances: Array, logs: Array) ->
         step = _gauss_newton_step(
             incidence * (model / np.sqrt(variances))[:, None], (values - model) / np.sqrt(variances)
         )
-        # shorten the step if a logarithm would change by more than MAX_LOG_STEP
+        # The step is shortened if a logarithm would change by more than MAX_LOG_STEP.
         logs = logs + step * min(1.0, MAX_LOG_STEP / max(float(np.abs(step).max()), MAX_LOG_STEP))
         if np.abs(step).max() <= STEP_TOLERANCE_SE:
             break
