@@ -169,8 +169,8 @@ class Mechanism(ABC):
     choices : mapping from option to the values that a form of the app offers.
     laws : noise distributions that the mechanism can use.  A budget of pure epsilon requires
         "laplace", and every other budget "gaussian".
-    unsaid : mapping from option to the value that a plan file without this option implies; older
-        plan files lack newer options.
+    unsaid : mapping from option to the value that a plan has if its file lacks the option, because
+        the file was written before the option existed.
     keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
     Options
@@ -224,8 +224,8 @@ class Mechanism(ABC):
         is "lp"; targets, if there are none; and options that have their value in ``unsaid``.
         """
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # The hash of a plan covers its options.  A plan file that is older than an option does not
-        # contain it, so the option's value in ``unsaid`` must not change the hash.
+        # The hash of a plan covers its options.  Plan files that are older than an option lack it,
+        # and imply the value in ``unsaid``.  So an option with this value is left out of the hash.
         out = {
             name: value
             for name, value in out.items()
@@ -331,23 +331,24 @@ def check_size(
                 " attributes."
             )
         for part in group.parts:
-            # number of cells of the part, and dimension of its residual space
-            cells, coordinates = part.cells, math.prod([n - 1 for n in part.sizes])
+            # number of residual coordinates on the attributes of the part
+            coordinates = math.prod([n - 1 for n in part.sizes])
+            cells = part.cells
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
             if intervals and is_wide_areas(part):
                 continue
-            # number of dense matrices of shape (cells, cells), and total number of array entries
+            # planning needs this number of dense matrices of shape (cells, cells)
             matrices = 6.0
             entries = matrices * cells**2
             if len(part.sizes) > 1:
-                # queries on several attributes need matrices of rows, which are smaller than
-                # (cells, cells)
+                # a family on several attributes needs no matrix of shape (cells, cells), only its
+                # query rows in residual coordinates
                 matrices = 0.0
                 entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
-                # variances of few queries are computed without a matrix, but variances of many
-                # queries need the covariance matrix of the cells
+                # The variances of at most 2 * cells queries are computed without a matrix.  For
+                # more queries the covariance matrix of the cells is formed.
                 if part.count <= 2 * cells:
                     _check_interval_cells(part)
                     continue
@@ -389,24 +390,27 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["choose the marginal in place of these queries"]
 
 
-# A plan is refused because of its time limit only if it takes longer than this without a search.
+# A plan is not refused because of its time limit if it takes at most this long, in seconds, when
+# the search ends at once.
 MIN_REFUSED_SECONDS = 1.0
 
 
 def check_start(what: str, seconds: float, limits: Limits) -> None:
-    """Raise LimitExceeded if a strategy without a search takes longer than the time limit.
+    """Raise LimitExceeded if even a search of zero steps takes longer than the time limit.
+
+    No error is raised up to `MIN_REFUSED_SECONDS`.
 
     Parameters
     ----------
     what : subject of the error message, such as "The global optimum of 3,000 cells".
-    seconds : expected time until there is a strategy, if the search ends at once.
+    seconds : expected time to compute a strategy if the search ends at once.
     """
     if seconds > max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS):
         raise start_error(what, seconds, limits)
 
 
 def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
-    """Return the error of `check_start`."""
+    """Return the error that `check_start` raises, with the same parameters."""
     return LimitExceeded(
         f"{what} takes about {math.ceil(seconds):,} s even without a search, more than the"
         f" time_limit of {limits.time_limit:g} s. Raise time_limit to at least"
@@ -415,11 +419,11 @@ def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
 
 
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
-    """Raise NotApplicable if a strategy search must alternate between factors of a product.
+    """Raise NotApplicable if a subworkload is too large for a search of one dense strategy.
 
-    This is for objectives other than the weighted sum.  They choose query weights by lower bounds
-    on the error of each residual space, and the lower bound of an alternating search is weak.
-    Planning would take minutes and would not prove a useful bound.
+    It would be solved by alternating between the factors of a product strategy, which proves only a
+    weak lower bound.  Objectives other than the weighted sum choose query weights by such bounds:
+    planning would take minutes and would not prove a useful bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:

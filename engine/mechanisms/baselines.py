@@ -36,7 +36,7 @@ from engine.residuals.decomposition import has_identity_gram
 from engine.residuals.marginals import identity_strategy
 from engine.residuals.strategy import joint_sensitivity
 from engine.residuals.strategy_search import STRATEGY_TIME_RATIO
-from engine.workload import Part, Workload, subsets
+from engine.workload import Group, Part, Workload, subsets
 
 # Largest number of matrix entries (queries times cells) of one query family in a group.
 MAX_PART_ENTRIES = 4_000_000
@@ -94,26 +94,11 @@ class GaussianQueries(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
-        components, sensitivities = [], []
-        for number, group in enumerate(workload.groups):
+        strategies, sensitivities = [], []
+        for group in workload.groups:
             order = group.ranks(workload.schema)
-            factors, sensitivity = list[tuple[Axes, Strategy]](), 1.0
-            for part in group.parts:
-                if has_identity_gram(part):
-                    axis = order.index(part.axes[0])
-                    factors.append(((axis,), identity_strategy(part.sizes[0])))
-                    continue
-                if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
-                    raise NotApplicable(
-                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells;"
-                        f" this mechanism allows at most {MAX_PART_ENTRIES:,} queries times cells."
-                        " Use 'querysmasher', or coarser attributes."
-                    )
-                strategy, norm = _normalized_rows(part, law)
-                factors.append((tuple(order.index(a) for a in part.axes), strategy))
-                sensitivity *= norm
-            attributes = group.named(order)
-            components.append((attributes, tuple(factors), number))
+            factors, sensitivity = _group_strategy(group, order, law)
+            strategies.append((group.named(order), factors))
             sensitivities.append(sensitivity)
         # A group whose queries have only coefficients 0 needs no budget, but a share of 0 would
         # make its noise infinite.
@@ -121,18 +106,49 @@ class GaussianQueries(ExplicitMechanism):
         shares = [
             max(s, smallest) if law == "laplace" else max(s, smallest) ** 2 for s in sensitivities
         ]
-        total, joint = math.fsum(shares), self.charge == "cell"
+        joint = self.charge == "cell"
+        total = math.fsum(shares)
         if joint:
             total = joint_sensitivity(
-                ((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law
+                (
+                    (attributes, factors, share)
+                    for (attributes, factors), share in zip(strategies, shares, strict=True)
+                ),
+                law,
             )
-        return Design(
-            components=tuple(
-                Component(attributes=a, factors=f, share=share / total, groups=(number,))
-                for (a, f, number), share in zip(components, shares, strict=True)
-            ),
-            joint=joint,
-        )
+        components = [
+            Component(attributes=attributes, factors=factors, share=share / total, groups=(number,))
+            for number, ((attributes, factors), share) in enumerate(
+                zip(strategies, shares, strict=True)
+            )
+        ]
+        return Design(components=tuple(components), joint=joint)
+
+
+def _group_strategy(
+    group: Group, order: Sequence[int], law: str
+) -> tuple[tuple[tuple[Axes, Strategy], ...], float]:
+    """Return the queries of a group, scaled to sensitivity 1, and the sensitivity before scaling.
+
+    The queries are returned as factors (axes, strategy) of a Kronecker product.  ``order`` has the
+    axes of the group in schema order; the axes of the factors are indices in it.
+    """
+    factors, sensitivity = list[tuple[Axes, Strategy]](), 1.0
+    for part in group.parts:
+        axes = tuple(order.index(a) for a in part.axes)
+        if has_identity_gram(part):
+            factors.append((axes, identity_strategy(part.sizes[0])))
+            continue
+        if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
+            raise NotApplicable(
+                f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells;"
+                f" this mechanism allows at most {MAX_PART_ENTRIES:,} queries times cells."
+                " Use 'querysmasher', or coarser attributes."
+            )
+        strategy, norm = _normalized_rows(part, law)
+        factors.append((axes, strategy))
+        sensitivity *= norm
+    return tuple(factors), sensitivity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +227,8 @@ class Optimum(ExplicitMechanism):
                 if len(mass) != problem.variables:
                     raise ValueError("the stored cell weights do not fit the workload")
             else:
-                # up to half of the remaining time is reserved to compute the strategy after the
-                # search
+                # The search ends before the deadline, because the strategy is computed after it.
+                # At most half of the remaining time is reserved for that.
                 now = planning_time()
                 reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
                 reserve = max(reserve, 0.0)
@@ -351,7 +367,8 @@ def data_cube(
     limits = np.unique(summed_cells[np.isfinite(summed_cells)])
     if limit is not None:
         limits = np.array([max(limit, 1)])
-    # Every limit takes time to try, and similar limits often lead to the same choice.
+    # The set cover is computed for each limit.  Similar limits often give the same cover, so that
+    # 24 of them are enough.
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
@@ -359,8 +376,8 @@ def data_cube(
         covers = summed_cells <= max_cells
         uncovered, chosen = np.ones(len(wanted), dtype=bool), []
         while uncovered.any():
-            # Greedy set cover of n marginals: the result is larger than the smallest cover by at
-            # most a factor of about log n.
+            # Greedy set cover: the marginal that covers most marginals not covered yet is added.
+            # For n marginals the result has at most about log(n) times the smallest number of sets.
             largest = int(np.argmax(covers[:, uncovered].sum(axis=1)))
             chosen.append(wanted[largest])
             uncovered &= ~covers[largest]
@@ -373,16 +390,26 @@ def marginals_error(
 ) -> float:
     """Return the sum of the variances of all cells of queried marginals, in counts^2.
 
-    For Laplace noise the result is half of this sum.  It is infinite if the measured marginals do
-    not determine a queried one.  The cells are estimated by least squares from the measured
-    marginals, which have equal noise and together spend epsilon 1 (Laplace) or pcost 1 (Gaussian).
+    The measured marginals have equal noise and together spend pcost 1 (Gaussian noise) or epsilon 1
+    (Laplace noise).  The cells are estimated from them by least squares.  For Laplace noise the
+    result is half of the sum.  It is infinite if the measured marginals do not determine a queried
+    marginal.
+
+    Parameters
+    ----------
+    sizes : number of cells of every axis.
+    queried_sets, measured : sets of axes of the marginals.
+    noise : "gaussian" or "laplace".
 
     Notes
     -----
-    Each residual space, on a set B of axes, is an eigenspace of the Gram matrices of workload and
-    strategy, with eigenvalues g_B and l_B.  The error is the sum over B of dim(B) g_B / l_B.  The
-    eigenvalue g_B is a sum over those queried sets that contain B: each adds the number of cells on
-    the axes outside that set.  l_B is the same sum over the measured sets.
+    The residual space of a set B of axes is an eigenspace of the Gram matrix of the queries, with
+    the eigenvalue g_B, and of that of the measured marginals, with the eigenvalue l_B.  The error
+    is the sum over B of dim(B) g_B / l_B.  With n_i cells on axis i,
+
+        g_B = sum over queried sets S containing B of (product over i not in S of n_i),
+
+    and l_B is the same sum over the measured sets.
 
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
@@ -390,18 +417,18 @@ def marginals_error(
     spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
-        """Return g_B for every residual space B, if the marginals on ``sets`` are the workload."""
-        inside = np.array(
+        """Return the eigenvalue of every residual space for marginals on the axes ``sets``."""
+        set_has_axis = np.array(
             [[i in axes for i in range(len(sizes))] for axes in sets], dtype=float
         ).reshape(len(sets), -1)
-        spanned = np.array(
+        space_has_axis = np.array(
             [[i in B for i in range(len(sizes))] for B in spaces], dtype=float
         ).reshape(len(spaces), -1)
-        # Products of sizes as sums of logarithms, in one matrix product for all sets.
-        outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
-        is_contained = spanned @ (1.0 - inside).T == 0.0
-        out: Array = is_contained @ outside
-        return out
+        # product of the sizes of all axes outside each set, computed from their logarithms
+        cells_outside = np.exp((1.0 - set_has_axis) @ np.log(np.asarray(sizes, dtype=float)))
+        is_contained = space_has_axis @ (1.0 - set_has_axis).T == 0.0
+        sums: Array = is_contained @ cells_outside
+        return sums
 
     measured_values = eigenvalues(measured)
     dimensions = [math.prod(sizes[i] - 1 for i in B) for B in spaces]
@@ -411,5 +438,6 @@ def marginals_error(
     total = float(
         np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
     )
-    # each of k tables has epsilon 1/k and variance 2 k^2 (Laplace), or pcost 1/k and variance k
+    # Each of k tables has pcost 1/k and variance k (Gaussian), or epsilon 1/k and variance 2 k^2
+    # (Laplace), of which half is returned.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -129,7 +129,7 @@ class QuerySmasher(ResidualMechanism):
             raise PlanError(f"gap is {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
     @property
-    def by_lines(self) -> bool:  # type: ignore[override]
+    def uses_minimax_search(self) -> bool:  # type: ignore[override]
         return self.solver == "optimal"
 
     @property

@@ -206,7 +206,10 @@ def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
 
 
 def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
-    """Return the `Tradeoff` in a plan file; None for the objective "sum" without constraints."""
+    """Return the query weights and noise shares (`Tradeoff`) in a plan file.
+
+    The result is None for the objective "sum" without accuracy constraints of groups.
+    """
     if packed is None:
         return None
     shares, witness = unpack(packed["shares"]), packed["witness"]
@@ -446,9 +449,10 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
 
 
 def label_of(name: str, options: Mapping[str, Any]) -> str:
-    """Return the label of a mechanism with options, as in tables that compare mechanisms.
+    """Return the label of a mechanism with options, for tables that compare mechanisms.
 
-    Options with their default value are omitted; different options give different labels.
+    Options with their default value are omitted.  Mechanisms with different options have different
+    labels.
 
     >>> label_of("querysmasher", {"objective": "sum", "centers": "tuned"}), label_of("wff", {"embedding": "cells"})
     ('querysmasher (centers=tuned)', 'wff')
@@ -463,10 +467,9 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _is_equal(value: Any, other: Any) -> bool:
-    """Return whether two option values are equal.
+    """Return whether two option values are equal; True and False differ from 1 and 0.
 
-    True differs from 1.  Values are never equal if ``value`` is not text, a number, a mapping or
-    None.
+    The result is False if ``value`` has another type than str, bool, int, float, mapping or None.
     """
     if isinstance(value, bool) != isinstance(other, bool):
         return False
@@ -503,7 +506,7 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
 # most this multiple of the time with uniform centers.
 TUNING_TIME_LIMIT_S = 1.0
 TUNING_TIME_RATIO = 3.0
-# The only option whose default depends on the workload.
+# the only option whose default in the app and the command line depends on the workload
 CENTERS_OPTION = "centers"
 UNIFORM_REASON = "uniform centers, as in the paper"
 
@@ -574,7 +577,7 @@ def default_options(
             if tuned_forecast.seconds <= TUNING_TIME_LIMIT_S
             else forecast(workload, mechanism, **uniform)
         )
-    # `plan` raises the same error with its full message.
+    # Without a forecast the centers are uniform.  `plan` raises the error of the forecast again.
     except EngineError:
         return DefaultOptions(options=uniform)
     if tuned_forecast.memory > limits.memory_limit:
@@ -608,6 +611,5 @@ def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _duration(prediction: Forecast) -> str:
-    """Return the predicted planning time as text such as "2.5 s"; times below 0.1 s give "0.1
-    s"."""
+    """Return the predicted planning time as text such as "2.5 s", at least "0.1 s"."""
     return f"{max(prediction.seconds, 0.1):.{0 if prediction.seconds >= 10.0 else 1}f} s"

@@ -97,13 +97,15 @@ class CandidatePlan:
     split : split of queries into residual spaces.
     error : root of the weighted sum of variances at privacy cost 1.  If the options select another
         objective, the value of that objective at privacy cost 1.
-    values : weighted squared error of every block at privacy cost 1, in counts^2, by the key of the
-        block.  Empty for objectives other than the weighted sum, under accuracy constraints, and
-        for a product strategy on the full table.
+    values : mapping from residual spaces to the weighted squared error of their queries if the
+        whole privacy cost is 1 and is spent on the space, in counts^2.  It is empty for objectives
+        other than the weighted sum, under accuracy constraints, and for a product strategy on the
+        full table.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  ``error``
         is computed from the joint cost.
-    duals : for the sum, dual weights of the searches, from which they can be continued.
+    duals : for the weighted sum, dual weights at which each strategy search ended; a later search
+        can start from them.  Otherwise empty.
     """
 
     split: Split
@@ -124,7 +126,7 @@ class CandidatePlan:
 
 
 def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Return the plan with sentences in its statement for the limits that stopped the search.
+    """Return the plan with one sentence in its statement for every limit that stopped the search.
 
     ``limits`` are keys of `STOPPED`.
     """
@@ -144,11 +146,11 @@ STEP_SECONDS_PER_SPACE = 2e-4
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
-# For forecasts: time of one plan of the minimax search, and of the complete search for the
-# objective "lp", in solves of the weighted sum.
+# For forecasts: the minimax search takes per candidate plan, and the search for the objective "lp"
+# takes in total, as long as this number of plans for the weighted sum.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
-# Pairs of (axes, strategy). The axes are disjoint, and a residual space is measured by the
-# Kronecker product of the strategies.
+# Factors of the Kronecker product that measures a residual space: pairs of some axes of the space
+# and the strategy on these axes.
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = (
     " Tuned centers lower the total error; single groups may be less accurate than with uniform"
@@ -168,10 +170,10 @@ class SpaceSolver(Protocol):
     watch : function that is called with the gap of the running search; it may raise an exception to
         cancel the search.
     duals, endings : dual weights and termination message of every search so far.
-    dense_limit : a search that needs more memory in bytes alternates between factors of a product
-        instead of searching one dense strategy.
-    recorded : pairs of dual weights and termination message, from a plan file, that replace the
-        searches; None to search.
+    dense_limit : memory limit for one dense strategy, in bytes.  Larger searches alternate between
+        the factors of a product strategy.
+    recorded : pairs (dual weights, termination message) from a plan file.  `solve` takes them in
+        place of a search; None to search.
     warm : dual weights from which the searches start; empty for uniform weights.
     """
 
@@ -188,7 +190,8 @@ class SpaceSolver(Protocol):
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.
 
-        Searches above this memory limit alternate between factors, which is faster.
+        Searches that need more memory than ``dense_limit`` alternate between factors of a product
+        strategy, which is faster.
         """
 
     def ahead(
@@ -217,9 +220,9 @@ class ResidualMechanism(Mechanism):
         " smaller weighted RMSE than the bound."
     )
 
-    # Whether the minimax search of `engine.mechanisms.minimax` may replace the solver. It requires
-    # that the mechanism has optimal strategies for all query weights.
-    by_lines: ClassVar[bool] = False
+    # whether the mechanism measures optimal strategies for any query weights, so that objectives
+    # other than the sum may be searched by `engine.mechanisms.minimax`
+    uses_minimax_search: ClassVar[bool] = False
 
     @abstractmethod
     def space_solver(
@@ -235,9 +238,10 @@ class ResidualMechanism(Mechanism):
         return self
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return labels of attributes: attributes with different labels get different strategies.
+        """Return labels of attributes on which the mechanism has different strategies.
 
-        Attributes that are missing from the mapping are treated alike if their queries are equal.
+        Two attributes with equal queries share a strategy only if they have the same label, or both
+        have no label.
         """
         return {}
 
@@ -267,10 +271,11 @@ class ResidualMechanism(Mechanism):
         check_size(workload, memory_limit, closed_form=is_sum, intervals=intervals)
 
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
-        """Return the expected time in seconds of the joint privacy cost and its lower bound.
+        """Return the expected time of computing the joint privacy cost and its bound, in seconds.
 
-        They are computed only if cells may have different costs: if some strategy measures only a
-        subspace of its residual space, or if the objective is not the sum.
+        It is 0 if all cells have the same cost, so that the joint cost is not computed.  Costs may
+        differ if some query Gram has low rank or if the objective is not the weighted sum.  With
+        more than `MAX_JOINT` residual spaces the joint cost is not computed either.
         """
         has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
@@ -279,15 +284,14 @@ class ResidualMechanism(Mechanism):
         return 0.0
 
     def forecast_split(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
-        """Return the forecast of planning with one split of the queries.
-
-        ``parts`` is the decomposition of the workload by that split.
+        """Return the forecast of planning for one decomposition ``parts`` of the workload.
 
         Raises
         ------
-        NotApplicable, LimitExceeded
-            If the strategy search of a subworkload does not support the objective, or exceeds the
-            limits.
+        NotApplicable
+            If a subworkload is too large for an objective other than the weighted sum.
+        LimitExceeded
+            If computing the strategies takes longer than the time limit even without a search.
         """
         solver = self.space_solver(workload, parts, limits, math.inf)
         costs = solver.forecast(parts.subworkloads)
@@ -295,25 +299,31 @@ class ResidualMechanism(Mechanism):
         memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
         _check_start(solver, parts.subworkloads, costs, limits)
-        # searches for other objectives change the query weights at every step, and solve every
-        # space for the new weights
         if not self.goal(workload).linear:
             check_no_alternation(parts.subworkloads, costs)
-            separate_seconds = math.fsum(
-                solver.forecast([sub])[0].seconds for sub in parts.subworkloads
-            )
-            plans = max_rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
-            steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else MAX_SOLVES
-            if math.isfinite(self.goal(workload).power) and all(
-                len(sub.terms) == 1 for sub in parts.subworkloads
-            ):
-                steps = POWER_STEPS
-            step_seconds = SEPARATE_SOLVE_FACTOR * separate_seconds + STEP_SECONDS_PER_SPACE * len(
-                parts.spaces
-            )
-            seconds = 0.05 + steps * step_seconds
+            seconds = self._reweighting_seconds(workload, parts, solver)
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
+
+    def _reweighting_seconds(
+        self, workload: Workload, parts: Decomposition, solver: SpaceSolver
+    ) -> float:
+        """Return the expected time of the search for an objective other than the sum, in seconds.
+
+        Every step of this search changes the query weights and solves all residual spaces.
+        """
+        goal = self.goal(workload)
+        separate_seconds = math.fsum(
+            solver.forecast([sub])[0].seconds for sub in parts.subworkloads
+        )
+        plans = max_rounds(workload, goal, UNIFORM) if self.uses_minimax_search else 0
+        steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else MAX_SOLVES
+        if math.isfinite(goal.power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
+            steps = POWER_STEPS
+        step_seconds = SEPARATE_SOLVE_FACTOR * separate_seconds + STEP_SECONDS_PER_SPACE * len(
+            parts.spaces
+        )
+        return 0.05 + steps * step_seconds
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
@@ -351,9 +361,10 @@ class ResidualMechanism(Mechanism):
         ----------
         best_error : for objectives other than the sum: the search for query weights stops when its
             lower bound shows that the error is at least ``best_error``.
-        search_share : for the sum: share of the remaining time that dense searches may take; if
-            they are expected to take longer, alternating searches replace some of them.
-        warm : for the sum: dual weights from which the searches start.
+        search_share : for the weighted sum: share of the time left that strategy searches may take.
+            If they are expected to take longer, the largest ones alternate between factors of a
+            product instead of searching a dense strategy.
+        warm : for the weighted sum: dual weights from which the strategy searches start.
         """
         if self.goal(workload).linear:
             return self._solve_sum(workload, budget, limits, deadline, split, search_share, warm)
@@ -403,16 +414,15 @@ class ResidualMechanism(Mechanism):
         weights: Array,
         sum_limits: Array,
     ) -> CandidatePlan:
-        """Return the optimal plan for modified group weights.
+        """Return the optimal plan for raised group weights, which enforce accuracy constraints.
 
-        The attribute ``error`` of the result is computed with the weights of the workload, not with
-        the modified ones.
+        ``error`` of the result is computed with the original weights of the workload.
 
         Parameters
         ----------
-        weights : modified weights, at least those of the workload, shape (groups,).
-        sum_limits : largest allowed sum of variances of every group at privacy cost 1, shape
-            (groups,); see `engine.mechanisms.reweighting`.
+        weights : raised weight of every group, shape (groups,).
+        sum_limits : largest allowed sum of variances of every group at privacy cost 1, in counts^2,
+            shape (groups,); infinite without a constraint.
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)
@@ -461,8 +471,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # A solve reports progress only to let the callback cancel it.  Its solutions are not
-        # cached, because each is used once.
+        # A single solve reports the progress 0, which only lets the callback cancel it.  Its
+        # solutions are not cached, because each is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
@@ -470,8 +480,9 @@ class ResidualMechanism(Mechanism):
             cache=False,
         )
         results: Sequence[Candidate | MinimaxResult] = []
-        if self.by_lines and is_applicable(workload, self.goal(workload), split):
-            # if rounding made some weights 0 (`Unanswered`), `TradeoffSearch` runs instead
+        if self.uses_minimax_search and is_applicable(workload, self.goal(workload), split):
+            # `Unanswered` means that some query weights were rounded to 0, so that these queries
+            # are not answered.  Then `TradeoffSearch` runs instead.
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(
@@ -479,8 +490,8 @@ class ResidualMechanism(Mechanism):
                     )
                 ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
-        # `TradeoffSearch` may find a better bound, because for few queries its weights need not be
-        # products over attributes
+        # The minimax search weights queries by products of one weight per attribute.  For few
+        # queries `TradeoffSearch` has one weight per query, so that it may find a better bound.
         has_few_queries = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.fits_poorly and has_few_queries and planning_time() < deadline):
             search = TradeoffSearch(
@@ -528,19 +539,19 @@ class ResidualMechanism(Mechanism):
         ----------
         labels : labels that distinguish attributes, see `axis_labels`.
         initial_progress : progress that is reported at the start, from 0 to 1.
-        recorded : stored results that replace the searches.  They are removed from ``recorded`` in
-            the order of use.
+        recorded : results from a plan file, pairs (dual weights, termination message), that replace
+            the searches; the list is emptied from the front as they are used.
         warm : dual weights from which the searches start.
-        search_share : share of the remaining time that dense searches may take; if they are
-            expected to take longer, alternating searches replace some of them.
+        search_share : share of the time left that strategy searches may take, see
+            `candidate_plan`; infinite for all searches as they are.
 
         Returns
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # A plan file stores the memory limit of the searches, which ``search_share`` may have
-        # lowered to save time.  Unions do not depend on the lowered limit, so a rebuilt plan
-        # chooses them by at least the default limit.
+        # When a plan is rebuilt, ``limits`` has the memory limit of its searches, which
+        # `SpaceSolver.in_time` may have lowered.  The unions of residual spaces were chosen before
+        # that, so at least the default limit applies to them.
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)
@@ -555,8 +566,8 @@ class ResidualMechanism(Mechanism):
         is_uniform = not (split.centers or split.complements or split.unions)
         if recorded is None and is_uniform:
             _check_start(solver, parts.subworkloads, costs, limits)
-        # expected seconds before every solve; the added constant avoids a division by 0 if all
-        # forecasts are 0
+        # expected time until each solve begins; 1e-9 s are added to every forecast, so that the
+        # total, by which progress is divided, is not 0
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share = (1.0 - initial_progress) * 0.9
@@ -598,12 +609,12 @@ class ResidualMechanism(Mechanism):
                 workload, solved.split, labels, limits, math.inf, recorded=recorded
             )
             bound = None
-        elif tradeoff.lines is not None and self.by_lines:
+        elif tradeoff.lines is not None and self.uses_minimax_search:
             parts, solutions, bound = rebuild_proof(
                 workload, goal, solved.split, labels, tradeoff, recorded
             )
         else:
-            # the strategies are optimal for the weighted sum with the stored query weights
+            # the plan measures the strategies that are optimal for the stored query weights
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(
                 weighted, solved.split, labels, limits, math.inf, recorded=recorded
@@ -617,7 +628,8 @@ class ResidualMechanism(Mechanism):
                     constraints,
                     separate_bound(parts, solutions),
                 )
-            # the best bound may come from other query weights than the best plan
+            # the search stores separate query weights if they prove a better bound than the query
+            # weights of the plan
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 witness_parts, witness_solutions, _ = self._solve(
@@ -727,8 +739,9 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         ideal : squared noise of the blocks at privacy cost 1, shape (blocks,).
-        joint : whether the privacy cost is the maximum over cells of the cost summed over blocks.
-            With False it is the sum over blocks of the maximum over cells.
+        joint : how the privacy cost is charged.  With True, the costs of all blocks are added up in
+            each cell, and the largest sum is charged.  With False, the largest cost of each block
+            is charged, and these are added up.
         """
         row_budget = budget.row_pcost
         noises = {
@@ -745,7 +758,8 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
-            # rebuilding checks the accuracy constraints of groups at the new budget
+            # planning from the stored search result checks the accuracy constraints of groups with
+            # the noise for the new budget
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
         noisy = self._calibrate(
@@ -754,11 +768,12 @@ class ResidualMechanism(Mechanism):
         return plan.with_noise(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
-        """Return sentences that say what the lower bound bounds, and for which plans it holds.
+        """Return the sentences of the certificate: bounded error, plans covered, stopped searches.
 
         Parameters
         ----------
-        covers_all : whether one strategy measures all residual spaces, and no table is public.
+        covers_all : whether one strategy measures everything, without public tables; then a bound
+            for unions holds for all matrix mechanisms.
         stopped : termination messages of searches that did not reach the optimum.
         """
         measure = {
@@ -795,10 +810,11 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
 def _check_start(
     solver: SpaceSolver, subs: Sequence[Subworkload], costs: Sequence[Cost], limits: Limits
 ) -> None:
-    """Raise LimitExceeded if strategies without a search take longer than the time limit.
+    """Raise LimitExceeded if the strategies take too long even with searches of zero steps.
 
-    Searches that may alternate between factors of a product start within any limit.  ``costs`` are
-    the forecasts of the subworkloads ``subs``.
+    Too long is longer than the time limit and `MIN_REFUSED_SECONDS`.  Before the error is raised,
+    dense searches are replaced by alternating searches where this saves time.  ``costs`` has the
+    forecast of each subworkload in ``subs``.
     """
     limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
     if math.fsum(cost.least_seconds for cost in costs) <= limit:
@@ -815,17 +831,20 @@ def _check_start(
 def _joint_share(
     parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
 ) -> float:
-    """Return the joint privacy cost of all blocks divided by the sum of their costs.
+    """Return the joint privacy cost of all blocks divided by the sum of their separate costs.
 
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : if False, a ratio of at least 1 - `MIN_JOINT_SAVING` is returned as 1.
+    always : if False, the result is 1 unless the joint cost saves more than `MIN_JOINT_SAVING`.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-    numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]
+    factors_by_space = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]
     noises = np.sqrt(ideal).tolist()
     share = joint_share(
-        [(space, f, 1.0 / noise**2) for (space, f), noise in zip(numbers, noises, strict=True)]
+        [
+            (space, strategy, 1.0 / noise**2)
+            for (space, strategy), noise in zip(factors_by_space, noises, strict=True)
+        ]
     )
     return share if always or share < 1.0 - MIN_JOINT_SAVING else 1.0

@@ -125,8 +125,8 @@ class WeightedFourier(ResidualMechanism):
 # For forecasts: times of factorising a strategy and of bounding a residual Gram, relative to an
 # eigenvalue problem of the same order.
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
-# For forecasts: relative time of searching the strategy of a base workload, for the marginal and
-# for all other families.
+# For forecasts: time of searching the strategy of a base workload, for the marginal and for all
+# other families, relative to an eigenvalue problem of the same order.
 MARGINAL_BASE_STEPS, BASE_STEPS = 11.0, 22.0
 # For forecasts: time of bounding the Gram of all ranges on a wide attribute, in seconds per cell.
 INTERVAL_BOUND_SECONDS = 3.5e-5
@@ -168,8 +168,9 @@ class AxisSolver:
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected time and memory of `solve` for each subworkload."""
-        # marginals on wide attributes have a closed form
-        dense = [
+        # Numbers of cells of the attributes whose strategy is computed as a matrix, for each
+        # subworkload.  Equal noise on a wide attribute needs no matrix.
+        dense_sizes = [
             [
                 n
                 for n, label in zip(s.sizes, s.labels, strict=True)
@@ -177,31 +178,32 @@ class AxisSolver:
             ]
             for s in subs
         ]
-        # Pairs (label, cells) of strategies, and indices of factors, whose time is counted already.
-        # Each is computed once, even if several subworkloads need it.
-        computed = set[Any]()
+        # A strategy or bound that several subworkloads need is computed once, so its time belongs
+        # to the first of them.
+        counted = set[Any]()  # pairs (label, cells) of strategies, and indices of factors
         costs = []
-        for sub, widths in zip(subs, dense, strict=True):
+        for sub, widths in zip(subs, dense_sizes, strict=True):
             strategies = {
                 pair for pair in zip(sub.labels, sub.sizes, strict=True) if pair[1] in widths
             }
-            numbers = {number for term in sub.terms for _, number in term.factors}
+            factor_numbers = {number for term in sub.terms for _, number in term.factors}
+            new_factors = [self.factors[number] for number in factor_numbers - counted]
             seconds = 2.5e-4
             seconds += math.fsum(
                 (self.axis_steps(label) + ROOT_STEPS) * eigen_seconds(n)
-                for label, n in strategies - computed
+                for label, n in strategies - counted
             )
             seconds += math.fsum(
                 BOUND_STEPS * eigen_seconds(factor.rank) + factor.deferred_seconds
-                for factor in (self.factors[number] for number in numbers - computed)
+                for factor in new_factors
                 if not isinstance(factor, IntervalFactor | LevelFactor)
             )
             seconds += math.fsum(
-                INTERVAL_BOUND_SECONDS * self.factors[number].sizes[0]
-                for number in numbers - computed
-                if _has_ranges(self.factors[number])
+                INTERVAL_BOUND_SECONDS * factor.sizes[0]
+                for factor in new_factors
+                if _has_ranges(factor)
             )
-            computed |= strategies | numbers
+            counted |= strategies | factor_numbers
             n = max(widths, default=1)
             costs.append(Cost(seconds=seconds, peak=dense_bytes(n, n, n), saved=0.0))
         return costs
@@ -221,8 +223,8 @@ class AxisSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the product strategy with its squared error and a lower bound.
 
-        The lower bound holds for every strategy on the residual space: it is the sum of the
-        singular value bounds of the terms of the subworkload.
+        The Gram of a subworkload is a sum of Kronecker products.  Each of them has a singular value
+        bound; the sum of these bounds is a lower bound for every strategy on the residual space.
         """
         if self.watch is not None:
             self.watch(0.0)
@@ -235,8 +237,8 @@ class AxisSolver:
             for axes, number in term.factors:
                 # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces.
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
-                # the bound of a product is the product of the bounds of its factors; the bounds of
-                # terms add up, because one strategy answers all terms
+                # The singular value bound of a Kronecker product is the product of the bounds of
+                # its factors.
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         # value, bound and dual of the single factors are placeholders: the returned solution has
@@ -256,7 +258,7 @@ class AxisSolver:
         Raises LimitExceeded if it needs more memory than the limit.
         """
         if (label, n) not in self._strategies:
-            # equal noise on a wide attribute needs no matrix
+            # a strategy of equal noise on a wide attribute is represented without a matrix
             has_closed_form = is_wide(n) and self.is_equal_noise(label)
             self._strategies[label, n] = (
                 marginal_strategy(n) if has_closed_form else self._dense_strategy(label, n)
@@ -264,7 +266,7 @@ class AxisSolver:
         return self._strategies[label, n]
 
     def _dense_strategy(self, label: Hashable, n: int) -> Strategy:
-        """Return a strategy with its matrix; see `_strategy`."""
+        """Return the strategy of an attribute as a matrix; see `_strategy`."""
         if (needed := dense_bytes(n, n, n)) > self.memory_limit:
             raise LimitExceeded(
                 f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB,"
@@ -281,10 +283,10 @@ class AxisSolver:
         return Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
 
     def _svd_bound(self, number: int) -> float:
-        """Return a lower bound on the error of factor ``number`` for every strategy.
+        """Return a lower bound on the squared error of the queries of ``factors[number]``.
 
-        It is (sum of singular values)^2 / cells if the factor has a matrix.  For intervals and
-        levels on wide attributes, it is a bound that is computed without a matrix.
+        The bound holds for every strategy.  It is (sum of singular values)^2 / cells, or for
+        intervals and levels on wide attributes a lower bound on it that needs no matrix.
         """
         if number not in self._spectra:
             factor = self.factors[number]
@@ -304,7 +306,7 @@ class AxisSolver:
 
 
 def _has_ranges(factor: Factor) -> bool:
-    """Return whether a Gram is that of all ranges on a wide attribute, alone or in a sum."""
+    """Return whether the queries of a Gram on a wide attribute include all ranges."""
     return isinstance(factor, IntervalFactor) and factor.gram.ranges > 0.0
 
 
@@ -371,10 +373,10 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : mapping from attribute to the query family of its base workload.  For an attribute that
-        is not in the mapping, the base workload is that of prefix, range, circular and marginal
-        which occurs most often on the attribute.  If none occurs, it is "prefix" for a numeric and
-        "marginal" for a categorical attribute.
+    base : mapping from attribute to the query family of its base workload.  An attribute that is
+        not in the mapping has the most frequent one of its families "prefix", "range", "circular"
+        and "marginal" in the workload.  If none of them occurs, a numeric attribute has "prefix",
+        and a categorical attribute has "marginal".
     """
 
     name: ClassVar[str] = "residualplanner+"

@@ -67,24 +67,28 @@ class Design:
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
         """Return the design as a sequence of arrays for a plan file.
 
-        The first array is the header: origin, number of components, 1 or 0 for ``full_tables``, and
-        if ``joint`` is true, a fourth entry 1.  Each component then has three arrays: [share,
-        number of factors], its groups, and its attributes.  They are followed by two arrays for
-        each of its factors: its axes, and the rows of its strategy.
+        The first array is a header of three numbers: origin, number of components, and 1 or 0 for
+        ``full_tables``.  If ``joint`` is true, a 1 follows.  Then come the arrays of every
+        component:
+
+        - [share, number of factors];
+        - indices of the groups that it answers;
+        - indices of its attributes in the schema;
+        - for every factor of its strategy: an array of axes, and an array of strategy rows.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
-        out: list[Any] = [[*header, 1.0] if self.joint else header]
-        for c in self.components:
-            out += [
-                [c.share, len(c.factors)],
-                c.groups,
-                [schema.names.index(a) for a in c.attributes],
+        arrays: list[Any] = [[*header, 1.0] if self.joint else header]
+        for component in self.components:
+            arrays += [
+                [component.share, len(component.factors)],
+                component.groups,
+                [schema.names.index(name) for name in component.attributes],
             ]
-            for axes, strategy in c.factors:
-                # an array without rows represents the identity, one row per cell
+            for axes, strategy in component.factors:
+                # the identity strategy, with one row per cell, is stored as an array without rows
                 is_identity = isinstance(strategy, IdentityStrategy)
-                out += [axes, np.empty((0, strategy.cells)) if is_identity else strategy.rows]
-        return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
+                arrays += [axes, np.empty((0, strategy.cells)) if is_identity else strategy.rows]
+        return tuple(np.ascontiguousarray(array, dtype=float) for array in arrays)
 
     @classmethod
     def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
@@ -245,7 +249,8 @@ def _has_nonzero_query(group: Group) -> bool:
     nonzero_rows = [part.family.squared_norms(part.sizes) > 0.0 for part in group.parts]
     if group.query_weights is None:
         return all(rows.any() for rows in nonzero_rows)
-    # queries are products of one row of every part, in the order of the outer product
+    # The group has one query for every choice of one row of each part.  A query is 0 if one of its
+    # rows is 0.
     nonzero_queries = np.ones(1, dtype=bool)
     for rows in nonzero_rows:
         nonzero_queries = np.logical_and.outer(nonzero_queries, rows).ravel()
@@ -261,9 +266,10 @@ def used_attributes(workload: Workload) -> Space:
 def one_component(
     workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]
 ) -> Design:
-    """Return the design with one component, which answers all groups.
+    """Return a design that measures one table, on ``attributes``, and answers all groups from it.
 
-    Its strategy is the Kronecker product of the (axes, strategy) ``factors``.
+    The strategy is a Kronecker product; ``factors`` has the pairs (axes of the table, strategy on
+    these axes).
     """
     everything = tuple(range(len(workload.groups)))
     return Design(
@@ -274,10 +280,10 @@ def one_component(
 
 
 def dense_start_seconds(cells: int, queries: int) -> float:
-    """Return the expected time of one dense strategy without a search, in seconds.
+    """Return the expected time of computing one dense strategy, in seconds, without search steps.
 
-    It takes eigenvalue problems of the order of the cells, and for the strategy products with
-    matrices of the rank of the queries.
+    The time has two terms: eigenvalue problems of matrices of shape (cells, cells), and products of
+    matrices of shapes (cells, rank) and (rank, rank), where rank is at most the number of queries.
 
     >>> 5.0 < dense_start_seconds(2_000, 10_000) < 20.0
     True
