@@ -127,8 +127,7 @@ def coverage_check(
         ]
         errors.append((np.concatenate(answers) - exact_answers) / scale)
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
-    # errors divided by their standard errors, shape (rehearsals, queries)
-    z_scores = np.array(errors)
+    z_scores = np.array(errors)  # errors / standard errors, shape (rehearsals, queries)
     noise = plan.budget.law
     rows = []
     for level in CONFIDENCE_LEVELS:

@@ -174,7 +174,7 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
             for sampled_positions, part_corners in zip(sample, corner_positions, strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, sample)
-    # the first query whose ratio equals the largest one up to the tolerance
+    # ``worst`` is the first query whose ratio equals the largest one up to the tolerance.
     worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))
     return worse, better, float(error_ratios[worst]), number_in_group(queries, sample, worst)
 

@@ -56,9 +56,9 @@ UNEQUAL_COSTS = 1e-6
 # Largest number of strategies for which `joint_share` computes the joint sensitivity.
 MAX_JOINT = 3_000
 # Smallest saving, as a share of the sum of the blocks' privacy costs, for which a plan is charged
-# the joint cost of its blocks (the maximum over cells of the summed costs) instead of this sum.  The
-# lower bound on the error of plans with joint costs is looser, so a smaller saving would widen the
-# gap of the certificate by more than it lowers the error.
+# the joint cost of its blocks (the maximum over cells of the summed costs) instead of this sum.
+# The lower bound on the error of plans with joint costs is looser, so a smaller saving would widen
+# the gap of the certificate by more than it lowers the error.
 MIN_JOINT_SAVING = 5e-5
 # Standard deviation of noise with scale 1.
 STD_PER_SCALE = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
@@ -380,7 +380,8 @@ def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
         for block_class in _classes_of(blocks)
         if block_class[0].law == "gaussian"
     ]
-    # sum of 1 / s^2 over all released numbers, with s the noise scale in grid units
+    # ``grid_load`` is the sum of 1 / s^2 over all released numbers, with s the scale of the noise
+    # in grid steps.
     grid_load = (
         math.fsum(size * block.measurements / block.grid_noise**2 for block, size in classes)
         * ROUNDING_FACTOR
@@ -576,8 +577,8 @@ def calibrate(
         noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors))
         for factors, noise in classes
     ]
-    # In each round below, the noise factor grows at least by this share: the largest ratio of a grid
-    # step to its noise.
+    # In each round below, the noise factor grows at least by this share: the largest ratio of a
+    # grid step to its noise.
     grid_ratio = max(
         [2.0**-GRID_BITS, *(g / noise for (_, noise), g in zip(classes, grids, strict=True))]
     )

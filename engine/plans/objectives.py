@@ -686,7 +686,8 @@ def unpack(text: str) -> Array:
 # by at most this share.
 VARIANCE_GAP = 1e-7
 # For the objective "max", the problem is solved with the constraints of a few queries, and violated
-# ones are added in at most MAX_ROUNDS rounds.  A round takes at most MAX_STEPS interior point steps.
+# ones are added in at most MAX_ROUNDS rounds.  A round takes at most MAX_STEPS interior point
+# steps.
 MAX_ROUNDS = 60
 MAX_STEPS = 120
 
@@ -808,7 +809,8 @@ def _shares_for_max(
         best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             break
-        # Only classes whose largest ratio of variance to target exceeds the lower bound add a query.
+        # Only classes whose largest ratio of variance to target exceeds the lower bound add a
+        # query.
         rows_before, level = len(rows), bound * (1.0 + 0.1 * gap)
         for k in [k for k, ratio in enumerate(ratios) if ratio > level]:
             add_row(k, maxima[k][1])

@@ -172,8 +172,8 @@ def _largest_cost(blocks: Sequence[Block]) -> float | None:
     )
     inner = np.zeros((cells, cells))
     for block in blocks:
-        # The row-major number, in the table of the block, of the cell that contains each cell of the
-        # full table.
+        # The row-major number, in the table of the block, of the cell that contains each cell of
+        # the full table.
         block_cells = np.zeros(cells, np.int64)
         for name, size in zip(block.attributes, block.sizes, strict=True):
             block_cells = block_cells * size + coordinates[name]
@@ -217,8 +217,8 @@ def _largest_cost_bound(blocks: Sequence[Block]) -> float:
 def _block_bound(block: Block) -> float:
     """Return an upper bound on |b_x - b_y|^2 / noise^2 over all pairs of columns b of a block."""
     if block.weights is not None or len(block.factors) > 1:
-        # A Kronecker product has too many columns to compare all pairs.  By the triangle inequality,
-        # the distance of two columns is at most twice the largest norm of a column.
+        # A Kronecker product has too many columns to compare all pairs.  By the triangle
+        # inequality, the distance of two columns is at most twice the largest norm of a column.
         return (2.0 * block.column_norm / block.noise) ** 2
     strategy = block.factors[0][1]
     if isinstance(strategy, IdentityStrategy):
@@ -413,7 +413,8 @@ def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
 
     Both have shape (BINS + 2,), and are inf and -inf for a bin without pairs.  Bin 1 has the pairs
     of equal cells.  Bin 2 + k has the pairs of different cells whose smallest common area is on
-    level k of the tree; the last bin also has those of all finer levels.  Entry 0 is over all pairs.
+    level k of the tree; the last bin also has those of all finer levels.  Entry 0 is over all
+    pairs.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)
@@ -465,7 +466,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
     names, rng = list(sizes), np.random.default_rng(0)
     blocks_of_name = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
     best = Pair(pcost=0.0, first=dict.fromkeys(names, 0), second=dict.fromkeys(names, 0))
-    # the first start is a pair of opposite corners of the domain; all other starts are random
+    # The first start is a pair of opposite corners of the domain; all other starts are random.
     for start in range(STARTS):
         x = {n: 0 if start == 0 else int(rng.integers(sizes[n])) for n in names}
         y = {n: sizes[n] - 1 if start == 0 else int(rng.integers(sizes[n])) for n in names}

@@ -232,9 +232,8 @@ def _outside_span(
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
     """Multiply a table by the query matrix of a query family, along its first axis.
 
-    Parameters
-    ----------
-    inside : positions of those attributes of the family whose cells the first axis of the table has.
+    Parameters ---------- inside : positions of those attributes of the family whose cells the first
+    axis of the table has.
     table : array of shape (cells of these attributes, ...).
 
     Returns
@@ -600,7 +599,8 @@ class ExplicitPlan(Plan):
         """
         names = tuple(attributes)
         table = self.query_table(names, query_tensor)
-        # from the last axis to the first, because removing an axis renumbers the axes after it
+        # The last axis comes first, because removing an axis changes the numbers of the axes after
+        # it.
         for axis in reversed(range(len(names))):
             first = np.take(table, [0], axis=axis)
             if (table == first).all():

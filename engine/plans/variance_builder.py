@@ -10,8 +10,8 @@ the squared noise of its block times one number per family:
                                                   coordinates and C their covariance at noise 1
 
 If one strategy measures attributes of several families, these families have one common number,
-which depends on all their queries.  `VarianceBuilder` computes the numbers of all queries as arrays;
-`engine.plans.group_variance` computes sums, maxima and ranges of variances from the arrays.
+which depends on all their queries.  `VarianceBuilder` computes the numbers of all queries as
+arrays; `engine.plans.group_variance` computes sums, maxima and ranges of variances from the arrays.
 """
 
 from __future__ import annotations
@@ -129,9 +129,8 @@ def _variances_of_listed_queries(
 ) -> tuple[Array, Array]:
     """Return the variances at noise 1 of all products of queries, and marks of unmeasured ones.
 
-    Parameters
-    ----------
-    reconstruction : matrix from strategy answers to the coefficients on the coupled residual spaces,
+    Parameters ---------- reconstruction : matrix from strategy answers to the coefficients on the
+    coupled residual spaces,
         shape (coefficients, measurements).
     columns_in_block : positions of these coefficients among those that the strategy measures.
     strategy : strategy that measures the residual spaces; None if there is none.

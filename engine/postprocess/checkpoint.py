@@ -46,8 +46,8 @@ class Checkpoints:
 
     folder: Path | None = None
     part: str = ""
-    # The time of the last checkpoint, or of the creation of this object if there is none yet.  It is
-    # in a list, because the class is frozen.
+    # The time of the last checkpoint, or of the creation of this object if there is none yet.  It
+    # is in a list, because the class is frozen.
     _last_write: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
     def of_part(self, part: str) -> Checkpoints:

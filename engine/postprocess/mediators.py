@@ -68,7 +68,8 @@ class PairPredictions:
         ancestors, other_ancestors = self._to_root(i), self._to_root(j)
         if ancestors[-1] != other_ancestors[-1]:
             return []
-        # both lists end at the root: remove the shared ancestors, except the one nearest to i and j
+        # Both lists end at the root.  Of their common ancestors, only the one nearest to i and j is
+        # on the path.
         while (
             len(ancestors) > 1 and len(other_ancestors) > 1 and ancestors[-2] == other_ancestors[-2]
         ):

@@ -377,7 +377,7 @@ def zero_impossible_cells(
         solution, _ = linear.cg(
             operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS
         )
-        # this call stores the solution as multipliers; its result is not needed
+        # This call stores the solution as multipliers; its result is not needed.
         change_of_impossible_cells(solution)
         means = {axes: dual.means() for axes, dual in duals.items()}
         projected_lower = _lower_contrasts(means, lower, exact)
@@ -397,7 +397,8 @@ def _apply_multipliers(
     for axes, dual in duals.items():
         add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
         contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point
-        # sums along the axes must be 0, but many small steps have accumulated rounding errors
+        # The sums of a contrast along each axis must be 0, but the steps have accumulated rounding
+        # errors.
         contrasts[axes] = contrast(contrasts[axes])
 
 
@@ -504,7 +505,8 @@ def mix_with_uniform(
     attribute sets.  Sets in ``exact`` do not change.  Returns ``contrasts`` after changing its
     arrays in place.  ``possible``, ``uniform`` and ``exact`` are those of `Evidence`.
     """
-    # number of uniformly distributed records that must be added to remove all negative cells
+    # ``added_records`` is the number of uniformly distributed records that must be added to remove
+    # all negative cells.
     total, added_records = float(contrasts[()]), 0.0
     for axes in tables:
         if axes in exact:

@@ -354,7 +354,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     model = np.exp(incidence @ logs)
     slopes = incidence * (model / np.sqrt(noise))[:, None]
     residual = (values - model) / np.sqrt(noise)
-    # If the residuals are mostly noise, the smallest eigenvalue of the information matrix is near 0.
+    # If the residuals are mostly noise, the smallest eigenvalue of the information matrix is near
+    # 0.
     information, directions_of_logs = np.linalg.eigh(slopes.T @ slopes)
     if information[0] <= MIN_INFORMATION:
         return measured_total

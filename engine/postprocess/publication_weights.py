@@ -57,36 +57,40 @@ from engine.records import count_marginals
 from engine.residuals import Space
 from engine.workload import Schema, Workload, subsets
 
-# assumed deviations of a pair from independence, as shares of the records, equally likely
+# Assumed deviations of a pair of attributes from independence, as shares of the records.  All are
+# equally likely.
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
-# The prediction treats every residual separately, but publishing also uses the signal in residuals
-# on two or more attributes to improve other tables (`partial_pooling`, `mediators`).  The
-# derivative of the error of a cell is therefore multiplied by 1 + POOLING_GAIN * (share of signal
-# in its noisy value).  The gain was chosen on five real tables.
+# The predicted error of a residual ignores that publishing also uses residuals on two or more
+# attributes to improve other tables (`partial_pooling`, `mediators`).  To account for this, the
+# derivative of the error of a cell is multiplied by 1 + POOLING_GAIN * (share of signal in its
+# noisy value).  The gain was chosen on five real tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
-# The derivatives of residuals on two or more attributes are multiplied by a factor below 1 if these
-# residuals would get less than SECURE_SHARE of the budget.  The factor decreases until their share
-# is DOUBTFUL_SHARE; there it is 1 / (1 + (SECURE_SIGNAL_SD / signal)^2), where the signal is in
-# standard deviations.  The values were chosen on nine real tables.
+# If residuals on two or more attributes would get less than SECURE_SHARE of the budget, the
+# derivatives u_B of these residuals (see the module docstring) are multiplied by a factor below 1.
+# The factor decreases with their share of the budget.  At DOUBTFUL_SHARE and below, it is
+# 1 / (1 + (SECURE_SIGNAL_SD / signal)^2), where the signal is in standard deviations.  The values
+# were chosen on nine real tables.
 DOUBTFUL_SHARE, SECURE_SHARE, SECURE_SIGNAL_SD = 0.28, 0.38, 8.0
-# Without a reference, these derivatives are also divided by 1 + (e / ONE_WAY_ERROR)^4, where e is the
-# predicted L1 error of one-way tables, as a share of the records, if the whole budget is spent on
-# them.  The value was chosen on 22 real tables.
+# Without a reference, the derivatives u_B of residuals on two or more attributes are also divided
+# by 1 + (e / ONE_WAY_ERROR)^4.  Here e is the L1 error, as a share of the records, that is
+# predicted for one-way tables if the whole budget is spent on them.  The value was chosen on 22
+# real tables.
 ONE_WAY_ERROR = 0.06
-# If residuals on two or more attributes get at most SMALL_SHARE of the budget, the weights are those
-# of the prediction.  From LARGE_SHARE on, they are the geometric mean of the prediction, with the
-# exponent LEAST_EXPONENT, and of the original weights.  The values were chosen on ten real tables.
+# The result is predicted weights^a * original weights^(1 - a).  The exponent a is 1 if residuals on
+# two or more attributes get at most SMALL_SHARE of the budget.  It decreases to LEAST_EXPONENT if
+# they get LARGE_SHARE or more.  The values were chosen on ten real tables.
 SMALL_SHARE, LARGE_SHARE, LEAST_EXPONENT = 0.6, 0.7, 0.65
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
-# lower bound on the deviation of a reference table; published references may have less deviation
-# than the truth
+# Smallest deviation that is assumed for a reference table, because published tables can deviate
+# less from their predictions than the true tables do.
 MIN_DEVIATION = 0.05
 MIN_WEIGHT_SHARE = 1e-12  # smallest weight divided by the largest one
 MIN_SLOPE = 1e-16  # smallest derivative per privacy cost, divided by the largest one
-# the search ends after MAX_STEPS, or if no logarithm of a variance changes by STEP_TOLERANCE
+# The search ends after MAX_STEPS, or when no logarithm of a variance changes by more than
+# STEP_TOLERANCE.
 MAX_STEPS, STEP_TOLERANCE = 200, 1e-4
 
 
@@ -195,11 +199,12 @@ def _set_weights(
     spaces = sorted({space for spaces in inside.values() for space in spaces}, key=len)
     index = {space: i for i, space in enumerate(spaces)}
     cells = np.array([float(schema.cells(space)) for space in spaces])
-    # number of residual coordinates, and privacy cost at noise variance 1
+    # The number of residual coordinates of each space, and its privacy cost at noise variance 1.
     coordinates = np.array([math.prod(schema[n].size - 1.0 for n in space) for space in spaces])
     costs = coordinates / cells
-    # assumed variance of a true cell, shape (spaces, deviations, quantiles); infinite for single
-    # attributes and the total, whose residuals are not shrunk
+    # ``dispersions`` has the assumed variance of a true cell, shape (spaces, deviations,
+    # quantiles).  It is infinite for single attributes and the total, whose residuals are not
+    # shrunk.
     quantiles = scipy.special.ndtri((np.arange(CELL_QUANTILES) + 0.5) / CELL_QUANTILES)
     counts = np.exp(LOG_CELL_SPREAD * quantiles)
     counts /= np.sqrt(counts).mean() ** 2
@@ -211,7 +216,7 @@ def _set_weights(
     dispersions = np.multiply.outer(
         (shares * records / (MEAN_ABSOLUTE * cells[:, None])) ** 2, counts
     )
-    # one entry per pair of a table and a residual space that it contains
+    # The two arrays have one entry per pair (table, residual space that the table contains).
     set_index = np.repeat(np.arange(len(importance)), [len(spaces) for spaces in inside.values()])
     space_index = np.array([index[space] for spaces in inside.values() for space in spaces])
     set_weights = np.array(list(importance.values())) / sum(importance.values())
@@ -222,7 +227,8 @@ def _set_weights(
     def derivatives_at(variances: Array, reliability: Array) -> Array:
         """Return the derivatives u_B of the mean error of all tables, shape (spaces,).
 
-        ``reliability`` has the factors of the derivatives, shape (spaces, deviations).
+        ``reliability`` has factors by which the derivatives for each assumed deviation are
+        multiplied, shape (spaces, deviations).
         """
         noise = (costs * variances)[:, None, None]
         remaining = 1.0 / (1.0 + noise / dispersions)
@@ -237,15 +243,15 @@ def _set_weights(
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        # positive, so that residuals with much more noise than signal get a share of the budget
-        # that is negligible but not 0
+        # The derivatives have a positive lower bound.  Residuals with much more noise than signal
+        # then get a share of the budget that is negligible but not 0.
         least = MIN_SLOPE * costs * float((derivatives / costs).max())
         return np.asarray(np.maximum(derivatives, least))
 
     is_shrunk = np.array([len(space) > 1 for space in spaces])
     reliability = np.ones(dispersions.shape[:2])
     if deviations is None and is_shrunk.any():
-        # predicted L1 error of one-way tables if the whole budget is spent on them
+        # ``error`` is the predicted L1 error of one-way tables if they get the whole budget.
         noise_without_pairs = costs * costs[~is_shrunk].sum() / pcost
         is_single = np.array([len(space) == 1 for space in spaces])
         error = float((factors * np.sqrt(noise_without_pairs))[is_single].mean())
@@ -254,7 +260,7 @@ def _set_weights(
         derivatives = derivatives_at(variances, reliability)
         optimum = np.sqrt(costs / derivatives)
         optimum *= (costs / optimum).sum() / pcost
-        # half a step on the logarithmic scale
+        # The step goes half the way to the optimum, in logarithms of the variances.
         new = np.sqrt(variances * optimum)
         new *= (costs / new).sum() / pcost
         step, variances = float(np.abs(np.log(new / variances)).max()), new
@@ -263,7 +269,7 @@ def _set_weights(
     share = float((costs / variances)[is_shrunk].sum()) / pcost
     if 0.0 < share < SECURE_SHARE:
         doubt = min(1.0, (SECURE_SHARE - share) / (SECURE_SHARE - DOUBTFUL_SHARE))
-        # signal in standard deviations of the squared norm of the noise
+        # The squared norm of the signal, in standard deviations of the squared norm of the noise.
         signals = dispersions.mean(axis=2) / (costs * variances)[:, None]
         signals = signals[is_shrunk] * np.sqrt(coordinates[is_shrunk] / 2.0)[:, None]
         reliability[is_shrunk] *= (1.0 + (SECURE_SIGNAL_SD / signals) ** 2) ** -doubt
@@ -278,7 +284,7 @@ def _weights_of_derivatives(
     coordinates: Array,
     cells: Array,
 ) -> dict[Space, float]:
-    """Return query weights for which the weighted sum of variances has given derivatives.
+    """Return query weights such that the weighted sum of variances has the given ``derivatives``.
 
     The variances of all cells of the table on A sum to the sum over B inside A of sigma_B^2 times
     coordinates_B / (number of cells of A outside B).  The weights solve this triangular system,

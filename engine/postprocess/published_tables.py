@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
-# Seconds on one core for fitting tables, for writing them to all kinds of files, and for adjusting one
-# synthetic record to one table.  Measured on five real tables with 2,500 to 148,000 cells.
+# Seconds on one core for fitting tables, for writing them to all kinds of files, and for adjusting
+# one synthetic record to one table.  Measured on five real tables with 2,500 to 148,000 cells.
 FIT_SECONDS_PER_TABLE, FIT_SECONDS_PER_CELL = 1.2e-3, 2.8e-6
 FILE_SECONDS_PER_TABLE, FILE_SECONDS_PER_CELL = 0.033, 7e-5
 RECORD_SECONDS_PER_TABLE = 3e-7
@@ -172,7 +172,7 @@ class Published:
         table = assemble_table(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
             table[impossible] = 0.0
-        # in fitted tables, values below 0 are rounding errors of sums
+        # In fitted tables, values below 0 are rounding errors of sums.
         return table if self.fit == "none" else np.maximum(table, 0.0)
 
     def impossible(self, axes: Axes) -> npt.NDArray[np.bool_] | None:
@@ -377,13 +377,14 @@ def publish(
         )
     progress = check_callback(progress)
     _check_memory(measurement, memory_limit)
-    # fitting and records share one progress bar, in proportion to their expected time
+    # Fitting tables and drawing records share one progress bar, in proportion to the expected
+    # times.
     fit_share = _fit_share(measurement) if integer else 1.0
     tell = progress_share(progress, 0.0, fit_share)
     tell(0.0, "Reading the measurement")
     checkpoints = _checkpoints(measurement, fit, resume)
     done = checkpoints.read("contrasts")
-    # one thread: the matrix products are many and small
+    # With many small matrix products, one thread is faster than several.
     with threads_for(1):
         contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, checkpoints)
     published = Published(
@@ -451,7 +452,7 @@ def _nonnegative_contrasts(
     def tell_rest(share: float, text: str) -> None:
         tell(0.4 + 0.6 * share, text)
 
-    # drop the residuals, which need as much memory as the tables
+    # The residuals are no longer needed.  They take as much memory as the tables.
     estimates = replace(estimates, residuals={})
     if is_shrunk and not (estimates.possible or estimates.exact):
         return make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
@@ -516,7 +517,8 @@ def seed_of(measurement: Measurement) -> list[int]:
     nothing else and cost no privacy.
     """
     digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
-    # prefer the released integers: estimates differ in their last digits between machines
+    # The seed is a hash of the released integers if possible, because estimates differ between
+    # machines in their last digits.
     all_integers = all(space in integers for space in measurement.plan.blocks)
     for space, values in sorted((integers if all_integers else measurement.estimates).items()):
         digest.update(repr(space).encode())

@@ -173,13 +173,13 @@ class Metric:
     @cached_property
     def of_cells(self) -> Array:
         """Diagonal of the precision matrix, one entry per cell, in the shape of the table."""
-        out = np.array(self.scale)
+        diagonal = np.array(self.scale)
         for factor in self.factors:
             if isinstance(factor, PrecisionMatrix):
-                out = np.multiply.outer(out, factor.diagonal)
+                diagonal = np.multiply.outer(diagonal, factor.diagonal)
             else:
-                out = np.multiply.outer(out, np.diag(factor))
-        return np.asarray(out)
+                diagonal = np.multiply.outer(diagonal, np.diag(factor))
+        return np.asarray(diagonal)
 
 
 def metric_of(block: Block, space: Space) -> Metric | None:
@@ -191,7 +191,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
-    # one pair (strategy or None, covariance of the residual coordinates at noise 1) per attribute
+    # For each attribute, a pair (strategy that measures it alone, covariance of its residual
+    # coordinates at noise 1).  The strategy is None if it measures other residual spaces, too.
     noises: list[tuple[Strategy | None, Array]]
     if block.union:
         if len(space) != 1:
@@ -203,7 +204,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         noises = [(s, s.covariance) for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
         return None
-    # a fast test for equal variances; the loop below tests again, by eigenvalues
+    # This fast test finds most cases of equal variances.  The loop below computes eigenvalues.
     if all(
         s.has_equal_variances if s is not None and s.precision is not None else _is_scalar(c)
         for s, c in noises
@@ -211,7 +212,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         return None
     factors, has_unequal_variances = list[Array | PrecisionMatrix](), False
     for noise_strategy, covariance in noises:
-        # strategies on wide attributes have their precision as an operator
+        # On attributes with many cells, the precision matrix is an operator, not an array.
         precision = None if noise_strategy is None else noise_strategy.precision
         if noise_strategy is not None and precision is not None:
             has_unequal_variances |= not noise_strategy.has_equal_variances
@@ -228,7 +229,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
 
 
 def _coordinates_in_union(block: Block, space: Space) -> slice:
-    """Return the positions of the coordinates of ``space`` in a block of several residual spaces."""
+    """Return where the coordinates of ``space`` are in a block of several residual spaces."""
     ((_, strategy),) = block.factors
     dimensions = [
         math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
@@ -293,20 +294,20 @@ class MeasuredProjection:
         ``coordinates`` have the shape (n_1 - 1, ..., n_k - 1), the table (n_1, ..., n_k).  The
         table sums to 0 along every axis.
         """
-        out = coordinates
+        projected = coordinates
         for axes, columns in self.span:
-            shape = [out.shape[a] for a in axes]
-            moved = np.moveaxis(out, axes, range(len(axes)))
-            rest = moved.shape[len(axes) :]
-            projected = columns @ (columns.T @ moved.reshape(math.prod(shape), -1))
-            out = np.moveaxis(projected.reshape(*shape, *rest), range(len(axes)), axes)
-        for axis in range(out.ndim):
-            n = out.shape[axis] + 1
+            moved = np.moveaxis(projected, axes, range(len(axes)))
+            product = columns @ (columns.T @ moved.reshape(len(columns), -1))
+            projected = np.moveaxis(product.reshape(moved.shape), range(len(axes)), axes)
+        table = projected
+        for axis in range(table.ndim):
+            n = table.shape[axis] + 1
             if is_wide(n):
-                out = np.moveaxis(np.moveaxis(out, axis, -1) @ CosineMatrix(cells=n).T, -1, axis)
+                last = np.moveaxis(table, axis, -1) @ CosineMatrix(cells=n).T
+                table = np.moveaxis(last, -1, axis)
             else:
-                out = np.moveaxis(np.tensordot(basis(n), out, axes=(1, axis)), 0, axis)
-        return np.array(out, order="C")
+                table = np.moveaxis(np.tensordot(basis(n), table, axes=(1, axis)), 0, axis)
+        return np.array(table, order="C")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -516,11 +517,11 @@ def _estimate(
         rows = _coordinates_in_union(block, space)
         if not strategy.complete and strategy.leaves_span(np.eye(strategy.dimension)[rows]).any():
             return None
-        # trace of the covariance of the coordinates at noise 1
+        # ``trace`` is the trace of the covariance of the coordinates at noise 1.
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
-        # the covariance is a Kronecker product, so its trace is the product of the traces, unless
-        # the answers have weights
+        # Without weights, the covariance is a Kronecker product, and its trace is the product of
+        # the traces of the factors.  With weights, the squared entries are summed.
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
             trace = math.prod(s.coordinate_trace for _, s in block.factors)

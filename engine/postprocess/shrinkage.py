@@ -88,17 +88,19 @@ from engine.residuals import Axes
 ENTROPY_SWEEPS = 30  # largest number of passes over the margins of one table
 MAX_STEPS = 200  # largest number of proximal gradient steps
 STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
-# allowed error of the margins of a fitted table, as a share of the records; the joint projection
-# removes the error
+# Allowed error of the margins of a fitted table, as a share of the records.  `make_consistent`
+# removes the error later.
 MARGIN_TOLERANCE = 1e-4
-# allowed error of the margins of a fitted pair; assembling tables from contrasts replaces these
-# margins by the one-way tables
+# Allowed error of the margins of a fitted pair, as a share of the records.  The error does not
+# remain: tables are assembled from contrasts, and so get the one-way tables as margins.
 PAIR_TOLERANCE = 1e-7
-# the estimate of tau, which large cells dominate, is multiplied by one of these factors
+# The estimate of tau is dominated by the large cells of a table.  It is therefore multiplied by one
+# of these factors, which Stein's risk estimate chooses.
 TAU_FACTORS = (1.4, 4.0, 12.0)
-# factors of tau for tables whose noise has a precision matrix
+# For tables whose noise has a precision matrix, tau is multiplied by these factors in turn, until
+# the fit is near enough to the noisy cells.
 TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)
-# error of the series for the omega function, as a share of the allowed error of margins
+# Allowed error of `_shifted_omega`, as a share of the allowed error of margins.
 SERIES_ERROR_SHARE = 0.01
 UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
 # The signal of a table is the squared distance of its noisy residual from the residual of the
@@ -107,25 +109,25 @@ UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
 # are numbers of attributes.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# If at least the share MIN_SIGNAL_SHARE of all pairs have a signal of SIGNIFICANT_SD or more,
-# Stein's risk estimate chooses the factor of tau for every pair.  Otherwise it does so only for
+# Stein's risk estimate chooses the factor by which tau is multiplied: for all pairs, if at least
+# the share MIN_SIGNAL_SHARE of them have a signal of SIGNIFICANT_SD or more; otherwise only for
 # pairs with a signal of MIN_CHOICE_SD or more.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
-# values to which the prior gives probability: squared deviation of a true table from its reference,
-# divided by the upper bound that `expected_deviations` computes
+# The prior in `expected_deviations` is a distribution over these values of the ratio (squared
+# deviation of a true table from its reference) / (upper bound on this deviation).
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
-# Simple priors of these shares are lognormal with one of these medians, or 0 with one of these
-# probabilities and otherwise lognormal with the last median.  The estimated prior is drawn towards
-# them as strongly as by PRIOR_TABLES further tables.  The values were chosen on eight real tables.
+# `_simple_priors` of the ratio are lognormal with one of PRIOR_MEDIANS, or mixtures: 0 with one of
+# ZERO_PROBABILITIES, and otherwise lognormal with the last median.  They have the same influence on
+# the estimated prior as PRIOR_TABLES tables.  The values were chosen on eight real tables.
 PRIOR_MEDIANS, PRIOR_LOG_SD, ZERO_PROBABILITIES = (0.002, 0.01), 1.8, (0.8, 0.97, 1.0)
 PRIOR_TABLES = 60.0
 SMALLEST_SQUARE = 1e-300  # replaces smaller squares and likelihoods, whose logarithm is infinite
 PRIOR_STEPS = 20  # EM steps that estimate the prior
-# an expected squared deviation of at most this multiple of the noise variance of one cell is
-# treated as 0
+# An expected squared deviation counts as 0 if it is at most this multiple of the variance of the
+# noise of one cell.
 NEGLIGIBLE_EXCESS = 1e-3
 
-# mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible
+# Mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible.
 Possible = npt.NDArray[np.bool_] | None
 
 
@@ -247,7 +249,8 @@ def shrink_table(
         return table
     if estimate.metric is not None:
         fit, tau = table, excess / float(np.sum(estimate.metric.of_cells * table))
-        # expected squared distance of linear shrinkage from the noisy residual
+        # tau is large enough if the fit is as near to the noisy residual as linear shrinkage of the
+        # residual is expected to be.
         expected = estimate.rank**2 / (estimate.rank + excess)
         for factor in TAU_FACTORS_METRIC:
             fit = _metric_fit(table, fit, estimate, estimate.metric, factor * tau, axes, margins)
@@ -300,12 +303,13 @@ def expected_deviations(
     )
     variances = np.array([residuals[a].variance for a in references])
     ranks = np.array([residuals[a].rank for a in references], dtype=float)
-    # ``means`` are the squared deviations to which the prior gives probability, in squared standard
-    # errors, shape (tables, shares)
+    # ``means`` has the squared deviation of each table for each ratio in DEVIATION_SHARES, in
+    # squared standard errors, shape (tables, ratios).
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     logs = _log_likelihood((excesses + ranks)[:, None], means, ranks[:, None])
     likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
-    # mean of the simple priors, weighted by the likelihood of all tables under each of them
+    # ``base`` is the mean of the simple priors, each weighted by the likelihood of all tables under
+    # this prior.
     simple_priors = _simple_priors()
     logs = np.log(np.maximum(likelihood @ simple_priors.T, SMALLEST_SQUARE)).sum(axis=0)
     weights = np.exp(logs - logs.max())
@@ -388,7 +392,7 @@ def _metric_fit(
             table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE, multipliers
         )
         change = proposal - current
-        # restart the momentum where it opposes the gradient
+        # The momentum restarts if its direction opposes the gradient.
         previous = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = proposal + (previous - 1.0) / momentum * change, proposal
@@ -451,7 +455,8 @@ def _entropic_fit(
         tolerance = tolerance or MARGIN_TOLERANCE
     else:  # sweeps over the margins of pairs are fast: continue to rounding errors
         tolerance, max_sweeps = tolerance or 1e-13, 10 * ENTROPY_SWEEPS
-    # a series instead of the omega function is several times faster, and accurate for small shifts
+    # For small shifts of the argument, the series of `_shifted_omega` is accurate, and several
+    # times faster than the omega function.
     max_series_shift = 0.0 if multipliers is None else np.cbrt(SERIES_ERROR_SHARE * tolerance)
     values = scipy.special.wrightomega(argument)
     for sweep in range(max_sweeps):
@@ -461,13 +466,15 @@ def _entropic_fit(
             sums = s * values.sum(axis=summed_axes)
             slopes = (values / (1.0 + values)).sum(axis=summed_axes)
             margin_error = max(margin_error, float(np.abs(sums - margin).sum()))
-            # Newton step for the logarithm of the sum, which is nearly concave in u
+            # The step of each multiplier u is a Newton step for the equation log(sum) =
+            # log(margin), because log(sum) is nearly concave in u.
             regular = (margin > 0.0) & (slopes > UNDERFLOW)
             steps = np.zeros_like(sums)
             steps[regular] = (
                 sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
             )
-            # where all cells of a sum underflow, shift the largest one to the margin
+            # If all cells of a sum are so small that they underflow, the multiplier is set such
+            # that the largest of them equals the margin.
             if (underflowed := (margin > 0.0) & ~regular).any():
                 top = argument.max(axis=summed_axes)
                 underflowed &= np.isfinite(top)
@@ -512,7 +519,7 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
     return np.divide(numerator, denominator, out=np.zeros(shape), where=positive)
 
 
-# allowed error of margins in `make_consistent`, divided by the allowed share of uniform tables
+# Allowed error of margins in `make_consistent`, as a share of its argument ``tolerance``.
 MARGIN_TOLERANCE_SHARE = 0.2
 SCALING_SWEEPS = 100  # maximum number of passes over the margins of one table
 REFERENCE_TOLERANCE = 1e-6  # allowed error of the margins of references, as a share of the records
@@ -664,11 +671,11 @@ def make_consistent(
     joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}
-    # Each round projects the tables on ``joint_sets`` and all smaller ones jointly, and scales the
-    # tables on ``scaled_sets`` to the projected margins.  Sets for which scaling fails are
-    # projected jointly in the next round.
+    # Each round first projects the tables on ``joint_sets``, and the margins of the tables on
+    # ``scaled_sets``, jointly on non-negative tables.  Then it scales the tables on ``scaled_sets``
+    # to the projected margins.  Sets for which scaling fails are projected in the next round.
     for number in itertools.count():
-        # the number of rounds is unknown, so each round takes half of the remaining progress bar
+        # The number of rounds is unknown, so each round takes half of the remaining progress bar.
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
         projected_sets = maximal_sets([*joint_sets, *scaled_margins])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
@@ -712,8 +719,7 @@ def make_consistent(
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
-    """Return a progress listener that maps shares 0 to 1 of a part to ``low`` to ``low +
-    share``."""
+    """Return a listener that reports a share x of one step as ``low + x * share`` of all steps."""
     return lambda done, words: tell(low + share * done, words)
 
 

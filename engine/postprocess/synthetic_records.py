@@ -109,7 +109,7 @@ def nearest_people(
                 "people",
                 state | {"updates": np.array(update + 1), "generator": state_of(generator)},
             )
-        # the logarithm of the distance decreases nearly linearly, so it measures the progress
+        # The logarithm of the distance decreases nearly linearly, so it measures the progress.
         log_first, log_present, log_allowed = np.log(
             np.maximum([first_distance, objective.distance, allowed], 1.0)
         )
@@ -215,7 +215,7 @@ class _ColumnTable:
             )
             for values in (objective.gaps, objective.weights)
         )
-        # contiguous copies, which are read much faster
+        # The arrays are stored contiguously, because they are then read much faster.
         self.gaps, self.weights = self.gaps.copy(), np.ascontiguousarray(self.weights)
 
     @property
@@ -269,15 +269,16 @@ class _Changes:
     ) -> None:
         self.tables, self.n_codes = tables, sizes[column]
         self.values = records[:, column].copy()
-        # contiguous columns, which are read much faster
+        # The columns are stored contiguously, because they are then read much faster.
         columns = np.ascontiguousarray(records.T)
         self.rows = [flat_cells(columns.T, table.others, sizes) for table in tables]
 
     def promising(self, count: int) -> Index:
-        """Return the positions of at most ``count`` records of the batch that gain most.
+        """Return the positions in the batch of at most ``count`` records that are worth changing.
 
-        The gain of a record is the largest decrease of the objective by a change of its value.
-        Records are ranked by an upper bound of their gain, and dropped if the bound is 0.
+        The gain of a record is the largest decrease of the objective by a change of its value in
+        this column.  The records with the largest upper bounds on their gain are chosen; records
+        whose bound is 0 are left out.
         """
         bounds = np.zeros(len(self.values))
         for table, rows in zip(self.tables, self.rows, strict=True):
@@ -297,7 +298,8 @@ class _Changes:
         Returns whether any value has changed.
         """
         values = self.values.take(candidates)
-        # increase of the objective by one more record of each code, shape (candidates, n)
+        # The increase of the objective if a candidate were counted once more with each code of the
+        # column, shape (candidates, codes).
         costs = np.zeros((len(candidates), self.n_codes), np.float32)
         weights_left = np.zeros(len(candidates))  # sum over tables of the weights of present cells
         for table, all_rows in zip(self.tables, self.rows, strict=True):
@@ -306,8 +308,8 @@ class _Changes:
             weights_left += table.weights.ravel().take(rows * self.n_codes + values)
         best = costs.argmin(axis=1)
         positions = np.arange(len(candidates))
-        # A record that leaves a cell with gap g and weight w decreases the objective by w (2 g -
-        # 1).  This is the cost of one more record in the cell, w (2 g + 1), minus 2 w.
+        # In a cell with gap g and weight w, one more record costs w (2 g + 1).  A record that
+        # leaves the cell decreases the objective by w (2 g - 1), which is this cost minus 2 w.
         gains = costs[positions, values] - costs[positions, best] - 2.0 * weights_left
         improving = np.flatnonzero((gains > MIN_GAIN) & (best != values))
         improving = improving.take(np.argsort(-gains.take(improving), kind="stable"))
@@ -316,8 +318,8 @@ class _Changes:
         row_starts = [rows.take(candidates) * self.n_codes for rows in self.rows]
         for table, starts in zip(self.tables, row_starts, strict=True):
             for cells in (starts + values, starts + best):
-                # changes of larger gain that enter or leave the same cell come first; each of them
-                # changes the gap of the cell by 1, and so reduces this gain
+                # Changes are applied by descending gain.  Each earlier change that enters or leaves
+                # the same cell changes its gap by 1, and so reduces the gain by 2 w.
                 weights = table.weights.ravel().take(cells)
                 gains -= 2.0 * weights * _ranks(cells, table.weights.size)
         applied = np.flatnonzero(gains > MIN_GAIN)
@@ -339,15 +341,15 @@ def _ranks(values: Index, bound: int) -> Index:
     >>> _ranks(np.array([5, 3, 5, 5]), 6).tolist()
     [0, 0, 1, 2]
     """
-    # radix sort, which NumPy uses for 16 bits only, is several times faster
+    # NumPy sorts integers of 16 bits by radix sort, which is several times faster.
     keys = values.astype(np.uint16) if bound <= 1 << 16 else values
     order = np.argsort(keys, kind="stable")
     positions, ordered = np.arange(len(values)), keys.take(order)
     is_first = np.ones(len(values), dtype=bool)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    out = np.empty(len(values), np.int64)
-    out[order] = positions - np.maximum.accumulate(np.where(is_first, positions, 0))
-    return out
+    ranks = np.empty(len(values), np.int64)
+    ranks[order] = positions - np.maximum.accumulate(np.where(is_first, positions, 0))
+    return ranks
 
 
 def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -> Index:
@@ -390,11 +392,12 @@ def _tree_of_people(
                     )
     records = np.zeros((people, len(sizes)), np.int64)
     tree = mutual_information_tree(pairs)
-    # roots first, then the order of the tree, so that parents are drawn before their children
+    # Roots come first, then the other attributes in the order in which the tree was built.  Parents
+    # are so drawn before their children.
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
         _, parent = tree.get(child, (0, -1))
-        # groups of records with the same value of the parent: pairs (positions of the records,
-        # published counts of the child's values among them)
+        # One pair per value of the parent: the positions of the records with this value, and the
+        # published counts of the child's values among these records.
         if parent < 0:
             groups = [(np.arange(people), singles[child])]
         else:
@@ -416,22 +419,23 @@ def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int,
     the attribute was the k-th one that the algorithm added.
     """
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
-    out: dict[int, tuple[int, int]] = {}
+    tree: dict[int, tuple[int, int]] = {}
     connected: set[int] = set()
-    while rest := [pair for pair in ranked if not set(pair) <= connected]:
-        # the best pair that touches the tree, otherwise the first pair of a new tree
-        pair = next((p for p in rest if connected & set(p)), rest[0])
+    while remaining := [pair for pair in ranked if not set(pair) <= connected]:
+        # The pair of largest information that has one attribute in the tree is added.  If no pair
+        # has one, the pair of largest information begins another tree.
+        pair = next((p for p in remaining if connected & set(p)), remaining[0])
         parent, child = pair if pair[0] in connected or not connected & set(pair) else pair[::-1]
         connected |= set(pair)
-        out[child] = (len(out) + 1, parent)
-    return out
+        tree[child] = (len(tree) + 1, parent)
+    return tree
 
 
 def _mutual_information(table: Array) -> float:
     """Return the number of records times the mutual information of a two-way table, in nats."""
     independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(float(table.sum()), 1e-9)
     positive = (table > 0.0) & (independent > 0.0)
-    # differences of logarithms, because quotients of the smallest numbers underflow
+    # Logarithms are subtracted, because quotients of very small numbers underflow.
     ratios = np.log(table[positive]) - np.log(independent[positive])
     return float(np.sum(table[positive] * ratios))
 
@@ -452,7 +456,7 @@ def _apportion(shares: Array, people: int, generator: np.random.Generator) -> In
 
 MAX_PROGRAM_CELLS = 20_000  # largest number of cells in an integer program for several totals
 
-# one pair (axes that are summed out, counts of the margin) per public total
+# One pair per public total: (axes that are summed out, counts of the margin).
 _Margins = Sequence[tuple[tuple[int, ...], Index]]
 
 
@@ -520,7 +524,8 @@ def _move_records(
     counts, target : present and intended counts of the records, shape (n_1, ..., n_k).
     """
     cells = np.ravel_multi_index(tuple(records.T), counts.shape)
-    # records sorted by cell, in random order within each cell; ``ends`` are the ends of the cells
+    # ``ranked`` has the records sorted by cell, in random order within each cell.  The records of
+    # a cell end at the entry of ``ends`` for this cell.
     order = generator.permutation(len(cells))
     ranked = order[np.argsort(cells[order], kind="stable")]
     ends = np.cumsum(counts.ravel())
@@ -553,7 +558,8 @@ def _meet_margins(
             f" {cells.size:,} cells. Synthetic records can have several such totals only up to"
             f" {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
         )
-    # one matrix per margin that sums the possible cells to the margin, and the missing counts
+    # For each margin: the matrix that sums the possible cells to the cells of the margin, and the
+    # counts that are missing in these cells.
     index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
     for summed_axes, margin in margins:
         margin_index = [index[a] for a in range(possible.ndim) if a not in summed_axes]
@@ -566,7 +572,8 @@ def _meet_margins(
         )
         gaps.append((margin - counts.sum(axis=summed_axes)).ravel())
     matrix, gap = scipy.sparse.vstack(sums), np.concatenate(gaps)
-    # minimize added plus removed records, x + y, with margins of x - y equal to the gaps
+    # With x records added to each possible cell and y removed, the sum of all x + y is minimized
+    # such that x - y has the missing counts as margins.
     solution = scipy.optimize.milp(
         np.ones(2 * cells.size),
         integrality=np.ones(2 * cells.size, np.int64),

@@ -74,8 +74,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# support of the prior of s (see the module docstring).  It has no smaller values, because noise
-# hides weak dependence, and attributes without visible dependence often are dependent.
+# The prior of the ratio s (see the module docstring) is a distribution over these values.  There
+# are no smaller values, because attributes without visible dependence are often weakly dependent,
+# which noise hides.
 SHARES = np.geomspace(5e-3, 1.0, 24)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
@@ -107,7 +108,8 @@ class ResidualPosterior:
         In counts^2, shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
-        # the prior variance of a cell, averaged over cells, is the squared distance / rank
+        # The prior variances of the cells are proportional to the reference.  Their mean is the
+        # squared distance divided by the rank.
         scale = self.reference.size / self.rank
         prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
         return np.asarray(self.variance * prior / (self.variance + prior))
@@ -130,9 +132,9 @@ def residual_posteriors(
     out = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
-        # ``squares`` are the squared distances to which the prior gives probability, one per table
-        # and value of s.  If one of them is true, the excess of the table is approximately normal
-        # with this mean and the variance ``spread``.
+        # ``squares`` has the squared distance of each table for each value of s.  Given a squared
+        # distance, the excess of the table is approximately normal, with the squared distance as
+        # mean and the variance ``spread``.
         squares = np.array([bounds[axes] for axes in members])[:, None] * SHARES
         excesses = np.array([excesses_of[axes] for axes in members])[:, None]
         variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
@@ -144,7 +146,8 @@ def residual_posteriors(
         for _ in range(EM_STEPS):
             posterior = prior * likelihood
             posterior /= posterior.sum(axis=1, keepdims=True)
-            # a pseudo-table without information keeps all prior probabilities positive
+            # One uniform distribution is added to the posteriors of the tables, so that all prior
+            # probabilities remain positive.
             prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
             out[axes] = ResidualPosterior(
@@ -216,8 +219,8 @@ def draw_truth(
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
         deviation = np.zeros_like(table)
-        # cells near 0 are rounding errors that differ between machines; with a tolerance, all
-        # machines draw for the same cells
+        # Cells near 0 get no deviation.  They are rounding errors that differ between machines, and
+        # every machine must draw random numbers for the same cells.
         positive = (table > ZERO_CELL_SHARE * table.max()) & (
             variance > ZERO_CELL_SHARE * variance.max()
         )
@@ -327,8 +330,8 @@ class QualityRule:
         If a number violates several thresholds, it gets the most severe flag, and the reason for
         this flag.
         """
-        # products instead of quotients, so that a number 0 with error 0 is publishable, and any
-        # other number 0 is suppressed
+        # The relative error is not computed as a quotient, because the number can be 0.  So 0 with
+        # error 0 is not above a threshold, and 0 with a positive error is above both.
         above_suppressed = errors > self.suppressed_cv * values
         above_doubtful = errors > self.doubtful_cv * values
         small, unmeasured = values < self.least_count, signal < self.least_signal
@@ -346,7 +349,7 @@ class QualityRule:
 
 
 DRAWS = 30  # default number of bootstrap draws
-# ranges of true counts by which `Uncertainty.bias` groups the cells
+# Ranges of true counts by which `Uncertainty.bias` groups the cells.
 COUNT_RANGES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
 
 
@@ -531,7 +534,7 @@ class Uncertainty:
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
             measured = answers["measured"].to_numpy()
             share = float(np.sum(measured * values)) / max(float(values.sum()), 1e-9)
-            # rounded, because the last digits of sums differ from run to run
+            # The share is rounded, because the last digits of sums differ from run to run.
             row |= {"measured": round(share, 6)}
             rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
@@ -561,7 +564,7 @@ class Uncertainty:
         axes = self.published.positions(attributes)
         table = assemble_table(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:
-            # true tables are drawn without regard to impossible cells
+            # Draws of true tables can have counts in impossible cells.
             table[impossible] = 0.0
         return self.published.laid_out(table, attributes)
 
@@ -627,7 +630,8 @@ def uncertainty(
     estimates = evidence(measurement)
     generator = np.random.default_rng(seed_of(measurement))
     tell = progress_share(progress)
-    # the errors of unbiased tables are linear in the noise and do not depend on the truth
+    # Tables of fit="none" have errors that do not depend on the true tables.  Every draw then uses
+    # the published tables as true tables.
     posteriors = {} if fit == "none" else residual_posteriors(estimates, published.contrasts)
     errors: list[dict[Axes, Array]] = []
     truths: list[dict[Axes, Array]] = []
