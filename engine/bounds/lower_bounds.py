@@ -99,7 +99,7 @@ from engine.residuals.decomposition import (
     IntervalFactor,
     LevelFactor,
     Subworkload,
-    assemble,
+    gram_on_axes,
     has_identity_gram,
     interval_gram,
     merge_terms,
@@ -358,10 +358,10 @@ def _norms(
         return [(math.fsum(c for c, _ in terms), [])]
     if sub.spaces or sub.complements:
         lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
-        return [(1.0, [_norm(assemble(terms, axes, sub.sizes), lift, axes)])]
+        return [(1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), lift, axes)])]
     if len(terms) > 1 and sub.dimension <= MAX_DIMENSION:
         return [
-            (1.0, [_norm(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
+            (1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
         ]
     return [
         (c, [_norm_of(f, [sub.centers[a] for a in f_axes], f_axes) for f_axes, f in product])

@@ -17,7 +17,7 @@ from engine._threads import threads_for
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, block_of_space
 from engine.residuals import Axes, Complement, Space, Split, SplitLift
-from engine.residuals.basis import part_of, residual_coefficients, tables
+from engine.residuals.basis import residual_coefficients, space_index, tables
 from engine.workload import Schema, Workload, subsets
 
 
@@ -73,10 +73,10 @@ def query_pieces(
     order = [names.index(name) for name in ranked]
     row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
     table = residual_coefficients(
-        row, shape, split.centers_of(ranked), split.inside(ranked)
+        row, shape, split.centers_of(ranked), split.complements_inside(ranked)
     ).reshape(1, *shape)
     return {
-        tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
+        tuple(ranked[a] for a in axes): table[space_index(len(ranked), axes)][0]
         for axes in subsets(range(len(ranked)))
     }
 
@@ -247,10 +247,14 @@ class SpaceAnswers:
         for inside in subsets(range(len(ranked))):
             estimate = self.by_space.get(tuple(ranked[a] for a in inside))
             if estimate is not None:
-                coordinates[part_of(len(ranked), inside)] = estimate
+                coordinates[space_index(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
             split = self.split
             table = tables(
-                coordinates, sizes, split.centers_of(ranked), split.inside(ranked), overwrite=True
+                coordinates,
+                sizes,
+                split.centers_of(ranked),
+                split.complements_inside(ranked),
+                overwrite=True,
             ).reshape(sizes)
         return table.transpose([ranked.index(name) for name in attributes])

@@ -51,7 +51,7 @@ from engine.plans.plan import NamedQuery, Plan
 from engine.plans.replace_one import row_pcosts
 from engine.privacy import Budget
 from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
-from engine.residuals.basis import part_of, residual_coefficients
+from engine.residuals.basis import residual_coefficients, space_index
 from engine.residuals.marginals import IdentityStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
@@ -850,7 +850,7 @@ class MarginalsPlan(Plan):
                 precisions = dict(self._precisions.get(space, ()))
                 if key not in precisions:
                     continue
-                weighted = coordinates[part_of(len(sizes), axes)][0]
+                weighted = coordinates[space_index(len(sizes), axes)][0]
                 # With uniform centers, `residual_coefficients` averages the table over all other
                 # attributes.  The marginal is the sum, so it is larger by the number of cells.
                 summed_cells = math.prod(n for a, n in enumerate(sizes) if a not in axes)

@@ -52,7 +52,7 @@ from engine.residuals import (
     group_axes,
     residual_rows,
 )
-from engine.residuals.basis import positions, residual_coefficients
+from engine.residuals.basis import coordinate_positions, residual_coefficients
 from engine.residuals.decomposition import reduce_rows
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.workload import Group, Part, Schema, Workload, joint_part, subsets
@@ -284,7 +284,7 @@ class VarianceBuilder:
             if not schema.is_exact(s := group.named(a))
         ]
         centers = tuple(map(digest, self.split.centers_of(group.attributes)))
-        complements = self.split.inside(group.named(ranks))
+        complements = self.split.complements_inside(group.named(ranks))
         space_keys, union_ids = [], dict[Block, int]()
         for axes, block in spaces:
             position = (
@@ -445,8 +445,10 @@ class VarianceBuilder:
             axes=axes_in_order,
             sizes=sizes,
             centers=self.split.centers_of(names),
-            complements=self.split.inside(names),
-            columns=positions(sizes, [tuple(map(axes_in_order.index, axes)) for axes in spaces]),
+            complements=self.split.complements_inside(names),
+            columns=coordinate_positions(
+                sizes, [tuple(map(axes_in_order.index, axes)) for axes in spaces]
+            ),
         )
         columns_in_block = np.concatenate(
             self._positions_in_block(block, [group.named(axes) for axes in spaces])

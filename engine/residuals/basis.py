@@ -153,7 +153,7 @@ class Split:
             return self.complements.get(names)
         return self.complements[names[::-1]].reversed_pair()
 
-    def inside(self, names: Space) -> dict[Axes, Complement]:
+    def complements_inside(self, names: Space) -> dict[Axes, Complement]:
         """Return the complements of all pairs of attributes in ``names``, a list in schema order.
 
         A key of the result holds the two positions of a pair in ``names``.
@@ -301,7 +301,7 @@ def _flat(tensor: Array) -> Array:
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
-def part_of(count: int, space: Axes) -> tuple[Any, ...]:
+def space_index(count: int, space: Axes) -> tuple[Any, ...]:
     """Return the index that selects the coefficients of one residual space.
 
     The indexed array has shape (k, n_1, ..., n_count) and holds coefficients on all residual
@@ -311,17 +311,18 @@ def part_of(count: int, space: Axes) -> tuple[Any, ...]:
     return (slice(None), *(slice(1, None) if axis in space else 0 for axis in range(count)))
 
 
-def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return where the coefficients of some residual spaces are in the flattened array of all.
+def coordinate_positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
+    """Return the positions of the coefficients on some residual spaces in the array of all.
 
-    ``spaces`` lists the axes of the attributes of every space.  The result has the positions of the
-    first space's coefficients, then those of the second space, and so on.
+    The array is a row of the result of `residual_coefficients`.  ``spaces`` lists the axes of the
+    attributes of every space.  The result has the positions of the first space's coefficients, then
+    those of the second space, and so on.
 
-    >>> positions((2, 3), [(0,), (0, 1)])
+    >>> coordinate_positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
     """
     index = np.arange(math.prod(sizes)).reshape(1, *sizes)
-    return np.concatenate([index[part_of(len(sizes), space)].ravel() for space in spaces])
+    return np.concatenate([index[space_index(len(sizes), space)].ravel() for space in spaces])
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
@@ -333,10 +334,10 @@ def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: floa
     on all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
     """
     for pair, complement in complements.items():
-        pair_coefficients = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
+        pair_coefficients = sign * _flat(tensor[space_index(tensor.ndim - 1, pair)])
         for axis, D in zip(pair, complement.by_axis, strict=True):
-            tensor[part_of(tensor.ndim - 1, (axis,))] += pair_coefficients @ D
-        tensor[part_of(tensor.ndim - 1, ())] += pair_coefficients @ complement.by_total
+            tensor[space_index(tensor.ndim - 1, (axis,))] += pair_coefficients @ D
+        tensor[space_index(tensor.ndim - 1, ())] += pair_coefficients @ complement.by_total
 
 
 def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
@@ -347,10 +348,10 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
     subtracted from them (sign -1).  ``tensor`` has shape (k, n_1, ..., n_d).
     """
     for pair, complement in complements.items():
-        change = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
+        change = np.outer(tensor[space_index(tensor.ndim - 1, ())], complement.by_total)
         for axis, D in zip(pair, complement.by_axis, strict=True):
-            change += tensor[part_of(tensor.ndim - 1, (axis,))] @ D.T
-        index = part_of(tensor.ndim - 1, pair)
+            change += tensor[space_index(tensor.ndim - 1, (axis,))] @ D.T
+        index = space_index(tensor.ndim - 1, pair)
         tensor[index] += sign * change.reshape(tensor[index].shape)
 
 
@@ -461,9 +462,10 @@ def residual_rows(
     # pair
     if complement is not None and len(axes_inside) < 2:
         return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
-            :, positions(sizes, [tuple(axes_inside)])
+            :, coordinate_positions(sizes, [tuple(axes_inside)])
         ]
-    # attributes outside the space are multiplied by their centers only, unlike in `residual_coefficients`
+    # Of an attribute outside the space only the product with its center is needed, so this is faster
+    # than `residual_coefficients`.
     return _by_rows(
         rows,
         sizes,
@@ -485,9 +487,8 @@ class Lift:
     (2, 6)
     """
 
-    # True if the coordinates belong to one residual space.  Then reversing an attribute, or
-    # swapping two attributes of equal size, permutes the coordinates and changes signs, and does no
-    # more.
+    # True if the coordinates belong to one residual space.  Then the reversal of an attribute and the
+    # swap of two attributes of equal size are permutations of the coordinates with changes of sign.
     one_space = True
 
     def __init__(
@@ -570,7 +571,7 @@ class SplitLift(Lift):
         complements: Mapping[Axes, Complement] | None = None,
     ) -> None:
         super().__init__(sizes, centers)
-        self.coordinate_positions = positions(sizes, spaces)
+        self.coordinate_positions = coordinate_positions(sizes, spaces)
         self.dimension, self.complements = len(self.coordinate_positions), complements or {}
         self.one_space = len(spaces) == 1 and len(spaces[0]) == len(sizes)
         # T_i^-1 = [1^T; L_i]: coordinate 0 of every axis is the sum over its cells

@@ -7,8 +7,9 @@ for every subset B of A: q multiplied by pi_i on the attributes outside B and by
 those inside.
 
 The Gram matrices are stored as sums of Kronecker products, and queries are never listed as rows.  A
-product group contributes a scalar for every attribute outside B and a small residual Gram for every
-attribute inside B.  Terms of such a sum that differ on one set of axes only are added up; if one
+product group contributes a number for every attribute outside B (its total square, the sum of the
+squared coefficients of the queries on the total) and a small residual Gram for every attribute
+inside B.  Terms of such a sum that differ on one set of axes only are added up; if one
 term remains, the Gram needs no matrix of its own, because a Kronecker Gram has a Kronecker optimum.
 Residual spaces are collected as integer arrays and grouped into equivalence classes, so that a
 workload with many spaces computes each distinct Gram once.
@@ -69,9 +70,9 @@ class GroupContribution:
     places : positions of the attributes of every group in the schema, ascending, shape (groups,
         attributes).
     weights : weights of the groups, shape (groups,).
-    pattern : what one group with weight 1 adds to the Gram of every residual space inside its
-        attributes.  An entry is one term of such a Gram: the positions of the space's attributes in
-        the group, the index of the term's Kronecker product, and the term's coefficient.
+    pattern : what a group of weight 1 adds to the Grams of the residual spaces inside it: tuples
+        (positions of the space's attributes among those of the group, index of a Kronecker product,
+        coefficient of this product in the Gram of the space).
     """
 
     numbers: Index
@@ -93,15 +94,15 @@ class QueriedSpaces:
     kinds : index of the equivalence class of every space, shape (spaces,).
     coefficients : for every class, its Gram as a mapping from the index of a Kronecker product to
         its coefficient, a weighted sum over groups.
-    reached : sort key of every class, shape (classes,): the position of the first group with
-        queries on it, refined by the order of spaces within the group.  Classes of spaces with
-        different numbers of attributes can be compared by it.
+    sort_keys : sort key of every class, shape (classes,).  Sorted by these keys, the classes of all
+        numbers of attributes are in the order of the first groups with queries on them, and for one
+        group in the order of its spaces.
     """
 
     places: Index
     kinds: Index
     coefficients: list[dict[int, float]]
-    reached: Index
+    sort_keys: Index
 
 
 def queried_spaces(
@@ -131,8 +132,8 @@ def queried_spaces(
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
     longest_pattern = max((len(groups.pattern) for groups in contributions), default=1)
-    # Entries are collected by (number of attributes of the group, positions of the space in it),
-    # because the entries of one key have index arrays of equal shape, which can be concatenated.
+    # Entries of all patterns by (number of attributes of the group, positions of the space's
+    # attributes in the group).  The index arrays of one key can be concatenated.
     by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
     for groups in contributions:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
@@ -209,28 +210,28 @@ def _classify_spaces(
         places=places[first_entries],
         kinds=kind,
         coefficients=class_coefficients,
-        reached=keys[first_entries[examples]],
+        sort_keys=keys[first_entries[examples]],
     )
 
 
-# The scalar of a part of a query group is the sum of the squared answers of its queries to the
-# centers.  Below this share of the trace of the part's Gram it consists of rounding errors and
-# counts as zero.
+# The sum of the squared coefficients of queries on the total counts as zero below this share of the
+# trace of the queries' Gram, because it consists of rounding errors.
 ROUNDING = 1e-28
-# residual Grams of an attribute with at least this number of cells are computed at the first access
+# residual Grams of interval queries on at least this number of cells are computed at the first
+# access
 MIN_DEFERRED_CELLS = 100
 # two Grams count as not proportional if their quadratic forms differ by more than this relative
 # error
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
-# forecasts do not compute the Gram of a part on one attribute if it has more interval queries than
-# this and no closed form
+# forecasts do not multiply interval queries that have no closed form by the center if there are more
+# of them than this
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
-# Forecasts count the symmetries of a Gram on a small example of the same query family.  This is the
-# number of cells of the example's smallest attribute.
+# Forecasts count the symmetries of a Gram on the Gram of the same query family on fewer cells.  This
+# is the number of cells of the smallest attribute.
 MIN_EXAMPLE_CELLS = 6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
@@ -404,13 +405,12 @@ class PredictedFactor(Factor):
     def example(self) -> Factor | None:
         if not isinstance(self.part.family, Affine):
             return None
-        # the symmetries depend only on which attributes have equal sizes
+        # the symmetries of the Gram depend only on which attributes have equal sizes
         distinct = sorted(set(self.part.sizes))
         sizes = tuple(MIN_EXAMPLE_CELLS + distinct.index(n) for n in self.part.sizes)
         example = replace(self.part, sizes=sizes)
-        inside_sizes = tuple(sizes[i] for i in self.inside)
         centers: list[Array | None] = [None] * len(sizes)
-        return _joint_factor(example, self.inside, centers, None, inside_sizes, None)[0]
+        return _joint_factor(example, self.inside, centers, None, None)[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -546,13 +546,13 @@ class Registry:
     """Store of the residual Grams of a workload without duplicates.
 
     Proportional Grams share one stored Gram; each use has its own scale.  Grams of interval queries
-    on a wide attribute share one only if they are equal.
+    on many cells share one only if they are equal.
 
     Parameters
     ----------
     split : centers and complements of the attributes.
-    forecast : whether large Grams are replaced by `PredictedFactor`, and the scalars of their parts
-        by 1.
+    forecast : whether Grams that take long to compute are replaced by `PredictedFactor`, and the
+        sums of the squared coefficients on the total of the same queries by 1.
     """
 
     def __init__(self, split: Split, forecast: bool = False) -> None:
@@ -561,7 +561,7 @@ class Registry:
         self._entries: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
         self._digests: dict[str, bytes | None] = {}
 
-    def look_up(
+    def grams_of_part(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
         """Return the residual Gram of a part of a query group on every subset of its axes.
@@ -576,7 +576,8 @@ class Registry:
         -------
         One pair per subset of the axes.  For a nonempty subset it is (axes, (index of a stored
         Gram, scale)), with index -1 and scale 0 if the Gram is zero.  For the empty subset it is
-        ((), scalar) with the weighted sum of the squared answers of the queries to the centers.
+        ((), total square), the weighted sum of the squared coefficients of the queries on the
+        total.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
@@ -590,7 +591,7 @@ class Registry:
             centers, sets = self.split.centers_of(names), subsets(range(len(part.axes)))
             with threads_for(math.prod(part.sizes)):
                 self._entries[key] = [
-                    (inside, self._build(part, inside, centers, weights, complement))
+                    (inside, self._gram(part, inside, centers, weights, complement))
                     for inside in sets
                 ]
         return self._entries[key]
@@ -600,7 +601,7 @@ class Registry:
             self._digests[name] = digest(self.split.centers.get(name))
         return self._digests[name]
 
-    def _build(
+    def _gram(
         self,
         part: Part,
         inside: Axes,
@@ -611,11 +612,9 @@ class Registry:
         """Return the residual Gram of a part on the axes ``inside`` as (index, scale).
 
         ``index`` is that of a stored Gram.  A Gram that counts as zero has index -1 and scale 0.
-        If ``inside`` is empty, the result is a number: the weighted sum of the squared answers of
-        the queries to the centers.
+        If ``inside`` is empty, the result is a number: the weighted sum of the squared coefficients
+        of the queries on the total.
         """
-        sizes = tuple(part.sizes[i] for i in inside)
-        query_trace: float
         if self.forecast and _is_large(part, weights):
             if not inside:
                 return 1.0
@@ -623,50 +622,46 @@ class Registry:
                 self.factors.append(PredictedFactor(part, inside))
                 return len(self.factors) - 1, 1.0
         if len(part.sizes) == 1:
-            pi = center(part.sizes[0], centers[0])
-            if (interval_gram := wide_interval_gram(part, weights)) is not None:
-                if inside:
-                    return self._store(interval_factor(interval_gram))
-                return total_square(interval_gram, pi)
-            if (level_gram := wide_level_gram(part, weights)) is not None:
-                if inside:
-                    return self._store(level_factor(level_gram))
-                return level_gram.total_square(pi)
-            if part.sizes[0] >= MIN_DEFERRED_CELLS and isinstance(part.family, Intervals):
-                if inside:
-                    deferred = DeferredFactor(part, weights)
-                    return (-1, 0.0) if deferred.is_zero() else self._store(deferred)
-                query_trace = _intervals_trace(part, weights)
-            else:
-                gram = part.family.gram(part.sizes, weights)
-                query_trace = float(np.trace(gram))
-            if not inside:
-                # The answers are squared one by one.  If the summands of an answer cancel, its
-                # square has a rounding error of 1e-32 times the squared summands; in pi^T G pi the
-                # error would be 1e-16 times the squared summands.
-                answers = part.family.dot(part.sizes, pi)
-                return _zero_if_rounding(
-                    float(np.sum(answers**2 if weights is None else weights * answers**2)),
-                    query_trace,
-                )
-            # the closed-form Gram is used instead of the rows, because a family may have many
-            # queries, such as 500,500 ranges on 1,000 cells
-            N = basis(part.sizes[0])
-            factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
-        else:
-            factor, query_trace = _joint_factor(part, inside, centers, weights, sizes, complement)
+            if inside:
+                return self._gram_on_attribute(part, weights)
+            return _total_square(part, center(part.sizes[0], centers[0]), weights)
+        factor, query_trace = _joint_factor(part, inside, centers, weights, complement)
         if not inside:
             return _zero_if_rounding(factor.trace, query_trace)
-        # queries with equal coefficients on all cells have residual rows of rounding errors only
+        return self._store_unless_zero(factor, query_trace)
+
+    def _gram_on_attribute(self, part: Part, weights: Array | None) -> tuple[int, float]:
+        """Return the residual Gram of a part on one attribute as (index, scale), like `_gram`."""
+        (n,) = part.sizes
+        if (wide_gram := wide_interval_gram(part, weights)) is not None:
+            return self._store(interval_factor(wide_gram))
+        if (level_gram := wide_level_gram(part, weights)) is not None:
+            return self._store(level_factor(level_gram))
+        if n >= MIN_DEFERRED_CELLS and isinstance(part.family, Intervals):
+            deferred = DeferredFactor(part, weights)
+            return (-1, 0.0) if deferred.is_zero() else self._store(deferred)
+        # the closed-form Gram is used instead of the rows, because a family may have many queries,
+        # such as 500,500 ranges on 1,000 cells
+        gram, N = part.family.gram(part.sizes, weights), basis(n)
+        return self._store_unless_zero(
+            Factor(sizes=(n,), matrix=N.T @ gram @ N), float(np.trace(gram))
+        )
+
+    def _store_unless_zero(self, factor: Factor, query_trace: float) -> tuple[int, float]:
+        """Return (-1, 0) for a Gram that counts as zero, otherwise the result of `_store`.
+
+        ``query_trace`` is the trace of the Gram of the same queries on cells.
+        """
+        # queries with equal coefficients on all cells have a residual Gram of rounding errors only
         if factor.trace <= MIN_TRACE_SHARE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
         return self._store(factor)
 
     def _store(self, factor: Factor) -> tuple[int, float]:
-        """Return (index, scale) with factor = scale * stored Gram number ``index``.
+        """Return (index, scale) so that ``scale`` times the stored Gram ``index`` is the factor.
 
         If no stored Gram is proportional to the factor, the factor is stored with scale 1.  Grams
-        of interval queries on a wide attribute are compared for equality only.
+        of interval queries on many cells are compared for equality only.
         """
         for number, other in enumerate(self.factors):
             if _layout(other) != _layout(factor):
@@ -691,7 +686,7 @@ class Registry:
                     continue
             trace = factor.trace
             scale = trace / other.trace
-            # the Gram of low-rank rows scales with the square of the rows
+            # rows R are scaled by the root of the factor by which R^T R is scaled
             matrix_scale = math.sqrt(scale) if factor.low_rank else scale
             if np.allclose(factor.matrix, other.matrix * matrix_scale, rtol=0, atol=1e-13 * trace):
                 return number, scale
@@ -704,13 +699,14 @@ def _joint_factor(
     inside: Axes,
     centers: list[Array | None],
     weights: Array | None,
-    sizes: tuple[int, ...],
     complement: Complement | None,
 ) -> tuple[Factor, float]:
-    """Return the residual Gram of a part on several attributes, and the trace of the Gram on cells.
+    """Return the Gram of a part on the residual space of its attributes ``inside``, and a trace.
 
-    The trace is the weighted sum of the squared entries of all query rows.
+    The part is on several attributes.  The trace is that of the queries' Gram on cells, the
+    weighted sum of the squared entries of all query rows.
     """
+    sizes = tuple(part.sizes[i] for i in inside)
     query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
     # fewer rows than coordinates take less memory than their Gram and are better conditioned
     few_rows = part.count < dimension
@@ -728,14 +724,36 @@ def _joint_factor(
     return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
 
 
+def _total_square(part: Part, pi: Array, weights: Array | None) -> float:
+    """Return the weighted sum of the squares of q^T pi over the queries q of a part.
+
+    The part is on one attribute with the center ``pi``.
+    """
+    if (wide_gram := wide_interval_gram(part, weights)) is not None:
+        return total_square(wide_gram, pi)
+    if (level_gram := wide_level_gram(part, weights)) is not None:
+        return level_gram.total_square(pi)
+    if part.sizes[0] >= MIN_DEFERRED_CELLS and isinstance(part.family, Intervals):
+        query_trace = _intervals_trace(part, weights)
+    else:
+        query_trace = float(np.trace(part.family.gram(part.sizes, weights)))
+    # Every q^T pi is computed and squared.  If its summands cancel, the square has a rounding error
+    # of 1e-32 times the squared summands; in pi^T G pi the error would be 1e-16 times the squared
+    # summands.
+    on_total = part.family.dot(part.sizes, pi)
+    return _zero_if_rounding(
+        float(np.sum(on_total**2 if weights is None else weights * on_total**2)), query_trace
+    )
+
+
 def _is_large(part: Part, weights: Array | None) -> bool:
-    """Return whether computing the Grams of a part takes too long for a forecast."""
+    """Return whether the Grams of a part, or its `_total_square`, take too long for a forecast."""
     if len(part.sizes) > 1:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
     if isinstance(part.family, Intervals):
-        # interval queries have closed-form Grams, but without `wide_interval_gram` every query is
-        # also applied to the center
+        # Interval queries have closed-form Grams, but `_total_square` multiplies every query by the
+        # center, unless there is a `wide_interval_gram`.
         is_wide_gram = wide_interval_gram(part, weights) is not None
         return not is_wide_gram and n >= MIN_DEFERRED_CELLS and part.count > MAX_FORECAST_QUERIES
     return not is_wide_areas(part) and part.count * n**2 > MAX_FORECAST_PRODUCTS
@@ -758,9 +776,9 @@ def _intervals_trace(part: Part, weights: Array | None) -> float:
 
 
 def _may_be_proportional(one: Factor, other: Factor) -> bool:
-    """Return False if quadratic forms prove that two Grams of equal order are not proportional.
+    """Return whether two Grams of equal order may be proportional; False is a proof that not.
 
-    The quadratic forms are computed at two fixed random vectors.
+    The ratios of their quadratic forms are compared at two fixed random vectors.
     """
     vectors = np.random.default_rng(0).standard_normal((one.dimension, 2))
     a, b = one.quadratic_forms(vectors), other.quadratic_forms(vectors)
@@ -881,7 +899,7 @@ def decompose(
     for numbers, places, ranks in sorted(classes, key=lambda member: int(member[0][0])):
         pattern = [
             (positions, products.setdefault(factors, len(products)), coefficient)
-            for positions, coefficient, factors in _pattern(
+            for positions, coefficient, factors in _group_terms(
                 workload.groups[numbers[0]], ranks, registry
             )
         ]
@@ -899,14 +917,15 @@ def _class_numbers(keys: Sequence[Hashable]) -> Index:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _pattern(
+def _group_terms(
     group: Group, ranks: Sequence[int], registry: Registry
 ) -> list[tuple[Axes, float, Factors]]:
-    """Return the decomposition of a group: one entry per residual space and term of its Gram.
+    """Return what a group of weight 1 adds to the Grams of the residual spaces inside it.
 
-    An entry is (positions, coefficient, factors).  ``positions`` are those of the space's
-    attributes among the attributes of the group in schema order.  ``ranks`` lists the axes of the
-    group in schema order.
+    ``ranks`` lists the axes of the group in schema order.  There is one tuple (positions,
+    coefficient, factors) per residual space: the positions of its attributes in ``ranks``, and the
+    coefficient and the factors of a Kronecker product.  Spaces to which the group adds nothing are
+    left out.
     """
     parts, weights = group.parts, group.query_weights
     part_weights = [weights] if len(parts) == 1 else group.part_weights or [None] * len(parts)
@@ -914,38 +933,39 @@ def _pattern(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # query weights that are no product over the parts, and complements, couple the parts; so
-        # one part on all attributes replaces them
+        # The group is no product of its parts if its query weights are no product or if its pair of
+        # attributes has a complement.  Then it is treated as one part on all attributes.
         parts, part_weights = (joint_part(group),), [weights]
-    position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> schema order
-    choices = []  # for every part, its Gram on every subset of its attributes
+    rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
+    # For every part, one pair per subset of its attributes: the ranks of these attributes, and the
+    # residual Gram as (index, scale) or, for the empty subset, the total square.
+    choices = []
     for part, weights_of_part in zip(parts, part_weights, strict=True):
-        entries = registry.look_up(part, group.named(part.axes), weights_of_part)
+        grams = registry.grams_of_part(part, group.named(part.axes), weights_of_part)
         choices.append(
-            [(tuple(position[part.axes[i]] for i in inside), gram) for inside, gram in entries]
+            [(tuple(rank_of_axis[part.axes[i]] for i in inside), gram) for inside, gram in grams]
         )
-    pattern = []
-    # Equation 3: a combination picks a subset of the attributes of every part; together they are
-    # the attributes of a space.  Its Gram is the Kronecker product of the Grams of the parts, times
-    # the scalars of the parts with an empty subset.
+    terms = []
+    # Equation 3: a residual space has some attributes of every part.  Its Gram is the Kronecker
+    # product of the residual Grams on these attributes, times the total squares of the parts that
+    # have no attribute in the space.
     for combination in itertools.product(*choices):
         coefficient = 1.0 if group.parts or weights is None else float(weights[0])
-        grams: list[tuple[Axes, int]] = []
-        for axes, gram in combination:
+        residual: list[tuple[Axes, int]] = []
+        for chosen, gram in combination:
             if isinstance(gram, float):
                 coefficient *= gram
             else:
-                number, scale = gram
+                index, scale = gram
                 coefficient *= scale
-                grams.append((axes, number))
+                residual.append((chosen, index))
         if coefficient > 0.0:
-            positions = tuple(sorted(a for axes, _ in grams for a in axes))
-            index = {p: i for i, p in enumerate(positions)}
+            positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
             factors = tuple(
-                sorted((tuple(index[a] for a in axes), number) for axes, number in grams)
+                sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
             )
-            pattern.append((positions, coefficient, factors))
-    return pattern
+            terms.append((positions, coefficient, factors))
+    return terms
 
 
 def _distinct_subworkloads(
@@ -1016,10 +1036,10 @@ def _distinct_subworkloads(
     )
 
 
-def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the factors of every term that `merge_terms` would return, without adding up Grams.
+def merged_factors(sub: Subworkload) -> list[Factors]:
+    """Return one tuple of factors per term that `merge_terms` would return, without adding Grams.
 
-    For a merged term, these are the factors of the first of its terms.
+    For a sum of several terms, it has the factors of the first of these terms.
     """
     merged: list[Factors] = []
     for term in sub.terms:
@@ -1036,7 +1056,7 @@ def merge_shape(sub: Subworkload) -> list[Factors]:
 
 # one term of a Gram: the coefficient of a Kronecker product, and the axes and Gram of every factor
 MergedTerm = tuple[float, tuple[tuple[Axes, Factor], ...]]
-# terms of a Gram; terms that differ only in one factor on the same axes are merged into one
+# result of `merge_terms`: terms of a Gram, no two of which differ in one factor only
 Merged = list[MergedTerm]
 
 
@@ -1095,8 +1115,12 @@ def axis_partition(
     return [tuple(a for a in range(count) if label[a] == k) for k in sorted(set(label))]
 
 
-def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return one Gram on ``axes``: the sum of all terms, with only their factors on these axes."""
+def gram_on_axes(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
+    """Return the sum of all terms as one Gram on ``axes``.
+
+    Of every term, only the coefficient and the factors on these axes are multiplied; other factors
+    are ignored.  ``sizes`` are the domain sizes of all axes.
+    """
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]

@@ -49,10 +49,10 @@ from engine.residuals.decomposition import (
     Merged,
     Subworkload,
     add_factors,
-    assemble,
     axis_partition,
-    merge_shape,
+    gram_on_axes,
     merge_terms,
+    merged_factors,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
 from engine.residuals.intervals import IntervalGram
@@ -148,7 +148,9 @@ class AlternatingSearch:
             grams: list[Factor | None] = []
             for _, factors in self.terms:
                 has_factor = any(set(a) <= set(axes) for a, _ in factors)
-                grams.append(assemble([(1.0, factors)], axes, self.sizes) if has_factor else None)
+                grams.append(
+                    gram_on_axes([(1.0, factors)], axes, self.sizes) if has_factor else None
+                )
             out.append(grams)
         return out
 
@@ -501,7 +503,7 @@ class SubworkloadSolver:
         ``counted`` holds keys of Grams whose cost an earlier subworkload has.  If the Gram of this
         subworkload is one Kronecker product, the keys of its factors are added.
         """
-        terms, costs = merge_shape(sub), list[Cost]()
+        terms, costs = merged_factors(sub), list[Cost]()
         if len(terms) == 1:
             merged_terms = [_merged_key(sub, axes) for axes, _ in terms[0]]
             factors_on = [
@@ -620,7 +622,7 @@ class SubworkloadSolver:
                 "cells of these attributes."
             )
         solution = self._solution(
-            assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
+            gram_on_axes(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
         )
         return SpaceSolution(
             factors=((axes, solution),),
@@ -882,7 +884,7 @@ class SubworkloadSolver:
         if sub.spaces or sub.complements:
             searches = [
                 self._search(
-                    assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
+                    gram_on_axes(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
                 )
             ]
         elif len(terms) == 1:
@@ -892,7 +894,7 @@ class SubworkloadSolver:
                 if self._structured_gram(factor, [sub.centers[a] for a in factor_axes]) is None
             ]
         elif not self._sets(sub)[0]:
-            searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
+            searches = [self._search(gram_on_axes(terms, axes, sub.sizes), sub.centers)]
         else:
             return []
         fitting = [

@@ -12,7 +12,7 @@ from engine.mechanisms.base import Mechanism, check_request
 from engine.plans import Plan
 from engine.plans.blocks import calibrate
 from engine.residuals import Strategy
-from engine.residuals.decomposition import assemble, decompose, merge_terms
+from engine.residuals.decomposition import decompose, gram_on_axes, merge_terms
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ResidualIdentity(Mechanism):
                 )
             sub, axes = parts.subworkloads[number], tuple(range(len(sizes)))
             gram = (
-                assemble(merge_terms(sub, parts.factors), axes, sizes).dense()
+                gram_on_axes(merge_terms(sub, parts.factors), axes, sizes).dense()
                 if axes
                 else sub.terms[0].coefficient
             )

@@ -23,9 +23,9 @@ from engine.residuals import (
 )
 from engine.residuals.basis import (
     FullTable,
-    part_of,
-    positions,
+    coordinate_positions,
     residual_coefficients,
+    space_index,
     tables,
     ungroup_axes,
 )
@@ -157,13 +157,13 @@ def test_pieces_and_tables_match_definition(name):
     np.testing.assert_allclose(residual_coefficients(eye, sizes, centers, complements), M, **EXACT)
     np.testing.assert_allclose(tables(eye, sizes, centers, complements), M.T, **EXACT)
     for inside in subsets(range(len(sizes))):
-        expected = M[:, positions(sizes, [inside])]
+        expected = M[:, coordinate_positions(sizes, [inside])]
         if not complements or len(sizes) == 2:
             complement = complements.get((0, 1))
             np.testing.assert_allclose(
                 residual_rows(eye, sizes, inside, centers, complement), expected, **EXACT
             )
-        block = np.arange(len(M)).reshape(1, *sizes)[part_of(len(sizes), inside)]
+        block = np.arange(len(M)).reshape(1, *sizes)[space_index(len(sizes), inside)]
         assert block.shape == (1, *(sizes[a] - 1 for a in inside))
     np.testing.assert_array_equal(
         residual_rows(eye, sizes), residual_rows(eye, sizes, tuple(range(len(sizes))))
@@ -195,7 +195,7 @@ def test_lifts_are_inverse_and_pass_dot_test(name):
     every = tuple(range(len(sizes)))
     unions = [(every,), tuple(subsets(every)), *(UNIONS if len(sizes) == 2 else ())]
     for spaces in unions:
-        columns = positions(sizes, spaces)
+        columns = coordinate_positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
         assert lift.dimension == len(columns)
         assert lift.one_space == (spaces == (every,))
@@ -204,7 +204,7 @@ def test_lifts_are_inverse_and_pass_dot_test(name):
             lift.table_coordinates(np.eye(len(inverse))), inverse[columns].T, **EXACT
         )
         dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
-    columns = positions(sizes, [every])
+    columns = coordinate_positions(sizes, [every])
     plain = np.linalg.inv(split_matrix(sizes, centers, {}))[columns]
     lift = Lift(sizes, centers)
     np.testing.assert_allclose(lift.rows(np.eye(len(columns))), plain, **EXACT)
@@ -217,7 +217,7 @@ def test_lift_rows_have_coordinates_in_its_spaces(name):
     """Residual spaces are independent: other coordinates are zero."""
     sizes, centers, complements = build_split(name)
     for spaces in {(tuple(range(len(sizes))),), tuple(subsets(range(len(sizes))))}:
-        columns = positions(sizes, spaces)
+        columns = coordinate_positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
         (s,) = vectors(len(columns))
         coordinates = residual_coefficients(lift.rows(s), sizes, centers, complements)

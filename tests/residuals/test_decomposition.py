@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Split, basis, residual_rows
-from engine.residuals.decomposition import assemble, axis_partition, decompose, merge_terms
+from engine.residuals.decomposition import axis_partition, decompose, gram_on_axes, merge_terms
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
 from tests.shapes import SHAPES
@@ -247,7 +247,7 @@ def test_merge_terms_joins_terms_on_equal_axes():
     assert len(sub.terms) == 2
     merged = merge_terms(sub, parts.factors)
     assert len(merged) == 1
-    assembled = scale * assemble(merged, (0, 1), sub.sizes).dense()
+    assembled = scale * gram_on_axes(merged, (0, 1), sub.sizes).dense()
     np.testing.assert_allclose(assembled, expected_gram(workload, ("a", "b")), atol=1e-10)
 
 
@@ -261,7 +261,7 @@ def test_merge_and_assemble_preserve_gram(shape):
         if space:
             sub = parts.subworkloads[number]
             merged, axes = merge_terms(sub, parts.factors), tuple(range(len(space)))
-            gram = scale * assemble(merged, axes, sub.sizes).dense()
+            gram = scale * gram_on_axes(merged, axes, sub.sizes).dense()
             expected = expected_gram(workload, space)
             np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
             assert sorted(a for unit in axis_partition(merged, len(space)) for a in unit) == list(

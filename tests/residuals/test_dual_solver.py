@@ -10,7 +10,7 @@ import pytest
 import engine.residuals.dual_solver as solvers
 from engine._clock import planning_time
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
-from engine.residuals.decomposition import assemble, decompose, merge_terms
+from engine.residuals.decomposition import decompose, gram_on_axes, merge_terms
 from engine.residuals.dual_solver import FixedBasisProblem, FourierProblem
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Circular, Marginal, Workload
@@ -156,7 +156,7 @@ def test_subworkload_solver_products_solve_each_factor_once():
     solved = solver.solve(sub)
     assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
     assert len(solver.duals) == 3
-    gram = assemble(merge_terms(sub, parts.factors), (0, 1, 2), sub.sizes)
+    gram = gram_on_axes(merge_terms(sub, parts.factors), (0, 1, 2), sub.sizes)
     full = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
     assert solved.value == pytest.approx(full.value, rel=1e-5)
     for other in parts.subworkloads:

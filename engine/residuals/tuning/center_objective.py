@@ -46,7 +46,7 @@ from engine.residuals.decomposition import (
     Factor,
     GroupContribution,
     add_factors,
-    assemble,
+    gram_on_axes,
     has_identity_gram,
     interval_factor,
     is_wide_areas,
@@ -291,7 +291,7 @@ class Evaluation:
         sizes = tuple(self.problem.sizes[role] for role in kind.roles)
         space_axes = tuple(range(len(kind.roles)))
         products = {
-            factors: assemble(
+            factors: gram_on_axes(
                 [(1.0, tuple((axes, self.residual_gram(index)) for axes, index in factors))],
                 space_axes,
                 sizes,
@@ -722,7 +722,7 @@ class CenterProblem:
                     terms.setdefault(factors, {})[monomial] = weight
                 roles = tuple(self._roles[spaces.places[examples[k]]].tolist())
                 kind = SpaceKind(count=counts[k], roles=roles, terms=terms)
-                kinds_by_sort_key.append((int(spaces.reached[k]), kind))
+                kinds_by_sort_key.append((int(spaces.sort_keys[k]), kind))
         # a fixed order, because the last digits of sums depend on it
         kinds = [kind for _, kind in sorted(kinds_by_sort_key, key=lambda entry: entry[0])]
         for kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):

@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
-from engine.residuals.basis import Axes, Complement, Space, Split, positions, residual_coefficients
+from engine.residuals.basis import (
+    Axes,
+    Complement,
+    Space,
+    Split,
+    coordinate_positions,
+    residual_coefficients,
+)
 from engine.residuals.decomposition import (
     Decomposition,
     Factor,
@@ -130,7 +137,10 @@ def unite(
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
         factor = union_gram(workload, attributes, space_axes, split)
         axes = tuple(range(len(sizes)))
-        centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
+        centers, complements = (
+            tuple(split.centers_of(attributes)),
+            split.complements_inside(attributes),
+        )
         stored_grams = by_signature.setdefault(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
@@ -186,7 +196,7 @@ def union_gram(
     then those of the second space, and so on.
     """
     sizes = workload.schema.sizes(attributes)
-    coordinates = positions(sizes, spaces)
+    coordinates = coordinate_positions(sizes, spaces)
     stacks: dict[Axes, list[Array]] = {}
     for group in workload.groups:
         if group.weight > 0.0:
@@ -221,7 +231,7 @@ def group_rows(
     # The coefficients of a group are products of the coefficients of its parts, unless it has a
     # weight per query or a pair of its attributes has a complement.
     is_product = group.query_weights is None and not (
-        len(group.parts) > 1 and split.inside(ranked(group.attributes))
+        len(group.parts) > 1 and split.complements_inside(ranked(group.attributes))
     )
     parts: Sequence[Part] = group.parts if is_product else (joint_part(group),)
     product, product_names = np.ones((1, 1)), list[str]()
@@ -234,7 +244,7 @@ def group_rows(
             rows.reshape(len(rows), -1),
             rows.shape[1:],
             split.centers_of(names),
-            split.inside(names),
+            split.complements_inside(names),
         )
         # Coefficients on residual spaces without an attribute have index 0 along its axis.
         inside_index = tuple(slice(None) if name in attributes else 0 for name in names)

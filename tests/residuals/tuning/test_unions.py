@@ -20,7 +20,7 @@ from engine.privacy import Budget
 from engine.release import measure
 from engine.release.measure import load_measurement
 from engine.residuals import Complement, Factor, Split, SplitLift
-from engine.residuals.basis import positions, residual_coefficients
+from engine.residuals.basis import coordinate_positions, residual_coefficients
 from engine.residuals.decomposition import decompose
 from engine.residuals.strategy_search import Search
 from engine.residuals.tuning.unions import choose_unions, step_multiplications, unite
@@ -141,7 +141,7 @@ def test_split_lift_rows_of_pieces_equal_query():
     rows = rng.standard_normal((5, 24))
     lift = SplitLift(sizes, centers, spaces, {(0, 1): complement})
     coordinates = residual_coefficients(rows, sizes, centers, {(0, 1): complement})[
-        :, positions(sizes, spaces)
+        :, coordinate_positions(sizes, spaces)
     ]
     np.testing.assert_allclose(lift.rows(coordinates), rows, atol=1e-12)
     np.testing.assert_allclose(
@@ -164,7 +164,7 @@ def test_unite_gram_matches_explicit_pieces():
     parts = unite(decompose(workload, split), workload, split)
     number, scale = parts.spaces[("a", "b")]
     sub = parts.subworkloads[number]
-    columns = positions(sizes, ((), (0,), (0, 1)))
+    columns = coordinate_positions(sizes, ((), (0,), (0, 1)))
     expected = np.zeros((len(columns), len(columns)))
     for rows, weights in zip(
         oracles.workload_rows(workload), oracles.query_weights(workload), strict=True
