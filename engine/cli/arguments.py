@@ -612,35 +612,54 @@ def mechanisms_of(
     chosen = (
         variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
     )
-    own_options: dict[str, list[str]] = {name: [] for name, _ in chosen}
+    own_options, shared = _options_by_mechanism(
+        args.options, list(dict.fromkeys(name for name, _ in chosen))
+    )
+    limits = {name: shared.pop(name) for name in _COMPARISON_LIMITS if name in shared}
+    selected = {}
+    for name, variant in chosen:
+        options = {**variant, **shared, **own_options[name]}
+        checked_options(name, options | limits)
+        selected[label_of(name, options)] = name, options
+    return list(selected.values()), limits
+
+
+def _options_by_mechanism(
+    texts: Iterable[str], mechanisms: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the options of each mechanism, and the options of all mechanisms together.
+
+    ``texts`` have the form ``mechanism.name=value`` for one mechanism, and ``name=value`` for all.
+    Both results map names of options to values; the first has one such dictionary per mechanism.
+
+    Raises
+    ------
+    PlanError : if an option is for a mechanism that is not in ``mechanisms``, or an option for all
+        mechanisms is not one of `_SHARED_OPTIONS`.
+    """
+    own_texts: dict[str, list[str]] = {mechanism: [] for mechanism in mechanisms}
     shared_texts = []
-    for text in args.options:
-        name, dot, _ = text.partition("=")[0].rpartition(".")
+    for text in texts:
+        mechanism, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
             shared_texts.append(text)
-        elif name in own_options:
-            own_options[name].append(text[len(name) + 1 :])
+        elif mechanism in own_texts:
+            own_texts[mechanism].append(text[len(mechanism) + 1 :])
         else:
-            suggestion = near_matches(name, own_options)
             raise PlanError(
                 f"The option {quote_public(text)} is for a mechanism that is not compared"
-                f"{suggestion}. Begin it with one of {', '.join(own_options)}."
+                f"{near_matches(mechanism, own_texts)}. Begin it with one of"
+                f" {', '.join(own_texts)}."
             )
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
             f"Not every mechanism has the option {quote_public(unshared[0])}"
             f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for one mechanism, such as"
-            f" {next(iter(own_options))}.{unshared[0]}=..., or give an option of all mechanisms:"
+            f" {mechanisms[0]}.{unshared[0]}=..., or give an option of all mechanisms:"
             f" {', '.join(_SHARED_OPTIONS)}."
         )
-    limits = {name: shared.pop(name) for name in _COMPARISON_LIMITS if name in shared}
-    selected = {}
-    for name, variant in chosen:
-        options = {**variant, **shared, **_parse_options(own_options[name])}
-        checked_options(name, options | limits)
-        selected[label_of(name, options)] = name, options
-    return list(selected.values()), limits
+    return {mechanism: _parse_options(own) for mechanism, own in own_texts.items()}, shared
 
 
 def _parse_options(texts: Iterable[str]) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def _create(args: argparse.Namespace) -> Reply:
 def _add(args: argparse.Namespace) -> Reply:
     """Run ``budget add``: add a dataset with its total budget."""
     ledger, total = Ledger(args.ledger), budget_of(args)
-    # A total in mu, or in epsilon with delta, is valid for releases with Gaussian noise only.
+    # Totals in mu, or in epsilon with delta, bound the privacy curve of all releases by that of
+    # Gaussian noise.  This requires the kind "gdp", which charges more for Laplace noise.
     kind = "gdp" if args.mu is not None or args.epsilon is not None else None
     with warnings.catch_warnings(record=True) as similar:
         warnings.simplefilter("always", ConfusableName)
@@ -127,8 +128,8 @@ def _change(args: argparse.Namespace) -> Reply:
 
 def _meaning(status: DatasetStatus, total: Budget) -> str:
     """Return sentences that state the guarantee of the total budget of a dataset."""
-    # With a total in rho, releases may use Laplace noise, for which the stated epsilon of Gaussian
-    # noise is not valid.
+    # A total of kind "zcdp" bounds rho.  `total.describe()` also states the epsilon of Gaussian
+    # noise, which Laplace noise with the same rho can exceed.
     mixed = (
         " If some releases use Laplace noise, only the statement in rho is valid."
         if status.definition.kind == "zcdp"

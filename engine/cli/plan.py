@@ -129,8 +129,8 @@ def _plan(args: argparse.Namespace) -> Reply:
     defaults = default_options(workload, args.mechanism, options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     target = {"keep": sources, "overwrite": args.overwrite, "is_replaceable": _is_plan}
-    # If the output file contains a plan, it may be the same plan, which is then left unchanged.
-    # Whether it is the same is known only after planning, so the file is checked later.
+    # An existing file is an error, but not if it contains the plan that this command computes.
+    # Therefore an existing plan file is checked only after planning, by `new_file` below.
     if args.overwrite or not _is_plan(args.out):
         check_target(args.out, **target)
     budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}

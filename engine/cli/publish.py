@@ -7,6 +7,7 @@ queries.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from engine.publish import (
 )
 from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
+from engine.release import Measurement
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
 PACKAGE = "package"  # format of a signed release package that contains the tables
@@ -240,6 +242,31 @@ def add_query_commands(commands: Commands) -> None:
     )
 
 
+def _condition_answers(
+    measurement: Measurement,
+    conditions: Sequence[str],
+    factors: Sequence[float] | None,
+    confidence: float,
+) -> tuple[list[Any], dict[str, Any] | None]:
+    """Return the numbers of records with each condition, and their sum weighted by ``factors``.
+
+    An answer has the keys query, answer, std, low and high.  The weighted sum is None without
+    ``factors``.
+    """
+    queries = [condition_query(measurement.plan.schema, text) for text in conditions]
+    pairs = [(query.attributes, query.tensor) for query in queries]
+    answers = [
+        {"query": query.text} | vars(measurement.combination([pair], [1.0], confidence))
+        for query, pair in zip(queries, pairs, strict=True)
+    ]
+    if factors is None:
+        return answers, None
+    text = " + ".join(
+        f"{factor:g} × ({query.text})" for factor, query in zip(factors, queries, strict=True)
+    )
+    return answers, {"query": text} | vars(measurement.combination(pairs, factors, confidence))
+
+
 def _ask(args: argparse.Namespace) -> Reply:
     """Run ``ask``: answer further queries from a measurement."""
     if args.times is not None and args.where is None:
@@ -260,19 +287,9 @@ def _ask(args: argparse.Namespace) -> Reply:
             "records"
         )
     else:
-        queries = [condition_query(measurement.plan.schema, text) for text in args.where or [""]]
-        pairs = [(query.attributes, query.tensor) for query in queries]
-        answers = [
-            {"query": query.text} | vars(measurement.combination([pair], [1.0], args.confidence))
-            for query, pair in zip(queries, pairs, strict=True)
-        ]
-        if args.times is not None:
-            text = " + ".join(
-                f"{c:g} × ({q.text})" for c, q in zip(args.times, queries, strict=True)
-            )
-            weighted_sum = {"query": text} | vars(
-                measurement.combination(pairs, args.times, args.confidence)
-            )
+        answers, weighted_sum = _condition_answers(
+            measurement, args.where or [""], args.times, args.confidence
+        )
     rows = [*answers, *([weighted_sum] if weighted_sum else [])]
     lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]
     lines += [

@@ -60,7 +60,7 @@ DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # mechanisms with a smaller relative difference are equally accurate
 MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_Gaps`) are not drawn
 # If no mechanism is below `MAX_DRAWN_RATIO`, mechanisms up to this multiple of the best are drawn.
-# In the order of the rows of `where_picture`, larger ratios count as this one.
+# `where_picture` sorts its rows by their largest ratio, cut to this value.
 MAX_RATIO_TO_BEST = 5.0
 MAX_MAP_GROUPS = 20
 RATIO_NOTE = "Error divided by that of the best mechanism for the table."
@@ -785,7 +785,7 @@ def comparison_page(
         pictures = (
             ranking_picture(comparison),
             effort_picture(comparison),
-            # The rest of the note is about the colors of the chart, which is not in the page.
+            # The page has no charts, so the note does not explain their colors.
             replace(where_picture(comparison, workload), note=RATIO_NOTE),
             budgets_picture(comparison, budget, format_budget),
         )

@@ -33,7 +33,7 @@ from engine.figures.base import (
 )
 from engine.plans import Plan
 from engine.residuals import Space
-from engine.workload import Group, Schema, Workload
+from engine.workload import Attribute, Group, Schema, Workload
 from engine.workload.conditions import box_workload
 from engine.workload.integer_bins import cell_text, query_texts
 
@@ -115,32 +115,24 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     chosen : maps each attribute to the first and the last of the selected cells, inclusive.
     """
     names = list(chosen)
+    # one array of drawn cells per attribute
     cells = [evenly_spaced(schema[name].size, MAX_SIDE) for name in names]
     is_chosen = [
-        (first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)
+        (first <= drawn) & (drawn <= last)
+        for drawn, (first, last) in zip(cells, chosen.values(), strict=True)
     ]
     labels = [
-        [cell_text(schema[name], int(i)) for i in c] for name, c in zip(names, cells, strict=True)
+        [cell_text(schema[name], int(cell)) for cell in drawn]
+        for name, drawn in zip(names, cells, strict=True)
     ]
     is_single = len(names) == 1
-    trace, layout = (
-        _range_bars(names[0], cells[0], is_chosen[0], labels[0])
-        if is_single
-        else _range_map(cells, is_chosen, labels)
-    )
-    for axis, name, c in zip("x" if is_single else "yx", names, cells, strict=True):
-        ticks = evenly_spaced(len(c), DOMAIN_TICKS)
-        layout[f"{axis}axis"] = {
-            "title": {"text": axis_labels([name])[0]},
-            "tickvals": [int(c[i]) for i in ticks],
-            "ticktext": axis_labels([cell_text(schema[name], int(c[i])) for i in ticks]),
-            "range": (
-                [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5]
-            ),
-            "automargin": True,
-            "autotickangles": [0, 90],
-            "ticklabeloverflow": "allow",
-        }
+    if is_single:
+        trace, layout = _range_bars(names[0], cells[0], is_chosen[0], labels[0])
+        layout["xaxis"] = _cell_axis(schema[names[0]], cells[0])
+    else:
+        trace, layout = _range_map(cells, is_chosen, labels)
+        layout["yaxis"] = _cell_axis(schema[names[0]], cells[0], downwards=True)
+        layout["xaxis"] = _cell_axis(schema[names[1]], cells[1])
     layout |= {
         "dragmode": "select",
         "selectdirection": "h" if is_single else "any",
@@ -148,7 +140,9 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     }
     (text,) = query_texts(schema.attributes, [box_workload(schema, chosen).describe(0)])
     n_chosen = math.prod(last - first + 1 for first, last in chosen.values())
-    complete = all(len(c) == schema[name].size for name, c in zip(names, cells, strict=True))
+    complete = all(
+        len(drawn) == schema[name].size for name, drawn in zip(names, cells, strict=True)
+    )
     ends = {name: [cell_text(schema[name], i) for i in run] for name, run in chosen.items()}
     return Picture(
         title=f"Cells of {' and '.join(names)}",
@@ -157,6 +151,24 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
         alt=f"{number(n_chosen)} of {pluralize(schema.cells(names), 'cell')} chosen: {text}.",
         note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",
     )
+
+
+def _cell_axis(attribute: Attribute, drawn: Any, *, downwards: bool = False) -> dict[str, Any]:
+    """Return the plotly properties of an axis of the cells ``drawn`` of an attribute.
+
+    The first cell is at the left or at the bottom, or at the top if ``downwards``.
+    """
+    tick_cells = [int(drawn[i]) for i in evenly_spaced(len(drawn), DOMAIN_TICKS)]
+    ends = [-0.5, attribute.size - 0.5]
+    return {
+        "title": {"text": axis_labels([attribute.name])[0]},
+        "tickvals": tick_cells,
+        "ticktext": axis_labels([cell_text(attribute, cell) for cell in tick_cells]),
+        "range": ends[::-1] if downwards else ends,
+        "automargin": True,
+        "autotickangles": [0, 90],
+        "ticklabeloverflow": "allow",
+    }
 
 
 def cells_in_box(
@@ -198,11 +210,12 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
             f"The group is on {pluralize(len(group.attributes), 'attribute')}. Give a group on two"
             " attributes."
         )
-    columns = [schema[name] for name in group.attributes]
-    cells = [evenly_spaced(c.size, MAX_SIDE) for c in columns]
+    attributes = [schema[name] for name in group.attributes]
+    cells = [evenly_spaced(attribute.size, MAX_SIDE) for attribute in attributes]
     grid = _coefficients(group, query)[np.ix_(*cells)]
     labels = [
-        [cell_text(c, int(i)) for i in indices] for c, indices in zip(columns, cells, strict=True)
+        [cell_text(attribute, int(cell)) for cell in drawn]
+        for attribute, drawn in zip(attributes, cells, strict=True)
     ]
     (text,) = query_texts(schema.attributes, [Workload(schema, (group,)).describe(query)])
     figure = _coefficient_map(grid, labels, group.attributes)
@@ -461,16 +474,18 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
     if not block.factors:
         return np.ones((1, 1)), ["all records"], "all records"
     axes, strategy = block.factors[factor]
-    columns = [plan.schema[block.attributes[a]] for a in axes]
-    places = np.unravel_index(np.arange(strategy.cells), strategy.sizes)
+    attributes = [plan.schema[block.attributes[a]] for a in axes]
+    # for every column of the matrix, one cell per attribute
+    cells_by_column = np.transpose(
+        np.unravel_index(np.arange(strategy.cells), strategy.sizes)
+    ).tolist()
     texts = [
         ", ".join(
-            cell_text(column, int(position[i]))
-            for column, position in zip(columns, places, strict=True)
+            cell_text(attribute, cell) for attribute, cell in zip(attributes, cells, strict=True)
         )
-        for i in range(strategy.cells)
+        for cells in cells_by_column
     ]
-    return strategy.rows, texts, set_name(c.name for c in columns)
+    return strategy.rows, texts, set_name(attribute.name for attribute in attributes)
 
 
 def _set_color_range(figure: go.Figure, shown: Array) -> None:

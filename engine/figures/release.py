@@ -235,7 +235,7 @@ def _query_labels(queries: Sequence[str]) -> tuple[list[str], str | None]:
     return axis_labels([value for _, value in single]), html.escape(names.pop())
 
 
-def _answer_traces(
+def _answer_trace(
     labels: Sequence[str], series: _Series, rows: slice, *, showlegend: bool
 ) -> dict[str, Any]:
     """Return a plotly trace with a marker and an error bar per answer.
@@ -295,7 +295,7 @@ def _answers_figure(
     axes = _product_axes(queries)
     if axes is None:
         labels, title = _query_labels(queries)
-        traces = [_answer_traces(labels, one, slice(None), showlegend=True) for one in series]
+        traces = [_answer_trace(labels, one, slice(None), showlegend=True) for one in series]
         if truth is not None:
             traces.append(_truth_trace(labels, truth, showlegend=True))
         # Labels of several lines need more space, so fewer of them fit next to each other.
@@ -410,7 +410,7 @@ def _answers_panels(
         )
         place = {"row": number // n_columns + 1, "col": number % n_columns + 1}
         for one in series:
-            figure.add_trace(_answer_traces(labels, one, rows, showlegend=number == 0), **place)
+            figure.add_trace(_answer_trace(labels, one, rows, showlegend=number == 0), **place)
         if truth is not None:
             trace = _truth_trace(labels, truth.iloc[rows], showlegend=number == 0)
             figure.add_trace(trace, **place)

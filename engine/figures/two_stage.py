@@ -628,17 +628,21 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     rows, columns = evenly_spaced(n_rows, MAX_SIDE), evenly_spaced(n_columns, MAX_SIDE)
     grid = table["snr_low"].to_numpy().reshape(n_rows, n_columns)[np.ix_(rows, columns)]
     names = [set_name(group.attributes[a] for a in p.axes) for p in group.parts]
-    first = [_part_text(rule, group, 0, int(i), names[0]) for i in rows]
-    counts = [p.count for p in group.parts[1:]]
-    others = []
+    row_texts = [_part_text(rule, group, 0, int(i), names[0]) for i in rows]
+    counts = [part.count for part in group.parts[1:]]
+    column_texts = []
     for column in columns:
-        places = np.unravel_index(int(column), counts)
-        texts = [_part_text(rule, group, p + 1, int(i), names[p + 1]) for p, i in enumerate(places)]
-        others.append(" · ".join(texts))
+        # one query of every part after the first
+        queries = np.unravel_index(int(column), counts)
+        texts = [
+            _part_text(rule, group, part, int(query), names[part])
+            for part, query in enumerate(queries, start=1)
+        ]
+        column_texts.append(" · ".join(texts))
     axes = [names[0], " · ".join(names[1:])]
     hover, unit = "%{y}<br>%{x}<br>at least %{z:,.4~r}", "lower bound<br>of the ratio"
     cell_texts = {"texttemplate": "%{z:,.3~r}"} if grid.size <= 400 else {}
-    figure = heat_map(grid, [first, others], axes, hover, unit, **cell_texts)
+    figure = heat_map(grid, [row_texts, column_texts], axes, hover, unit, **cell_texts)
     note = (
         "Lower confidence bounds from the first measurement (the look); a cell is reliable if its"
         f" bound is at least {rule.snr:g}."

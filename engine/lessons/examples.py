@@ -154,10 +154,10 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     """
     check_positive("std", std, error=PlanError)
     true_counts = np.asarray(counts, dtype=float)
-    a = true_counts / std
-    cdf, density = scipy.special.ndtr(a), np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
+    scaled = true_counts / std
+    cdf, density = scipy.special.ndtr(scaled), np.exp(-(scaled**2) / 2) / math.sqrt(2 * math.pi)
     means = true_counts * cdf + std * density
-    mean_squares = std**2 * (cdf - a * density) + true_counts**2 * scipy.special.ndtr(-a)
+    mean_squares = std**2 * (cdf - scaled * density) + true_counts**2 * scipy.special.ndtr(-scaled)
     return ClippingExample(
         counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares)
     )

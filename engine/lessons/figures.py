@@ -491,23 +491,20 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
     bars = [
         {
             "type": "bar",
-            "x": table[name],
+            "x": table[label],
             "y": table["path"],
             "name": label,
             "orientation": "h",
             "marker": {"color": color, "pattern": {"shape": shape}},
             "hovertemplate": f"{label}: %{{x:,.4~r}} pcost<extra></extra>",
         }
-        for name, label, color, shape in (
-            ("look", "look", ORANGE, "x"),
-            ("remainder", "remainder", BLUE, ""),
-        )
+        for label, color, shape in (("look", ORANGE, "x"), ("remainder", BLUE, ""))
     ]
-    limit = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
-    name = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    budget_line = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
+    line_label = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     layout = {
-        "shapes": [limit | {"line": {"color": GREY, "dash": "dash"}}],
-        "annotations": [name | {"text": f"budget {cost(budget)}"}],
+        "shapes": [budget_line | {"line": {"color": GREY, "dash": "dash"}}],
+        "annotations": [line_label | {"text": f"budget {cost(budget)}"}],
         "barmode": "stack",
         "height": 300,
         "legend": LEGEND,
@@ -877,7 +874,7 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         mode="markers",
         name="mean published count",
         marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
-        # published counts are never negative
+        # The error bars end at 0, because published counts are never negative.
         error_y={
             "array": example.errors,
             "arrayminus": np.minimum(example.errors, example.means),

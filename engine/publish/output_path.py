@@ -54,7 +54,7 @@ def is_added(column: str, name: str) -> bool:
 
 
 PathText = str | os.PathLike[str]
-# suffixes that the name of a ledger file gets in the names of the files that belong to it
+# Files that belong to the ledger "x" are named "x" + one of these suffixes.
 LEDGER_SUFFIXES = (".results", ".key", "-journal")
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns

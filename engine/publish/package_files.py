@@ -254,7 +254,7 @@ class PackageFiles:
         return self._folder / name
 
     def inner(self, prefix: str) -> PackageFiles:
-        """Return the files whose names start with ``prefix``, under their names without it."""
+        """Return the files whose names start with ``prefix``; their new names lack the prefix."""
         return PackageFiles(
             names=tuple(n.removeprefix(prefix) for n in self.names if n.startswith(prefix)),
             _chunks=lambda name, max_bytes: self._chunks(f"{prefix}{name}", max_bytes),
@@ -352,12 +352,13 @@ def max_arrays_of(plan: Plan) -> int:
     """Return the maximum number of arrays in the measurements of a plan."""
     n_arrays = 0
     for block in plan.blocks.values():
-        # released integers, row weights if there are any, and the rows of every factor
+        # one array of released integers, and one of row weights if the block has them
         n_arrays += 1 + (block.weights is not None)
         for _, strategy in block.factors:
-            symbol = rows_symbol(strategy)
-            n_arrays += 1 + (len(symbol.layout) if symbol is not None else 0)
-    # the files of a two-stage release have one array of estimates per residual space instead
+            formula = rows_formula(strategy)
+            n_arrays += 1 + (len(formula.layout) if formula is not None else 0)
+    # After a two-stage release, the file has one array of estimates per residual space, and no
+    # arrays of integers or rows.
     return max(n_arrays, len(plan.estimate_blocks))
 
 
@@ -365,17 +366,17 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
     """Return the maximum size in bytes of every file in a release package of the plan, by name."""
     groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
-    texts = sum(group.count * _text_bytes(group, labels) for group in groups)
-    names = sum(map(len, labels)) + FIXED_BYTES
+    text_bytes = sum(group.count * _text_bytes(group, labels) for group in groups)
+    name_bytes = sum(map(len, labels)) + FIXED_BYTES
     return {
         "plan.json": MAX_PLAN,
         "check.py": MAX_SMALL,
-        README: MAX_SMALL + names,
+        README: MAX_SMALL + name_bytes,
         "report.html": (
             20 * FIXED_BYTES + 100 * sum(_text_bytes(g, labels) + BLOCK_BYTES for g in groups)
         ),
-        "answers.parquet": FIXED_BYTES + names + 8 * NUMBER_BYTES * rows + texts,
-        "answers.csv": FIXED_BYTES + 4 * NUMBER_BYTES * rows + 2 * texts,
+        "answers.parquet": FIXED_BYTES + name_bytes + 8 * NUMBER_BYTES * rows + text_bytes,
+        "answers.csv": FIXED_BYTES + 4 * NUMBER_BYTES * rows + 2 * text_bytes,
         "measurements.json": (
             FIXED_BYTES + sum(BLOCK_BYTES + 24 * _name_bytes(b.attributes) for b in blocks)
         ),
@@ -426,7 +427,7 @@ def _array_bytes(blocks: Iterable[Block]) -> int:
             + 4 * BLOCK_BYTES
         )
         total += 8 * math.prod(block.coordinates)
-        # rows that are too large for a matrix are stored as a few numbers
+        # Rows of more than MAX_DENSE_BYTES are stored as the few numbers of a formula.
         rows |= {s: min(s.rows.nbytes, int(MAX_DENSE_BYTES)) for _, s in block.factors}
     # factor 4: blocks that share a strategy on this machine may have had several strategies, with
     # slightly different rows, on the machine that measured
@@ -486,8 +487,8 @@ ROW_FORMS = {
 }
 
 
-def rows_symbol(strategy: Strategy) -> EntryRows | None:
-    """Return the rows of a strategy as one of `ROW_FORMS`; None if they are a dense matrix."""
+def rows_formula(strategy: Strategy) -> EntryRows | None:
+    """Return the rows of a strategy as a formula of `ROW_FORMS`; None if they are a matrix."""
     rows: object = strategy.rows
     return rows if isinstance(rows, EntryRows) else None
 
@@ -501,21 +502,19 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     if not in_one_step(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    rows: dict[Strategy, str] = {}
+    array_names: dict[Strategy, str] = {}
     forms: dict[str, str] = {}
     blocks = []
     for number, (space, block) in enumerate(measurement.plan.blocks.items()):
         factors = []
         for axes, strategy in block.factors:
-            name = rows.setdefault(strategy, f"rows{len(rows)}")
-            factor = {"axes": [block.attributes[a] for a in axes], "rows": name}
-            symbol = rows_symbol(strategy)
-            arrays[name] = strategy.rows if symbol is None else symbol.entries
-            if symbol is not None:
-                factor["form"] = symbol.form
-                forms[symbol.form] = ROW_FORMS[symbol.form]
-                for key, layout in symbol.layout.items():
-                    arrays[f"{name}_{key}"] = layout
+            array_name = array_names.setdefault(strategy, f"rows{len(array_names)}")
+            arrays |= _row_arrays(strategy, array_name)
+            factor = {"axes": [block.attributes[a] for a in axes], "rows": array_name}
+            formula = rows_formula(strategy)
+            if formula is not None:
+                factor["form"] = formula.form
+                forms[formula.form] = ROW_FORMS[formula.form]
             factors.append(factor)
         description: dict[str, Any] = {
             "attributes": block.attributes,
@@ -530,6 +529,15 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
         blocks.append(description)
     content = {"blocks": blocks} | ({"forms": forms} if forms else {})
     return _write_files(measurement, folder, content, arrays)
+
+
+def _row_arrays(strategy: Strategy, name: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that determine the rows of a strategy, by their names in the file."""
+    formula = rows_formula(strategy)
+    if formula is None:
+        return {name: np.asarray(strategy.rows)}
+    layouts = {f"{name}_{key}": layout for key, layout in formula.layout.items()}
+    return {name: formula.entries, **layouts}
 
 
 def in_one_step(measurement: Measurement) -> bool:
@@ -704,14 +712,14 @@ def _with_measured_rows(
         raise _mismatch(block)
     factors = []
     for f, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
-        shared, symbol = (strategy, f["rows"]), rows_symbol(strategy)
+        shared, formula = (strategy, f["rows"]), rows_formula(strategy)
         if "form" in f:
-            if symbol is None or f["form"] != symbol.form:
+            if formula is None or f["form"] != formula.form:
                 raise _mismatch(block)
-            entries = arrays.read(f["rows"], "f", symbol.entries.shape)
-            if not np.allclose(entries, symbol.entries, rtol=1e-9, atol=0.0):
+            entries = arrays.read(f["rows"], "f", formula.entries.shape)
+            if not np.allclose(entries, formula.entries, rtol=1e-9, atol=0.0):
                 raise _mismatch(block)
-            for key, layout in symbol.layout.items():
+            for key, layout in formula.layout.items():
                 if not np.array_equal(arrays.read(f"{f['rows']}_{key}", "i", layout.shape), layout):
                     raise _mismatch(block)
             factors.append((axes, strategy))

@@ -298,7 +298,7 @@ def certificate(
     """
     plan, budget = measurement.plan, measurement.plan.budget
     optimality = plan.certificate
-    out: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "format": PACKAGE_FORMAT,
         "status": REHEARSAL_MARK if measurement.rehearsal else "release",
         "dataset": measurement.dataset,
@@ -324,21 +324,21 @@ def certificate(
         "gap": optimality.gap,
         "bound": optimality.statement,
     }
-    out["promise"] = plan.schema.promise(budget)
+    fields["promise"] = plan.schema.promise(budget)
     if (keep := plan.options.get("keep")) is not None:
-        out["kept"] = _keep_text(plan, keep)
+        fields["kept"] = _keep_text(plan, keep)
     if plan.schema.invariants:
-        out["exact"] = [list(one.attributes) for one in plan.schema.invariants]
+        fields["exact"] = [list(invariant.attributes) for invariant in plan.schema.invariants]
     if budget.pure_epsilon is not None:
-        out["pure_epsilon"] = budget.pure_epsilon
+        fields["pure_epsilon"] = budget.pure_epsilon
     if receipt is not None:
-        out["ledger"] = {
+        fields["ledger"] = {
             "seq": receipt.seq,
             "hash": receipt.hash,
             "pcost": receipt.pcost,
             "utc": receipt.utc,
         }
-    return out
+    return fields
 
 
 def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:

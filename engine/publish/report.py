@@ -291,10 +291,10 @@ def read_published(
     """
     import pyarrow.parquet as pq
 
-    queries = plan.workload.groups[group]
-    preceding = sum(g.count for g in plan.workload.groups[:group])
-    first, last, _ = slice(start, stop).indices(queries.count)
-    first, last = preceding + first, preceding + max(first, last)
+    # first row of the group in the file; start and stop then count rows of the file
+    group_start = sum(g.count for g in plan.workload.groups[:group])
+    start, stop, _ = slice(start, stop).indices(plan.workload.groups[group].count)
+    first, last = group_start + start, group_start + max(start, stop)
     with pq.ParquetFile(path) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -323,8 +323,9 @@ def write_level_sums(
 ) -> Path:
     """Write sums of published tables over the areas of code lists to a Parquet file.
 
-    Columns: group (its number), level (a title of `level_groups`), and the columns of
-    `Uncertainty.sums`.  The file is written atomically.  `read_level_sums` reads it.
+    Columns: group (its number), level (a title such as "state"), and the columns of
+    `Uncertainty.sums`.  The groups of queries on levels are those of `level_groups`.  The file is
+    written atomically.  `read_level_sums` reads it.
     """
     plan = uncertainty.published.measurement.plan
     with (

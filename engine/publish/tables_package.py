@@ -304,8 +304,10 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
 
 
 def _cell_matrices(block: Block) -> list[Array]:
-    """Return for every attribute of a block the matrix from strategy answers to cells, (n,
-    rows)."""
+    """Return one matrix per attribute of a block, which maps strategy answers to cells.
+
+    Each has the shape (cells of the attribute, strategy rows of the attribute).
+    """
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
@@ -1053,7 +1055,8 @@ def write_workbook(
     ):
         book = _WorkbookWriter(uncertainty, partial, temporary, rule or QualityRule(), confidence)
         try:
-            book.front()
+            book.cover()
+            book.contents()
             done = 0
             for number, group in enumerate(workload.groups):
                 book.table(number, done)
@@ -1126,9 +1129,8 @@ class _WorkbookWriter:
             )
         return sheet, len(mark) + len(lines)
 
-    def front(self) -> None:
-        """Write the cover and the list of tables."""
-        plan = self.measurement.plan
+    def cover(self) -> None:
+        """Write the cover: guarantee, use of the numbers, and columns of the tables."""
         sheet, row = self._sheet("Cover", [self.title])
         sheet.set_column(0, 0, COVER_CHARS)
         for line in (*_notes(self.measurement, self.confidence), "", *_columns(self.schema.names)):
@@ -1136,6 +1138,9 @@ class _WorkbookWriter:
             sheet.set_row(row, LINE_POINTS * max(1, math.ceil(len(line) / COVER_CHARS)))
             sheet.write_string(row, 0, line, self.wrapped)
             row += 1
+
+    def contents(self) -> None:
+        """Write the list of tables, with the share of publishable numbers of each."""
         shares = self.errors.summary(self.rule)
         sheet, row = self._sheet("Contents", [f"{self.title}: contents"])
         names = [
@@ -1150,7 +1155,7 @@ class _WorkbookWriter:
         widths = [10, 50, 30, 12, 12, 12, 12]
         self._heads(sheet, row, names, widths, [True] * 3 + [False] * 4)
         for number, (group, share) in enumerate(
-            zip(plan.workload.groups, shares.to_dict("records"), strict=True)
+            zip(self.measurement.plan.workload.groups, shares.to_dict("records"), strict=True)
         ):
             row += 1
             name = _name(number)
@@ -1185,15 +1190,24 @@ class _WorkbookWriter:
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
         self._body(sheet, row + 1, shown, names, {"published"})
         if is_cells(group) and len(group.attributes) == 2:
-            crossed = crosstab(frame.drop(columns="status", errors="ignore"), group, self.schema)
-            if crossed.shape[1] <= MAX_SHEET_COLUMNS:
-                down, across = group.attributes
-                title = (
-                    f"{_name(number)}: published counts, {down} down, {across} across; what is"
-                    " suppressed is empty"
-                )
-                sheet, row = self._sheet(f"{_name(number)} crossed", [title])
-                self._body(sheet, row, crossed, [str(c) for c in crossed], set(map(str, crossed)))
+            self._crosstab(number, frame)
+
+    def _crosstab(self, number: int, frame: pd.DataFrame) -> None:
+        """Write the published counts of group ``number`` as a crosstab, unless it is too wide.
+
+        ``frame`` is the result of `labelled_rows` for the group.
+        """
+        group = self.measurement.plan.workload.groups[number]
+        crossed = crosstab(frame.drop(columns="status", errors="ignore"), group, self.schema)
+        if crossed.shape[1] > MAX_SHEET_COLUMNS:
+            return
+        down, across = group.attributes
+        title = (
+            f"{_name(number)}: published counts, {down} down, {across} across; what is"
+            " suppressed is empty"
+        )
+        sheet, row = self._sheet(f"{_name(number)} crossed", [title])
+        self._body(sheet, row, crossed, [str(c) for c in crossed], set(map(str, crossed)))
 
     def codebook(self) -> None:
         """Write the labels of every attribute."""

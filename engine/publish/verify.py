@@ -404,8 +404,8 @@ def _published_problems(
         for name in names
         if how[name] != getattr(measurement, name)
     ]
-    # `table_problems` limits the size of every file and calls `digest`, so that `path` is valid
-    # below
+    # `table_problems` checks the size of every file and copies it out of the zip, so `tables.path`
+    # can be used afterwards.
     problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
     if problems:
         return problems

@@ -500,7 +500,7 @@ def test_package_with_matrix_of_wide_marginal_is_read(tmp_path, monkeypatch):
     records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in workload.schema.attributes})
     release = measure(plan_of(workload, "querysmasher"), records, rehearsal=True, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(package_files, "rows_symbol", lambda _: None)
+        patch.setattr(package_files, "rows_formula", lambda _: None)
         paths = write_measurements(release, tmp_path)
     words = {"dataset": "", "key": "", "utc": ""}
     again = read_measurements(release.plan, *paths, rehearsal=True, **words)
