@@ -305,7 +305,7 @@ def _computed_results(
         on_progress=report_running,
         on_result=store,
     )
-    # on_result is not called for the last results.
+    # `run_in_workers` does not call ``on_result`` for the calls that finish last.
     for label, result in results.items():
         store(label, result)
     return {

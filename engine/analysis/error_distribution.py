@@ -288,7 +288,8 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
         sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
-        # `variance_counts` contains variances, and for each the number of queries that have it.
+        # ``variance_counts`` has pairs of arrays: variances, and the number of evaluated queries
+        # with each of them.
         if sample is not None and _distinct_count(factored_by_variance[variance], variance) > len(
             sample[0]
         ):
@@ -298,7 +299,7 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
             variance_counts = [(sampled, np.ones(len(sampled)))]
         else:
             variance_counts = _all_variances(variance, factored_by_variance.get(variance))
-        # Every evaluated query represents this number of queries.
+        # If the queries are a sample, each of them stands for ``scale`` queries of the groups.
         scale = total / math.fsum(float(n.sum()) for _, n in variance_counts)
         squared_ratios += [v.ravel() / target**2 for v, _ in variance_counts]
         multiplicities += [n.ravel() * scale for _, n in variance_counts]
@@ -314,12 +315,12 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
 
 
 def _factored_queries(variance: GroupVariance) -> LinearVariances | None:
-    """Return the variances of a group in factored form, one array per attribute.
+    """Return the variances of a group as products of columns of small tables.
 
-    The result is None if the factored form is too large.  The variance of an unanswerable query is
+    The result is None if the tables would be too large.  The variance of an unanswerable query is
     at least `INFINITE_VARIANCE`.
     """
-    unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
+    unanswerable = tuple(replace(t, coefficient=INFINITE_VARIANCE) for t in variance.unmeasured)
     terms = (*variance.terms, *unanswerable) or (VarianceTerm(coefficient=0.0, arrays=()),)
     try:
         return linear_variances(replace(variance, terms=terms, unmeasured=()))
@@ -373,9 +374,9 @@ def chosen_queries(
 
     Returns
     -------
-    One array per part (query family) of the group, each of shape (chosen queries,).  A query of the
-    group is a product of one query per part, and the arrays contain the numbers of these factors
-    within their parts.  The result is None if all queries of the group are chosen.
+    One array per query family of the group (`Group.parts`), each of shape (chosen queries,).  A
+    query of the group is a product of one query per family; the array has the number of this query
+    within its family.  The result is None if all queries of the group are chosen.
     """
     group_queries = workload.groups[group]
     quota = max(

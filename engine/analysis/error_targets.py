@@ -203,8 +203,8 @@ def budget_for_error(
 
     def ratio(candidate: Plan) -> float:
         """Return the quantile at ``share`` of error divided by target, over all queries."""
-        # If all groups have the same target, the quantile of the errors is divided by the target.
-        # The distribution of the errors of ``plan`` is cached.
+        # With one target for all groups, the distribution of the errors is computed, and its
+        # quantile is divided by the target, because this distribution is cached for ``plan``.
         if isinstance(limits, float):
             target = limits
             distribution = (
@@ -286,7 +286,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     The budget is found by secant steps in log pcost inside a bracket, with a relative error of
     `BUDGET_RELATIVE_PRECISION`.  At every trial budget the ratio is evaluated on a plan.  The ratio
     is modelled as a power of pcost through the last two trials.  The next trial is slightly beyond
-    the pcost at which this power is 1, so that the solution is soon between two trials.
+    the pcost at which this power is 1.  It is therefore probably on the other side of the solution,
+    which makes the bracket small.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -304,7 +305,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
         if high <= low * (1.0 + BUDGET_RELATIVE_PRECISION):
             return plan.budget.at(high)
-        # Between closer trials, the rounding of the noise scales would dominate the slope.
+        # The slope is computed only from trials that are far enough apart.  Otherwise the rounding
+        # of the noise scales would dominate it.
         if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
             slope = min(
                 max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0),
@@ -553,8 +555,8 @@ def fit_targets(
             " (True or False) per group."
         )
     pcost, factor = request.budget.pcost, 1.0
-    # Bracket of the factor as points (log factor, log of required over available pcost).  At the
-    # first point the budget is exceeded; at the second one it suffices.
+    # The common factor is searched between two trials, pairs (log of the factor, log of required
+    # over available pcost).  The budget does not suffice for ``lower``, and suffices for ``upper``.
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)
@@ -666,8 +668,8 @@ def _next_log_factor(
     step : number of previous steps.
     """
     if math.isinf(lower[0]) or math.isinf(upper[0]):
-        # Without locked targets the required pcost is proportional to factor^-2.  With locked
-        # targets it changes less, so the steps double until there is a bracket.
+        # If no target were locked, the required pcost would be proportional to factor^-2.  Locked
+        # targets make it change less, so the steps double until a trial is on the other side.
         excess = current[1] + math.copysign(MAX_UNUSED_SHARE, current[1])
         return current[0] + excess / 2.0 * 2.0**step
     # Every fourth step is a bisection, because regula falsi may move only one end of the bracket.

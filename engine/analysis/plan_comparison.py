@@ -41,7 +41,8 @@ SAMPLED = (
     "Computed on an even sample of the queries of each group and on its first and last queries;"
     " other queries may be worse."
 )
-MAX_CORNER_PARTS = 10  # parts of a group whose first and last queries are added to the sample
+# Products of the first and last queries of this many query families are added to a sample.
+MAX_CORNER_PARTS = 10
 MIN_SHOWN_GAIN = 5e-4  # smallest relative decrease of the total error that is reported
 EQUAL_ERROR_TOLERANCE = 1e-6  # relative; more than the effect of rounding noise to its grid
 
@@ -101,8 +102,8 @@ def losses(first: Plan, second: Plan) -> Losses:
     """Compare the standard errors of two plans for the same workload, query by query.
 
     If the workload has more than four million queries, only some queries of each large group are
-    evaluated: a sample, and combinations of the first and last queries of its parts (the factors of
-    its query matrix).  The worst ratio is then a lower bound.
+    evaluated: a sample, and products of the first and last queries of its query families.  The
+    worst ratio is then a lower bound.
 
     Raises
     ------
@@ -160,18 +161,19 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     error_ratios = _ratios_at(first, second, group, sample)
     worse = float(np.mean(error_ratios > 1.0 + EQUAL_ERROR_TOLERANCE))
     better = float(np.mean(error_ratios < 1.0 - EQUAL_ERROR_TOLERANCE))
-    # Extreme ratios often occur for combinations of the first and last queries of the parts, which
-    # a sample rarely contains.  These combinations are added for the largest ratio only, because
-    # the shares need an evenly spread sample.
+    # The largest ratio is often that of a product of first and last queries of the query families,
+    # which a sample rarely contains.  These products are added after the shares are computed,
+    # because shares need an evenly spread sample.
     if sample is not None:
         corner_parts = queries.parts[:MAX_CORNER_PARTS]
         corners = list(itertools.product(*(sorted({0, p.count - 1}) for p in corner_parts)))
-        # Parts beyond MAX_CORNER_PARTS contribute their first query to every combination.
+        # All families after the first MAX_CORNER_PARTS contribute their first query to each
+        # product.
         zeros = [np.zeros(len(corners), dtype=np.int64) for _ in queries.parts[MAX_CORNER_PARTS:]]
         corner_positions = [*np.array(corners).T, *zeros]
         sample = [
-            np.concatenate([sampled_positions, part_corners])
-            for sampled_positions, part_corners in zip(sample, corner_positions, strict=True)
+            np.concatenate([sampled_positions, corners_of_family])
+            for sampled_positions, corners_of_family in zip(sample, corner_positions, strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, sample)
     # ``worst`` is the first query whose ratio equals the largest one up to the tolerance.
@@ -443,7 +445,8 @@ def _group_row(
     Parameters
     ----------
     where : entry of the column "in".
-    i, j : numbers of the group in the first and second plan; None if the plan lacks the group.
+    i : number of the group in the first plan; None if this plan does not have the group.
+    j : number of the group in the second plan; None if this plan does not have the group.
     errors : RMSE of every group, for each plan.
     """
     weights = [

@@ -142,9 +142,9 @@ def publishable_by_group(
 ) -> pd.DataFrame:
     """Return a table of the shares of publishable answers, with a row per group.
 
-    The first column, "attributes", is the number of the group, counted from 1, and its name, such
-    as "3: sex"; every further column is a mechanism, the most
-    accurate one first.  Rows are in ascending order of the shares of the first mechanism.  The
+    The first column, "attributes", has the number of the group, counted from 1, and its name, such
+    as "3: sex".  The other columns have the shares for one mechanism each, the most accurate
+    mechanism first.  Rows are in ascending order of the shares of the first mechanism.  The
     standard error of a query is taken to be the RMSE of its group, and the records are assumed to
     be spread uniformly.
     """
@@ -215,7 +215,7 @@ def budget_for_quality(
         """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)
-        # The evaluated queries of a group have equal weights with the sum of its number of queries.
+        # Each evaluated query of a group stands for the same number of the group's queries.
         weights = np.concatenate(
             [
                 np.full(len(group_variations), group.count / len(group_variations))
@@ -224,7 +224,7 @@ def budget_for_quality(
         )
         order = np.argsort(values, kind="stable")
         cumulative = np.cumsum(weights[order])
-        # 1e-12 is larger than the rounding errors of the cumulative sums.
+        # The margin of 1e-12 keeps rounding errors of the cumulative sums from moving the index.
         index = int(np.searchsorted(cumulative, share * cumulative[-1] * (1.0 - 1e-12)))
         largest_variation = float(values[order[min(index, len(order) - 1)]])
         if math.isfinite(largest_variation):

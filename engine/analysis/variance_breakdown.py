@@ -116,10 +116,10 @@ def worst_query(plan: Plan, group: int) -> int | None:
 
 
 def least_accurate_queries(plan: Plan, group: int) -> list[int]:
-    """Return, for each part of a group, its query in the least accurate query of the group.
+    """Return numbers of queries, one per query family, whose product is the least accurate query.
 
-    The first query of a part is returned if it is equally inaccurate, or if the group is too large
-    to be searched.
+    A number is 0, the first query of the family, if the product with this query is equally
+    inaccurate.  All numbers are 0 if the group has too many queries to search; see `worst_query`.
     """
     counts = tuple(part.count for part in plan.workload.groups[group].parts)
     worst = worst_query(plan, group)

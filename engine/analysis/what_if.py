@@ -475,7 +475,7 @@ def _change_text(before: float, after: float) -> str:
 
 
 MAX_COSTLY_GROUPS = 5
-# The answers to the queries of such a family determine the count of every cell of the attribute.
+# Query families whose answers determine the count of every cell of the attribute.
 COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 
 
@@ -527,15 +527,15 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Bisection needs forecasts that increase with every group.  Those with tuning do not, so tuning
-    # is left out of the forecasts, unless all groups fit without tuning: then it is the tuning that
-    # exceeds the limits.
+    # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers do
+    # not, so they are made without tuning.  Only if all groups fit without tuning, the tuning
+    # exceeds the limits, and the forecasts include it.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # Bisection for the smallest k for which the first k groups exceed the limits.  Group k is
-        # removed.
+        # Bisection finds the smallest number of first groups that exceed the limits together.  The
+        # last of these groups is removed.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):
