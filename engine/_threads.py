@@ -75,11 +75,12 @@ def single_threaded() -> Iterator[None]:
 
 
 class _ThreadLimit:
-    """Number of threads that the linear-algebra libraries of this process use.
+    """Contexts that limit the threads of the linear-algebra libraries of this process.
 
-    The number is 1 if a context of the kind "every core" is active, or if a context "small" is
-    active and no context "large".  Otherwise it is the number before the first context.  The class
-    counts the active contexts of each kind, because threads enter and leave contexts in any order.
+    `active` opens a context of one of three kinds.  While a context "every core" is open, or a
+    context "small" and none "large", the libraries use one thread.  Otherwise they use as many
+    threads as before the first context was opened.  Open contexts are counted by kind, because
+    several Python threads open and close contexts in any order.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class _ThreadLimit:
 
     def _count(self, kind: str, change: int) -> None:
         with self.lock:
-            # While no context is active, the caller may have set other numbers of threads.
+            # The first context stores the present numbers of threads, which the last one restores.
             if not self.in_use.total():
                 self.initial_threads = [library.num_threads for library in self.libraries]
             self.in_use[kind] += change

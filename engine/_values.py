@@ -106,15 +106,16 @@ def _referenced(value: object, seen: set[int]) -> Iterator[object]:
 
     Objects whose ids are in ``seen`` are skipped; the ids of visited objects are added to it.
     """
-    generation = [value]
-    # one call of get_referents for all objects of a generation is twice as fast as single calls
-    while generation:
-        new = {
+    # Objects are visited level by level: one call of get_referents for all objects of a level is
+    # twice as fast as one call per object.
+    level = [value]
+    while level:
+        counted = {
             id(referent): referent
-            for referent in generation
+            for referent in level
             if not isinstance(referent, (type, ModuleType, FunctionType))
         }
-        generation = [referent for address, referent in new.items() if address not in seen]
-        seen.update(new)
-        yield from generation
-        generation = gc.get_referents(*generation)
+        level = [referent for address, referent in counted.items() if address not in seen]
+        seen.update(counted)
+        yield from level
+        level = gc.get_referents(*level)

@@ -6,19 +6,19 @@ them.
 
     EngineError
     |-- SchemaError        the schema, or a file that describes it, is not usable   (also ValueError)
-    |-- WorkloadError      a query group does not fit its attributes, or is too large (also ValueError)
-    |-- BudgetError        a privacy budget is not a finite positive number         (also ValueError)
-    |-- PlanError          a plan file is damaged, or the options do not fit        (also ValueError)
-    |   `-- NotApplicable  the mechanism cannot answer this workload; the message has the reason
+    |-- WorkloadError      a query group, or an argument that defines queries, is not valid (also ValueError)
+    |-- BudgetError        a privacy budget is not valid                            (also ValueError)
+    |-- PlanError          a plan, a file or an argument of a function is not valid (also ValueError)
+    |   `-- NotApplicable  a mechanism or rule cannot be used; the message has the reason
     |       `-- Unanswered a query with positive weight would have an infinite error
     |-- NotAnswerable      the measured strategy does not determine the query       (also ValueError)
-    |-- DataError          records do not fit the public schema                     (also ValueError)
+    |-- DataError          records cannot be read, or do not fit the public schema  (also ValueError)
     |   `-- OtherRecords   a stored release was measured on other records
-    |-- LimitExceeded      a forecast exceeds the time or memory limit              (also MemoryError)
+    |-- LimitExceeded      time, memory or the size of a table exceeds a limit      (also MemoryError)
     |-- Cancelled          the user, or a progress callback, stopped the work
-    `-- LedgerError        the ledger cannot be trusted or written; nothing was spent
+    `-- LedgerError        the ledger cannot be used, or does not allow the action
         |-- BudgetExceeded the spend would exceed the remaining budget of the dataset
-        `-- ResultLost     budget was spent, but the result was never saved
+        `-- ResultLost     budget was spent, but the result is missing or was changed
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class SchemaError(EngineError, ValueError):
 
 
 class WorkloadError(EngineError, ValueError):
-    """A query group does not fit its attributes, or is too large."""
+    """A query group, or an argument that defines queries, is not valid."""
 
 
 class BudgetError(EngineError, ValueError):
-    """A privacy budget is not a finite positive number."""
+    """A privacy budget is not valid, for example not a finite positive number."""
 
 
 class PlanError(EngineError, ValueError):
-    """A plan file is damaged, or the options do not fit the mechanism."""
+    """A plan, a file or an argument of a function is not valid."""
 
 
 class NotApplicable(PlanError):
-    """The mechanism cannot answer this workload."""
+    """A mechanism cannot answer this workload, or a selection rule cannot be used for it."""
 
 
 class Unanswered(NotApplicable):
@@ -57,13 +57,13 @@ class NotAnswerable(EngineError, ValueError):
 
 
 class DataError(EngineError, ValueError):
-    """Records do not fit the public schema."""
+    """Records cannot be read, or do not fit the public schema."""
 
 
 class OtherRecords(DataError):
-    """A stored release was measured on other records than those given, so it was not returned.
+    """A stored release was measured on other records than those of this call.
 
-    No noise was drawn and no budget was spent.
+    This call drew no noise and spent no budget.
 
     Attributes
     ----------
@@ -80,15 +80,15 @@ class OtherRecords(DataError):
 
 
 class LimitExceeded(EngineError, MemoryError):
-    """A forecast of time or memory exceeds the limit."""
+    """Time or memory, known or forecast, or the size of a table or file exceeds a limit."""
 
 
 class Cancelled(EngineError):
-    """The work was stopped on request; nothing was changed."""
+    """The user, or a progress callback, stopped the work."""
 
 
 class LedgerError(EngineError):
-    """The ledger cannot be trusted or written; nothing was spent."""
+    """The ledger cannot be read, trusted or written, or does not allow the action."""
 
 
 class BudgetExceeded(LedgerError):
@@ -96,4 +96,4 @@ class BudgetExceeded(LedgerError):
 
 
 class ResultLost(LedgerError):
-    """The ledger contains the spend of a release whose result was never saved."""
+    """Budget was spent for a release, but its result was not saved, is missing or was changed."""

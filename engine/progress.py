@@ -89,8 +89,9 @@ def defer_interrupts() -> Iterator[None]:
     """Delay an interrupt (Ctrl-C, or the stop button of a notebook) until the block has ended."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        # nothing to delay outside the main thread; and a handler that is not a Python function
-        # (SIG_IGN, SIG_DFL, or set in C) could not be called after the block
+        # Python runs signal handlers in the main thread only, so no interrupt can occur in another
+        # thread.  A handler that is not a Python function (SIG_IGN, SIG_DFL, or set in C) cannot be
+        # called after the block, so the interrupt is not delayed.
         yield
         return
     delayed: list[tuple[int, FrameType | None]] = []

@@ -96,14 +96,17 @@ from engine.errors import BudgetError
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATURE_WEIGHTS / 2
-# added to a computed log(delta) to get an upper bound; 1.5e-11, above its error of about 1e-12
+# Upper bounds on log(delta) are computed values plus this margin, 1.5e-11.  The errors of computed
+# values are about 1e-12.
 _LOG_DELTA_MARGIN = 2.0**-36
-# The noise scales s of a release, in units of the grid, must be within these two limits.
-# largest sum of 1 / s^2 over all released numbers, divided by the privacy cost
+# A release is on the privacy curve of Gaussian noise if the sum of 1 / s^2 over all released numbers
+# is at most this limit times the privacy cost.  s is the noise scale of a number in grid steps.
 MAX_GRID_LOAD = 2.0**-24
-# largest 1 / s^2 of a released number, divided by max(1, privacy cost)
+# A release is on the privacy curve of Gaussian noise if 1 / s^2 of every released number is at most
+# this limit times max(1, privacy cost).  s is the noise scale of the number in grid steps.
 MAX_GRID_STEP = 2.0**-54
-# y in the theorem is chosen such that e^(eps - y) is e^-30 times delta(eps)
+# The first bound of the theorem has a tail e^(eps - y).  y is chosen such that this tail is e^-30
+# times delta(eps).
 _TAIL_EXPONENT = 30.0
 # less than the logarithm of every positive double
 _MIN_LOG_DOUBLE = -800.0
@@ -165,9 +168,9 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     # this function, which are below 1e-12
     continuous = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
-    # logarithm of the term e^(eps - y) in the theorem
+    # First bound: the sum of the Gaussian curve at a smaller epsilon (``shifted``) and of a tail
+    # e^(eps - y), where y can be chosen.  Here eps - y is log_tail.
     log_tail = max(continuous, _MIN_LOG_DOUBLE) - _TAIL_EXPONENT
-    # first bound: the curve at a smaller epsilon, and the tail e^(eps - y) with y = eps - log_tail
     shifted = epsilon - (load / 8 + (epsilon - log_tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), log_tail)))
@@ -561,7 +564,8 @@ class Budget:
 
     @property
     def listed_deltas(self) -> tuple[float, ...]:
-        """Deltas of a table of epsilon: `LISTED_DELTAS` and `report_delta`, in decreasing order."""
+        """Deltas for which tables list epsilon: `LISTED_DELTAS` and `report_delta`, largest
+        first."""
         return tuple(sorted({*LISTED_DELTAS, self.report_delta}, reverse=True))
 
     def describe(self, delta: float | None = None, *, curve: bool = True) -> str:
