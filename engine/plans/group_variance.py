@@ -38,9 +38,9 @@ QueryIndex = tuple[Any, ...]
 class VarianceTerm:
     """One term of the variances of the queries of a group: the part due to the noise of one block.
 
-    The term of a query is ``coefficient`` times the product of one entry of each array.  An array
-    is over some query families of the group; its entry is the one at the queries of these families
-    of which the query is the product.
+    A query of the group is a product of one query per query family.  Its term is ``coefficient``
+    times the product of one entry of each array, at these queries of the families that the array is
+    over.
 
     Attributes
     ----------
@@ -177,7 +177,8 @@ class GroupVariance:
                 on_front |= {key: (k, values[front]) for key, values in features.items()}
                 lengths.append(len(front))
             else:
-                # Any query of these families has the largest variance.
+                # The terms do not depend on the queries of these families, so one of them is
+                # enough.
                 lengths.append(1)
         return lengths, [[on_front[key] for key in keys] for keys in keys_by_term]
 

@@ -86,8 +86,8 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     """
     if len(rows) == 1:
         return np.asarray(np.einsum("qa,qa->q", rows[0] @ matrix, rows[0]))
-    # The matrix is first contracted with each row r of the array that has the fewest rows.  The
-    # result is the matrix of the quadratic forms of all products with r.
+    # The matrix is first contracted with each row r of the array that has the fewest rows.  This
+    # leaves one smaller matrix per row r, for the products of rows from the other arrays.
     first = min(range(len(rows)), key=lambda k: len(rows[k]))
     lengths = [r.shape[1] for r in rows]
     first_length, other_length = lengths[first], math.prod(lengths) // lengths[first]

@@ -86,10 +86,10 @@ class LinearVariances:
 
     @cached_property
     def extreme_columns(self) -> tuple[Array, ...]:
-        """For each table, columns from which the largest variance follows, shape (spaces, columns).
+        """For each table, columns that suffice to find the largest variance.
 
-        For any noises, a query with the largest variance (among queries with positive weight) has
-        its columns among them.
+        Their shape is (spaces, columns).  For any noises, a query with the largest variance among
+        the queries with positive weight has only such columns.
         """
         return tuple(_maximal_columns(columns) for columns, _ in self.distinct_columns)
 

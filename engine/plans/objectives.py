@@ -214,8 +214,8 @@ def symmetry(
     # keep them in different classes.
     complement_keys = {space: c.key for space, c in split.complements.items()}
     # The edges of the graph: for each space pairs (group, role), and for each group pairs (role,
-    # space).  The role tells which query families of the group are on the attributes of the space,
-    # and with which of their axes; equal roles have equal numbers.
+    # space).  The role is a number that stands for the roles of the space's attributes in the
+    # group, see `_roles`.
     groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
     role_numbers: dict[Any, int] = {}
@@ -621,7 +621,7 @@ class Emphasis:
         KeyError : an entry is missing.
         ValueError : lists differ in length, or an index or a weight is out of range.
         """
-        # Plan files use older names as keys, which cannot change with the attributes.
+        # The keys are older names of the attributes.  They are part of the format of plan files.
         emphasis = cls(
             class_of_group=tuple(data["kinds"]),
             weights=unpack(data["weights"]),

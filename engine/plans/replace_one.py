@@ -172,8 +172,8 @@ def _largest_cost(blocks: Sequence[Block]) -> float | None:
     )
     inner = np.zeros((cells, cells))
     for block in blocks:
-        # The row-major number, in the table of the block, of the cell that contains each cell of
-        # the full table.
+        # For every cell of the full table: the row-major number of the cell in the block's table
+        # that contains it.
         block_cells = np.zeros(cells, np.int64)
         for name, size in zip(block.attributes, block.sizes, strict=True):
             block_cells = block_cells * size + coordinates[name]

@@ -166,10 +166,11 @@ class Certificate:
         searched : whether the strategies come from a search.  It decides the gap if the bound is 0:
             infinite if True, 0 if False.
 
-        Notes ----- The bounds are proved for neighbours that add or remove a record.  They do not
-        hold if neighbours replace a record, because the number of records can then be released
-        exactly.  The certificate then has the lower bound 0 and an infinite gap, and ``search`` is
-        not called.
+        Notes
+        -----
+        The bounds are proved for neighbours that add or remove a record.  They do not hold if
+        neighbours replace a record, because the number of records can then be released exactly.
+        The certificate then has the lower bound 0 and an infinite gap; ``search`` is not called.
         """
         gap = math.inf if searched else 0.0
         if bound > 0:

@@ -232,8 +232,10 @@ def _outside_span(
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
     """Multiply a table by the query matrix of a query family, along its first axis.
 
-    Parameters ---------- inside : positions of those attributes of the family whose cells the first
-    axis of the table has.
+    Parameters
+    ----------
+    inside : positions, among the attributes of the family, of those that the first axis of the
+        table is over.
     table : array of shape (cells of these attributes, ...).
 
     Returns

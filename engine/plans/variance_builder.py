@@ -129,9 +129,10 @@ def _variances_of_listed_queries(
 ) -> tuple[Array, Array]:
     """Return the variances at noise 1 of all products of queries, and marks of unmeasured ones.
 
-    Parameters ---------- reconstruction : matrix from strategy answers to the coefficients on the
-    coupled residual spaces,
-        shape (coefficients, measurements).
+    Parameters
+    ----------
+    reconstruction : matrix from strategy answers to the coefficients on the coupled residual
+        spaces, shape (coefficients, measurements).
     columns_in_block : positions of these coefficients among those that the strategy measures.
     strategy : strategy that measures the residual spaces; None if there is none.
     complete : True if all queries are known to be measured.
@@ -204,7 +205,8 @@ class VarianceBuilder:
         Groups whose variances differ only in the noise share the arrays.
         """
         spaces = self._spaces_of(group)
-        # A block that measures several coupled spaces has one term, at its first occurrence.
+        # ``noise`` has one entry per term: a block that measures several coupled spaces has one
+        # term.
         separable_blocks = [block for _, block in spaces.separable]
         coupled_blocks = dict.fromkeys(block for _, block in spaces.coupled)
         noise = [b.noise for b in (*separable_blocks, *coupled_blocks) if b is not None]
@@ -215,8 +217,9 @@ class VarianceBuilder:
             variances = self._variances_by_key[spaces.key].at_noise(noise)
         else:
             variances = self._computed_variances(group, spaces)
-            # `at_noise` replaces coefficients by squared noise.  In a group without attributes, the
-            # coefficient of a coupled term is the squared noise times a constant.
+            # `at_noise` replaces coefficients by squared noise.  This is wrong for a coupled term
+            # of a group without attributes, whose coefficient is the squared noise times a
+            # constant.
             if group.parts or not spaces.coupled:
                 self._variances_by_key[spaces.key] = variances
         self._variances_by_noise[key_with_noise] = variances
@@ -373,7 +376,8 @@ class VarianceBuilder:
 
         ``spaces`` are coupled, and ``complements`` are as in `_GroupSpaces`.  The spaces that one
         block measures have one term, and an unmeasured space has its own.  A term has one joint
-        array over all families with attributes of its spaces, and one array for each other family.
+        array over all families on whose queries the components in its spaces depend jointly, and
+        one array for each other family.
         """
         axes_in_order = group.ranks(self.schema)
         spaces_of_block = dict[Any, tuple[Block | None, list[Axes]]]()
@@ -804,7 +808,7 @@ class VarianceBuilder:
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
                 _, unmeasured_squares = self._squared_norms(group, factors, k)
                 marks = (unmeasured_squares > MAX_UNMEASURED_SHARE**2 * squares).astype(float)
-                # Components that are 0 up to rounding are measured.
+                # A component that is 0 up to rounding needs no measurement.
                 for i, p in enumerate(families):
                     marks = marks * broadcast_along(component_marks[p], i, len(families))
                 other_marks = [

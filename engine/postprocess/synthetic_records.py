@@ -392,8 +392,8 @@ def _tree_of_people(
                     )
     records = np.zeros((people, len(sizes)), np.int64)
     tree = mutual_information_tree(pairs)
-    # Roots come first, then the other attributes in the order in which the tree was built.  Parents
-    # are so drawn before their children.
+    # Roots come first, then the other attributes in the order in which the tree was built, so that
+    # parents are drawn before their children.
     for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
         _, parent = tree.get(child, (0, -1))
         # One pair per value of the parent: the positions of the records with this value, and the
