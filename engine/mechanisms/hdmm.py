@@ -16,8 +16,8 @@ OPT_marginals
 -------------
 Strategies that measure weighted marginals on sets of attributes.
 
-    weights     theta  theta_A of the marginal on A; L2 sensitivity^2 is sum theta_A^2, L1 sensitivity
-                       is sum theta_A
+    weights     theta  theta_A of the marginal on A; the squared L2 sensitivity is the sum of
+                       theta_A^2, and the L1 sensitivity is the sum of theta_A
     share       v      v_A = theta_A^2
     traces      t_B    squared norm of the workload on residual space B: trace of its residual Gram,
                        in counts^2
@@ -80,9 +80,10 @@ from engine.residuals.marginals import identity_strategy
 from engine.residuals.operators import is_wide
 from engine.workload import Workload, subsets
 
-# With at most this many attributes, OPT_marginals considers the marginals on all of their subsets.
+# With at most this number of attributes, OPT_marginals considers the marginals on all subsets of
+# the attributes.
 MAX_FULL_LATTICE_AXES = 14
-# With more attributes than that, OPT_marginals considers at most this many marginals.
+# largest number of marginals that OPT_marginals considers
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
 # A marginal with a smaller share of the budget, relative to the largest share, is not measured,
@@ -97,8 +98,8 @@ class MarginalStrategy:
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    shares : mapping from set of attributes to the share of the budget of its marginal: theta^2 of
-        the pcost (Gaussian) or theta of epsilon (Laplace).
+    shares : mapping from the attributes of each measured marginal to its share of the budget:
+        theta^2 of the pcost (Gaussian noise), or theta of the epsilon (Laplace noise).
     precision : mapping from residual space B to f_B at budget 1; a query with component c in B has
         the variance |c|^2 / f_B from B (twice that for Laplace noise).
     squared_error : weighted sum of the variances of all queries, in counts^2, at unit budget.
@@ -138,37 +139,36 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 
 
 class Lattice:
-    """Candidate attribute sets of OPT_marginals, with the linear map from v to f.
+    """Candidate marginals of OPT_marginals, and the linear map from their weights to precisions.
 
-    v_A is the weight of marginal A in M^T M, and f_B is the precision of residual space B, a
-    multiple of the eigenvalue of M^T M on it; see the module docstring.
+    The weight v_A is that of the marginal on the attributes A in M^T M.  The precision f_B is that
+    of the residual space on B.  Both are defined in the module docstring.
 
     Parameters
     ----------
     sizes : mapping from attribute to domain size, in the order of the schema.
-    sets : attribute sets; with every set, all its subsets.
+    sets : attribute sets, which include all subsets of each set.
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Sequence[Space]) -> None:
         import scipy.sparse
 
         self.sets, self.sizes = tuple(sets), dict(sizes)
-        number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        # If the sets are all subsets, `_by_attribute` computes f without a matrix.  It needs the
-        # position of every set in an array with one axis of length 2 per attribute, whose index is
-        # 1 if the set contains the attribute.
         if self.full:
-            names = list(self.sizes)
-            bits = [[int(name in s) for name in names] for s in self.sets]
+            # `_by_attribute` replaces the matrix of the map.  It needs the index of every set in an
+            # array with one axis of length 2 per attribute: 1 on the axes of its attributes.
+            bits = [[int(name in members) for name in self.sizes] for members in self.sets]
             self.position = np.array([int("".join(map(str, b)) or "0", 2) for b in bits])
             return
+        number_of_set = {members: i for i, members in enumerate(self.sets)}
         rows, columns, values = [], [], []
-        for a, s in enumerate(self.sets):
-            for inner in subsets(s):
-                rows.append(number[inner])
-                columns.append(a)
-                values.append(1.0 / math.prod(self.sizes[x] for x in s if x not in inner))
+        for column, members in enumerate(self.sets):
+            for subset in subsets(members):
+                cells_outside = math.prod(self.sizes[x] for x in members if x not in subset)
+                rows.append(number_of_set[subset])
+                columns.append(column)
+                values.append(1.0 / cells_outside)
         self.matrix = scipy.sparse.csr_matrix(
             (values, (rows, columns)), shape=(len(self.sets),) * 2
         )
@@ -195,15 +195,19 @@ class Lattice:
         return self._by_attribute(f, forward=True, sign=-1.0)
 
     def _by_attribute(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
-        """Apply the map of `precision`, its transpose or its inverse, one attribute at a time.
+        """Apply the linear map of `precision`, its transpose or its inverse, without a matrix.
 
-        This method requires that the sets are all subsets of the attributes.
+        The sets must be all subsets of the attributes.
 
         Parameters
         ----------
-        values : shape (sets,), as is the result.
-        forward : whether to apply the map; False applies the transposed map.
-        sign : 1 for the map or its transpose; -1 for the inverse of that.
+        values : argument of the map, shape (sets,).
+        forward : False for the transposed map.
+        sign : -1 for the inverse map, otherwise 1.
+
+        Returns
+        -------
+        The value of the map, shape (sets,).
         """
         table = np.zeros(len(self.sets))
         table[self.position] = values
@@ -211,7 +215,7 @@ class Lattice:
         # The map is a Kronecker product of 2 x 2 matrices, one per attribute.  Applying them in
         # turn takes d 2^d operations for d attributes; the sparse matrix would have 3^d entries.
         for axis, n in enumerate(self.sizes.values()):
-            # values of the sets without and with the attribute
+            # entries of the table for sets without and for sets with the attribute of this axis
             without, included = (np.take(table, side, axis=axis) for side in (0, 1))
             pair = (
                 (without + sign * included / n, included)
@@ -240,7 +244,7 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
         names = list(sizes)
         return Lattice(sizes, list(subsets(names)))
     closed: set[Space] = {()}
-    # Largest sets first: subsets of a set are then already included.
+    # Large sets come first, so that small sets are usually included already as their subsets.
     for space in sorted(spaces, key=len, reverse=True):
         members = workload.schema.ranked(space)
         if members in closed:
@@ -278,9 +282,10 @@ def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
 
 
 def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
-    """Return the dimension of every set's residual space, and the number of cells of its table.
+    """Return the dimension of the residual space, and the number of cells, of every attribute set.
 
-    These are the products of n - 1 and of n over the attributes; shape (sets,) each.
+    These are the products of n - 1 and of n over the attributes of the set.  Both arrays have shape
+    (sets,).
     """
     dimensions = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
     cells = [math.prod(float(lattice.sizes[a]) for a in s) for s in lattice.sets]
@@ -319,7 +324,7 @@ def marginal_objective(
         return 1e10, np.zeros_like(theta)
     errors = np.divide(traces, f, out=np.zeros_like(f), where=has_queries)
     error = float(errors.sum())
-    # derivative of log(error) by v
+    # derivative of the logarithm of ``error`` with respect to v
     by_v = (
         -lattice.apply_transpose(np.divide(errors, f, out=np.zeros_like(f), where=has_queries))
         / error
@@ -435,29 +440,32 @@ def _search(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Return the marginal weights v scaled to sensitivity 1, without negligible budget shares.
+    """Return the weights v of marginals with negligible ones set to 0, scaled to sensitivity 1.
 
-    Small shares are set to 0 only if that does not increase the error.
+    Weights are set to 0 only if that does not increase the error, up to rounding.
     """
+    is_gaussian = noise == "gaussian"
 
-    def normalize(values: Array) -> Array:
-        """Return v scaled to sensitivity 1."""
-        return np.asarray(
-            values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
-        )
+    def normalize(weights: Array) -> Array:
+        """Return the weights scaled to sensitivity 1."""
+        squared_sensitivity = weights.sum() if is_gaussian else np.sqrt(weights).sum() ** 2
+        return np.asarray(weights / squared_sensitivity)
 
-    def error(values: Array) -> float:
-        """Return the sum of t_B / f_B for v."""
-        f = lattice.precision(values)[traces > 0]
+    def error(weights: Array) -> float:
+        """Return the sum over residual spaces B of t_B / f_B."""
+        f = lattice.precision(weights)[traces > 0]
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
-    untrimmed, shares = normalize(v), (v if noise == "gaussian" else np.sqrt(v))
-    # the largest threshold comes first, so that as many marginals as possible are left out
+    all_weights = normalize(v)
+    budget_of_marginals = v if is_gaussian else np.sqrt(v)
+    # The smallest budget that is not negligible, relative to the largest budget.  Large thresholds
+    # come first, because they leave out the most marginals.
     for threshold in (1e-4, 1e-6, MIN_SHARE):
-        trimmed = normalize(np.where(shares >= threshold * shares.max(), v, 0.0))
-        if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
-            return np.asarray(trimmed)
-    return np.asarray(untrimmed)
+        is_measured = budget_of_marginals >= threshold * budget_of_marginals.max()
+        weights = normalize(np.where(is_measured, v, 0.0))
+        if error(weights) <= error(all_weights) * (1.0 + 1e-9):
+            return weights
+    return all_weights
 
 
 NOISES = ("gaussian", "laplace")
@@ -465,9 +473,9 @@ NOISES = ("gaussian", "laplace")
 UNIT_VARIANCE = {"gaussian": 1.0, "laplace": 2.0}
 # Largest number of cells of the attributes of the workload for OPT_0.
 MAX_EXPLICIT_CELLS = 512
-# OPT_plus: largest number of pairs of clusters whose merging is tried.
+# OPT_plus tries to merge at most this number of pairs of clusters.
 MAX_MERGE_TRIALS = 24
-# OPT_plus: largest number of clusters for which merging is tried.
+# OPT_plus does not try to merge clusters if there are more than this.
 MAX_MERGE_CLUSTERS = 100
 
 
@@ -485,7 +493,8 @@ class HDMMStrategy:
         proof.
     marginals : result of OPT_marginals, None for other operators.  With it, every group is answered
         by least squares over all components, and the components list no groups.
-    joint : whether the shares assume that the joint privacy cost is charged, see `Plan.joint`.
+    joint : whether the joint privacy cost of the components is charged, see `Plan.joint`; otherwise
+        the sum of their costs.
     """
 
     noise: str
@@ -503,8 +512,8 @@ class OperatorChoice:
 
     Attributes
     ----------
-    best : strategy with the smallest squared error; on more than `MAX_FREE_CELLS` cells, with the
-        noise that rounding answers to a grid adds.
+    best : strategy with the smallest squared error.  For a strategy on more than `MAX_FREE_CELLS`
+        cells, the error that is compared includes the rounding of answers to a grid.
     errors : mapping from operator to squared error, for the operators that apply.
     refused : mapping from operator to the reason, for operators that do not apply.
     """
@@ -528,8 +537,8 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     >>> shares.round(3), error
     (array([0.333, 0.667]), 36.0)
     """
-    # The error of a component is E / share (Gaussian) or E / share^2 (Laplace).  The sum is
-    # smallest if all derivatives by the shares are equal, which gives these powers of E.
+    # The error of a component is E / share (Gaussian) or E / share^2 (Laplace).  At the smallest
+    # sum of errors, the derivatives with respect to all shares are equal.
     power = 2 if noise == "gaussian" else 3
     roots = np.asarray(errors, dtype=float) ** (1.0 / power)
     return roots / roots.sum(), float(roots.sum()) ** power
@@ -561,19 +570,24 @@ def plus_strategy(
 def _solve_problems(
     builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
-    """Return the strategy with one product strategy per problem, at the optimal budget shares."""
+    """Solve the problems, and return their product strategies with optimal shares of the budget.
+
+    If the joint privacy cost of the strategies is smaller than the sum of their costs, their shares
+    are raised accordingly.
+    """
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
     components = tuple(
         product_component(builder.workload, problem, strategy, share)
         for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
-    # joint cost of the components over the sum of their costs
+    # the joint privacy cost of the components, divided by the sum of their separate costs
     ratio = joint_share([(c.attributes, c.factors, c.share) for c in components], solver.noise)
     joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
         components = tuple(replace(c, share=c.share / ratio) for c in components)
-        # variances are proportional to 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace)
+        # dividing all shares by the ratio multiplies variances, which are proportional to
+        # 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace)
         error *= ratio if solver.noise == "gaussian" else ratio**2
     return HDMMStrategy(
         noise=solver.noise,
@@ -607,14 +621,14 @@ def merge_clusters(
         return budget_shares([errors[c] for c in candidate], solver.noise)[1]
 
     growth = partial(_union_cells, builder.workload)
-    # every trial takes a search, so the pairs with the most promising sort keys are tried first
+    # every trial takes a search, so the pairs with the smallest merged tables are tried first
     queue = sorted(itertools.combinations(current, 2), key=growth)
     while queue and trials_left > 0 and planning_time() < solver.deadline:
         one, other = queue.pop(0)
         merged, trials_left = tuple(sorted(one + other)), trials_left - 1
         errors[merged] = solver.solve(builder.build(merged)).squared_error
         trial = [c for c in current if c not in (one, other)] + [merged]
-        # a smaller relative gain could be a rounding error
+        # a relative decrease of less than 1e-9 could be a rounding error
         if total_error(trial) < total_error(current) * (1.0 - 1e-9):
             remaining = [pair for pair in queue if one not in pair and other not in pair]
             queue = sorted(remaining + [(c, merged) for c in trial[:-1]], key=growth)
@@ -625,13 +639,12 @@ def merge_clusters(
 def _union_cells(
     workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[float, int]:
-    """Return a sort key by which pairs of clusters with small merged tables come first.
+    """Return by how much merging two clusters enlarges their tables, as a sort key.
 
     Returns
     -------
-    ratio : cells of the table on all attributes of both clusters, over the cells of the larger of
-        the tables of the two clusters.
-    cells : cells of the table on all attributes of both clusters.
+    growth : number of cells of the merged table, divided by that of the larger table before.
+    cells : number of cells of the merged table, which has the attributes of both clusters.
     """
     one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
     union, *separate = (
@@ -641,11 +654,11 @@ def _union_cells(
 
 
 def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
-    """Return the product strategy problems that a search is expected to solve, for forecasts.
+    """Return the product strategy problems that HDMM is expected to solve, for forecasts.
 
-    ``operator`` is "best" or the name of an operator.  For OPT_kron the result is its one problem.
-    For all others the result has the problems of OPT_kron and OPT_plus, including the first
-    `MAX_MERGE_TRIALS` merged pairs of clusters.
+    For ``operator`` "OPT_kron" it is the problem of all groups.  For "best" and all other operators
+    there are also the problems of the clusters of OPT_plus, and those of the first
+    `MAX_MERGE_TRIALS` pairs of clusters that OPT_plus would try to merge.
 
     Raises
     ------
@@ -654,26 +667,26 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
     """
     builder, problems = GramBuilder(workload), dict[Any, ProductGrams]()
     class_of_group = {
-        int(k): c
-        for c, group_class in enumerate(workload.group_classes)
-        for k in group_class.numbers
+        int(number): index
+        for index, group_class in enumerate(workload.group_classes)
+        for number in group_class.numbers
     }
-    signatures = set[Any]()
+    known_clusters = set[Any]()
 
     def add(cluster: Sequence[int]) -> None:
-        """Add the problem of a cluster of groups, unless an equal one is listed."""
-        # clusters whose groups are equal up to the names of attributes have equal problems, so the
-        # problem of only one of them is built
-        numbers: dict[str, int] = {}
-        signature = tuple(
-            (
-                class_of_group[k],
-                tuple(numbers.setdefault(a, len(numbers)) for a in workload.groups[k].attributes),
+        """Add the problem of a cluster of groups, unless an equal problem is listed."""
+        # The clusters of equal problems differ in the names of attributes only.  Names are replaced
+        # by numbers in order of occurrence, so that each problem is built once.
+        attribute_numbers: dict[str, int] = {}
+        nameless_cluster = []
+        for number in cluster:
+            attributes = tuple(
+                attribute_numbers.setdefault(name, len(attribute_numbers))
+                for name in workload.groups[number].attributes
             )
-            for k in cluster
-        )
-        if signature not in signatures:
-            signatures.add(signature)
+            nameless_cluster.append((class_of_group[number], attributes))
+        if tuple(nameless_cluster) not in known_clusters:
+            known_clusters.add(tuple(nameless_cluster))
             problem = builder.build(cluster)
             problems[problem.key] = problem
 
@@ -709,7 +722,7 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     )
     bound = None
     if solver.noise == "gaussian" and names:
-        # the bound must not exceed the error, not even by rounding
+        # rounding errors could raise the bound above the error
         bound = min(
             strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0))
         )
@@ -731,7 +744,8 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # the second clustering puts a group into the cluster of a group on more attributes, if possible
+    # The first clustering has one cluster per attribute set.  The second one has clusters only for
+    # sets that are not contained in another set; groups on subsets belong to these clusters.
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
@@ -748,14 +762,15 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     if 1 < len(best.components) <= MAX_MERGE_CLUSTERS:
         try:
             fewer = merge_clusters(builder, [c.groups for c in best.components], solver)
-        # the strategy of a merged cluster may be too large
+        # a merged cluster may have a unit with too many cells
         except NotApplicable:
             return best
         if len(fewer) < len(best.components):
             description = (
                 f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
             )
-            # The search for clusters ignores the joint privacy cost, so compare the final errors.
+            # `merge_clusters` adds up the privacy costs of clusters.  With the joint cost, the
+            # merged clusters may have a larger error than before.
             best = min(
                 plus_strategy(builder, fewer, solver, f"OPT_plus: {description}"),
                 best,
@@ -862,7 +877,8 @@ def best_of(
     for operator in operators:
         if tell is not None:
             tell(operator)
-        # The first search on every unit ignores the deadline.  On a thousand cells it takes seconds.
+        # The deadline does not stop the computation of a first strategy, which takes seconds on a
+        # thousand cells.  So the operator is refused if this exceeds the remaining time.
         seconds = _start_seconds(builder) if operator in ("OPT_kron", "OPT_plus") else 0.0
         if seconds > max(MIN_REFUSED_SECONDS, deadline - planning_time()):
             refused[operator] = (
@@ -870,7 +886,7 @@ def best_of(
                 " the time limit leaves. Raise time_limit, or merge cells into coarser ones."
             )
             continue
-        # a search of OPT_plus takes at least one sweep for every cluster
+        # After the deadline OPT_plus would still search a first strategy for every cluster.
         if operator == "OPT_plus" and strategies and planning_time() > deadline:
             refused[operator] = "The time limit ended the search before this operator."
             continue
@@ -888,16 +904,17 @@ def best_of(
     )
 
 
-# Rounding answers to a grid costs accuracy that grows with the root of the number of cells.  Up to
-# this number it changes the RMSE by less than 1e-4.
+# The noise of a strategy is raised, because its answers are rounded to a grid.  The increase grows
+# with the root of the number of cells.  Up to this number of cells it is ignored: it changes the
+# RMSE by less than 1e-4.
 MAX_FREE_CELLS = 2**30
 
 
 def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
-    """Return the squared error at unit budget with rounding to a grid, divided by that without it.
+    """Return the factor by which rounding answers to a grid raises the error at unit budget.
 
-    It is 1 if no component is on more than `MAX_FREE_CELLS` cells, and infinite if rounding costs
-    more than the budget.
+    It is given as 1 if no component has more than `MAX_FREE_CELLS` cells, and infinite if no noise
+    scale on a grid satisfies the budget.
     """
     cells = max(math.prod(f.cells for _, f in c.factors) for c in strategy.components)
     if cells <= MAX_FREE_CELLS:
@@ -908,16 +925,16 @@ def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
         blocks = component_blocks(strategy.components, budget, max_records, strategy.joint)
     except PlanError:
         return math.inf
-    # rounding raises the noises of all components by the same factor
+    # The factor is the same for all components, so that of the first one is computed.
     share = strategy.components[0].share
     without_rounding = UNIT_VARIANCE[strategy.noise] / (share if is_gaussian else share**2)
     return blocks[component_key(0)].noise ** 2 / without_rounding
 
 
 def _start_seconds(builder: GramBuilder) -> float:
-    """Return the expected time of one product strategy for all groups without a search, in seconds.
+    """Return the expected time of computing a first product strategy for all groups, in seconds.
 
-    It is 0 if product strategies do not apply.
+    The time of search steps is not included.  The result is 0 if product strategies do not apply.
     """
     try:
         problem = builder.build(weighted_groups(builder.workload))
@@ -929,11 +946,11 @@ def _start_seconds(builder: GramBuilder) -> float:
     )
 
 
-# For forecasts: time in seconds per group, without searches. With more than MAX_LISTED_GROUPS
-# groups the searches are not listed; the forecast assumes one OPT_kron search on every attribute.
+# For forecasts: planning time per group without strategy searches, in seconds; and the largest
+# number of groups for which the searches of all clusters are forecast one by one.
 SECONDS_PER_GROUP, MAX_LISTED_GROUPS = 5.5e-4, 2_000
-# After this many searches, the reported progress is 0.5. The total number of searches is unknown
-# until the end.
+# The reported progress approaches 1 and is 0.5 after this number of searches, because their total
+# number is unknown until the end.
 PROGRESS_HALF_CALLS = 60
 
 
@@ -973,9 +990,8 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # The lower bound over all mechanisms takes eigenvalue problems for every attribute size,
-        # except for marginals on wide attributes; from `MAX_EXACT_CELLS` on it evaluates fewer
-        # starting points.
+        # `quick_bound` solves eigenvalue problems of the size of every attribute that is not wide.
+        # Above `MAX_EXACT_CELLS` cells it evaluates fewer starting points.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05
@@ -984,11 +1000,12 @@ class HDMM(ExplicitMechanism):
         )
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
-            # the searches on single attributes for one product strategy take most of the time
+            # For many groups, only one OPT_kron search on every attribute is counted: these take
+            # most of the time.
             sweeps = EXPECTED_SWEEPS * max(1, self.restarts)
             seconds += sweeps * math.fsum(map(unit_seconds, sizes))
             return replace(base, seconds=seconds, text=self._text)
-        # if product strategies do not apply, the forecast is for the remaining operators
+        # If product strategies do not apply, only the other operators take time.
         with contextlib.suppress(NotApplicable):
             problems = planned_problems(workload, self.operator)
             seconds += math.fsum(search_seconds(problem, self.restarts) for problem in problems)
@@ -1023,7 +1040,7 @@ class HDMM(ExplicitMechanism):
             calls[0] += 1
             limits.tell(1.0 - 0.5 ** (calls[0] / PROGRESS_HALF_CALLS), f"Searching: {text}")
 
-        # after the search, a fifth of the time limit remains to assemble the plan
+        # the plan is assembled after the search, so the search gets four fifths of the time limit
         deadline = (
             limits.deadline()
             if limits.time_limit is None
@@ -1049,20 +1066,21 @@ class HDMM(ExplicitMechanism):
 def _assign_unweighted(
     workload: Workload, components: Sequence[Component]
 ) -> tuple[Component, ...]:
-    """Assign every group without a component to the first component that has all its attributes.
+    """Assign groups of weight 0, which the search ignored, to components that can answer them.
 
-    These are the groups of weight 0, which the search ignored.  A group remains without a component
-    if no component has all its attributes.
+    A group is assigned to the first component that has all its attributes.  If there is none, it
+    remains without a component.
     """
-    answered = {g for c in components for g in c.groups}
-    extra_groups: dict[int, list[int]] = {}
+    answered = {number for component in components for number in component.groups}
+    extra_groups: list[list[int]] = [[] for _ in components]
     for number, group in enumerate(workload.groups):
-        if number not in answered:
-            covering = (
-                k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes)
-            )
-            if (first := next(covering, None)) is not None:
-                extra_groups.setdefault(first, []).append(number)
+        if number in answered:
+            continue
+        for component, extra in zip(components, extra_groups, strict=True):
+            if set(group.attributes) <= set(component.attributes):
+                extra.append(number)
+                break
     return tuple(
-        replace(c, groups=(*c.groups, *extra_groups.get(k, []))) for k, c in enumerate(components)
+        replace(component, groups=(*component.groups, *extra))
+        for component, extra in zip(components, extra_groups, strict=True)
     )

@@ -6,7 +6,7 @@ The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_h
 strategy as a matrix, shape (rows, cells), with full column rank.  The mechanisms compute such a
 matrix for every attribute and measure the Kronecker product of these matrices.
 
-    sensitivity of rows   largest norm of a column: L1 for Laplace noise, Euclidean for Gaussian noise
+    sensitivity of rows   largest norm of a column: L1 (Laplace noise) or Euclidean (Gaussian noise)
     error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the
                           workload and A the rows
 
@@ -74,9 +74,10 @@ from engine.residuals.marginals import identity_strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
-# GreedyH: number of budget shares of a node that are compared.
+# For every node of the tree, GreedyH compares this number of shares of the budget that measure the
+# sum of its cells.
 CANDIDATE_SHARES = 100
-# GreedyH: values of the parameter ``discount`` that `greedy_hierarchy` compares.
+# values of the parameter ``discount`` of `greedy_hierarchy` that are compared if it is None
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
@@ -279,11 +280,13 @@ def _greedy_tree(
 ) -> tuple[Array, Array, float]:
     """Return the weighted subtree on the cells ``first`` to ``end`` - 1; see `greedy_hierarchy`.
 
+    ``depth`` is the number of nodes above it.
+
     Returns
     -------
-    rows : weighted nodes, shape (nodes, cells).
-    C : (rows^T rows)^-1, shape (cells, cells).
-    error : error of the workload on these cells, with discounts.
+    rows : strategy rows, one weighted row per node of the subtree, shape (nodes, cells).
+    C : covariance (rows^T rows)^-1 of the estimated cells, shape (cells, cells).
+    error : sum of the discounted variances of the queries on these cells.
     """
     if end - first == 1:
         return np.ones((1, 1)), np.ones((1, 1)), float(gram[first, first])
@@ -292,23 +295,24 @@ def _greedy_tree(
     left_rows, left_C, left_error = _greedy_tree(gram, first, middle, noise, discount, depth + 1)
     right_rows, right_C, right_error = _greedy_tree(gram, middle, end, noise, discount, depth + 1)
     C = scipy.linalg.block_diag(left_C, right_C)
-    # u: covariances of the estimated cells with their estimated sum; G: Gram matrix on these cells
-    u, G = C.sum(axis=1), gram[first:end, first:end]
-    # An exact measurement of the sum would lower the error by u^T G u / (1^T u).  The terms of
-    # u^T G u with cells of both halves are multiplied by the discount.
+    # covariances of the estimated cells with their estimated sum
+    u = C.sum(axis=1)
+    G = gram[first:end, first:end]
+    # Measuring the sum exactly would lower the error by u^T G u / (1^T u).  In u^T G u, products of
+    # a cell of the left half with a cell of the right half are multiplied by the discount.
     within_halves = u[:m] @ G[:m, :m] @ u[:m] + u[m:] @ G[m:, m:] @ u[m:]
-    discount_here = discount**depth
-    saving = (u @ G @ u - within_halves) * discount_here + within_halves
+    discount_at_depth = discount**depth
+    saving = (u @ G @ u - within_halves) * discount_at_depth + within_halves
     total_variance = float(u.sum())
     share = np.arange(CANDIDATE_SHARES) / CANDIDATE_SHARES
     remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
     ratio = share**2 / remainder
-    # Sherman-Morrison: (remainder C^-1 + share^2 11^T)^-1
-    # = (C - ratio u u^T / (1 + ratio 1^T u)) / remainder
+    # The covariance after measuring the sum is (remainder C^-1 + share^2 11^T)^-1.  By the formula
+    # of Sherman and Morrison it is (C - ratio u u^T / (1 + ratio 1^T u)) / remainder.
     errors = (
         left_error
         + right_error
-        - saving * discount_here * ratio / (1.0 + discount_here * ratio * total_variance)
+        - saving * discount_at_depth * ratio / (1.0 + discount_at_depth * ratio * total_variance)
     ) / remainder
     best = int(np.argmin(errors))
     C = (C - ratio[best] / (1.0 + ratio[best] * total_variance) * np.outer(u, u)) / remainder[best]
@@ -324,9 +328,9 @@ def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
     An interval of fewer cells than ``branching`` is split into its single cells.
     """
     count = min(branching, end - first)
-    # Integer division avoids rounding errors in the cuts.
-    cuts = [first + (end - first) * k // count for k in range(count + 1)]
-    return list(itertools.pairwise(cuts))
+    # integer division, because rounding errors could make a subinterval empty or too long
+    edges = [first + (end - first) * k // count for k in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 def _nodes(first: int, end: int, branching: int) -> Iterator[tuple[int, int]]:
@@ -342,10 +346,10 @@ def _check_noise(noise: str) -> None:
         raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
 
 
-# Relative changes of the error below this are rounding errors.
+# relative changes of an error below this are taken for rounding errors
 ROUNDING = 1e-12
-# Low-rank updates of R and M accumulate rounding errors, so both are recomputed each time this many
-# levels have been added.
+# The matrices R and M (see the module docstring) are updated for each new level.  The updates
+# accumulate rounding errors, so after this number of levels both are computed from the strategy.
 LEVELS_PER_INVERSE = 8
 # Boxes of cells, shape (boxes, 2, axes): entry 0 is the first cell per axis, entry 1 the end
 # (exclusive).
@@ -372,11 +376,12 @@ class LevelOptions:
     watch: Callable[[int, float], None] | None = None
 
 
-# Rule of the paper: stop at the first level without a gain.
+# stopping rule of the paper: level selection ends with the first level that does not lower the
+# error
 PUBLISHED = LevelOptions(patience=0, min_gain=ROUNDING)
 
 
-# For each box, the number of levels that contain it. A key is (first cell per axis, end per axis).
+# Number of levels that contain each box.  A key is (first cell per axis, end per axis).
 BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -385,7 +390,7 @@ class LevelPart:
 
     Attributes
     ----------
-    first : number of the first cell of the interval.
+    first : index of the first cell of the interval.
     sizes : shape of the interval, one entry per axis.
     R : block of (A^T A)^-1 for the cells of the interval, where A are the rows of the strategy.
     M : block of (A^T A)^-1 G (A^T A)^-1 for these cells, where G is the Gram of the workload.
@@ -395,10 +400,9 @@ class LevelPart:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
     def level(self, deadline: float = math.inf) -> Level:
-        """Return the next level: one box of all cells, repeatedly split while that lowers the
-        error.
+        """Return the next level: a box of all cells, repeatedly split while this lowers the error.
 
-        After the deadline, on the clock of `planning_time`, the boxes are not split further.
+        After the deadline, on the clock of `planning_time`, boxes are not split further.
         """
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while planning_time() <= deadline:
@@ -408,17 +412,18 @@ class LevelPart:
                 return level
             boxes = np.concatenate([level.boxes[~has_gain], *children[has_gain]])
             split = Level(self.R, self.M, boxes, self.sizes)
-            # each gain is that of a single split, so all splits together may raise the error
+            # every box that has a gain was split; the gains are those of splitting one box alone,
+            # so splitting all of them may raise the error
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
         return level
 
     def add(self, level: Level) -> None:
-        """Update ``R`` and ``M`` for the strategy with an additional level."""
-        # Woodbury formula for the new R = (R^-1 + P^T P)^-1, with P the 0/1 rows of the level.  The
-        # update of M = R G R is written as a matrix plus its transpose, so that M remains exactly
-        # symmetric.
+        """Update the matrices ``R`` and ``M`` after ``level`` was added to the strategy."""
+        # The Woodbury formula gives the new R = (R^-1 + P^T P)^-1 for the 0/1 rows P of the level.
+        # The change of M = R G R is the sum of a matrix and its transpose, so that M remains
+        # exactly symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -449,11 +454,11 @@ def search(
     The boxes of the strategy with the smallest error, and why the search ended.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
-    # A level contains every cell once, so the squared column norm is the number of levels.
+    # Every level contains each cell once, so the squared norm of a column is the number of levels.
     norm = round(
         sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells
     )
-    # the error is the squared column norm times tr(G R)
+    # The error of a strategy is the squared norm of its columns times tr(G R).
     best, best_error = boxes, norm * trace
     initial_norm, levels_without_gain, boxes = norm, 0, boxes.copy()
     while norm < options.levels:
@@ -488,10 +493,10 @@ def search(
 
 
 class Level:
-    """A candidate level for the current strategy.
+    """A candidate level (partition of the cells into boxes) for the current strategy.
 
-    ``gain`` is the amount by which the level lowers tr(G R).  The matrices P, Z, Y, S and T are
-    defined in the module docstring; B = S^-1 Z and D = Y - T B / 2.
+    ``gain`` is the decrease of tr(G R) if the level is added.  The matrices P, Z, Y, S and T are
+    defined in the module docstring; B is S^-1 Z, and D is Y - T B / 2.
     """
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:
@@ -511,7 +516,7 @@ class Level:
         return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
-        """Return for every box the gain of its best split into two, and the two halves.
+        """Return the best split into two boxes of every box, and its gain.
 
         Parameters
         ----------
@@ -520,69 +525,90 @@ class Level:
 
         Returns
         -------
-        gains : decrease of tr(G R) by the best split, shape (boxes,); 0 if no split decreases it.
-        halves : the two boxes of the best split, shape (boxes, 2, 2, axes).
+        gains : decrease of tr(G R) by the best split of each box alone, shape (boxes,); 0 if no
+            split decreases it.
+        halves : the two boxes of the best split, shape (boxes, 2, 2, axes); two copies of the box
+            if its gain is 0.
         """
         gains = np.zeros(len(self.boxes))
-        children = np.repeat(self.boxes[:, None], 2, axis=1)
+        halves = np.repeat(self.boxes[:, None], 2, axis=1)
         strides = np.cumprod((1, *self.sizes[:0:-1]))[::-1]
         shapes = self.boxes[:, 1] - self.boxes[:, 0]
+        # boxes of equal shape are evaluated in one batch
         for shape in np.unique(shapes[np.prod(shapes, axis=1) > 1], axis=0):
-            # boxes of equal shape are evaluated in one batch
             batch = np.flatnonzero((shapes == shape).all(axis=1))
             steps = [np.arange(m) * s for m, s in zip(shape, strides, strict=True)]
             offsets = functools.reduce(np.add.outer, steps)
             cells = (self.boxes[batch, 0] @ strides)[:, None] + offsets.ravel()
-            pairs = (cells[:, :, None], cells[:, None, :])
-            Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
-            change = np.swapaxes(B, 1, 2) @ D
-            # diagonal blocks of R and M after adding this level: a split changes the strategy that
-            # already contains the level
-            level_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
-            level_M = M[pairs] - change - np.swapaxes(change, 1, 2)
+            level_R, level_M = self._blocks_with_level(R, M, cells)
             for axis in np.flatnonzero(shape > 1).tolist():
-                # for every cut into halves p1 and p2: r12 = p1^T R p2, and so on; shape
-                # (boxes, cuts)
-                r11, r12, r22 = _half_sums(level_R, tuple(shape), axis)
-                m11, m12, m22 = _half_sums(level_M, tuple(shape), axis)
-                # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P; the gain
-                # follows by the Woodbury formula with a 2 x 2 system.
-                split_gains = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
-                    r11 * r22 - (1.0 - r12) ** 2
-                )
+                split_gains = _split_gains(level_R, level_M, tuple(shape), axis)
                 cut = np.argmax(split_gains, axis=1)
                 best = split_gains[np.arange(len(batch)), cut]
-                better = best > gains[batch]
-                improved = batch[better]
-                gains[improved] = best[better]
-                children[improved] = self.boxes[improved, None]
-                boundary = self.boxes[improved, 0, axis] + cut[better] + 1
-                children[improved, 0, 1, axis] = children[improved, 1, 0, axis] = boundary
-        return gains, children
+                is_better = best > gains[batch]
+                improved = batch[is_better]
+                gains[improved] = best[is_better]
+                halves[improved] = self.boxes[improved, None]
+                boundary = self.boxes[improved, 0, axis] + cut[is_better] + 1
+                halves[improved, 0, 1, axis] = halves[improved, 1, 0, axis] = boundary
+        return gains, halves
+
+    def _blocks_with_level(self, R: Array, M: Array, cells: Index) -> tuple[Array, Array]:
+        """Return the diagonal blocks of R and M on boxes, after this level is added.
+
+        ``cells`` has the indices of the cells of each box, shape (boxes, cells per box).  ``R`` and
+        ``M`` are the matrices before the level is added.  Both results have shape (boxes, cells per
+        box, cells per box).
+        """
+        pairs = (cells[:, :, None], cells[:, None, :])
+        Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
+        change = np.swapaxes(B, 1, 2) @ D
+        level_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
+        level_M = M[pairs] - change - np.swapaxes(change, 1, 2)
+        return level_R, level_M
+
+
+def _split_gains(R: Array, M: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Return the gain of every split of boxes along an axis, shape (boxes, cuts).
+
+    ``R`` and ``M`` are diagonal blocks on boxes of equal shape, after the level is added.
+    """
+    # r12 is p1^T R p2 for the two halves p1 and p2 of a split, and so on
+    r11, r12, r22 = _half_sums(R, shape, axis)
+    m11, m12, m22 = _half_sums(M, shape, axis)
+    # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P.  The Woodbury formula
+    # then needs the inverse of a matrix of shape (2, 2).
+    gains: Array = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
+        r11 * r22 - (1.0 - r12) ** 2
+    )
+    return gains
 
 
 def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, Array, Array]:
-    """Return sums of the entries of matrices over the halves of boxes, for every cut of the boxes.
+    """Return sums of matrix entries over two halves of boxes, for every cut along an axis.
 
     Parameters
     ----------
-    blocks : one matrix per box, shape (boxes, cells, cells); all boxes have the same ``shape``.
-    axis : axis along which the boxes are cut in two halves.
+    blocks : one symmetric matrix per box, shape (boxes, cells, cells).
+    shape : number of cells of each box along every axis.
+    axis : axis along which the boxes are cut in two.
 
     Returns
     -------
-    Three arrays of shape (boxes, cuts): the sums over the entries with row and column in the first
-    half, with row in the first and column in the second half, and with both in the second half.
+    Three arrays of shape (boxes, cuts).  They are the sums over entries with row and column in the
+    first half; with the row in the first half and the column in the second; and with both in the
+    second half.
     """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    # sums over all axes but the cut one, shape (boxes, m, m)
+    # sums over the cells with equal positions on the axis, shape (boxes, m, m)
     table = blocks.reshape(len(blocks), before, m, after, before, m, after).sum(axis=(1, 3, 4, 6))
     # entry [box, i, j] is the sum over the rows up to i and the columns up to j
-    total = np.cumsum(np.cumsum(table, axis=1), axis=2)
-    first_half = np.diagonal(total, axis1=1, axis2=2)[:, :-1]
-    first_rows, block_sum = total[:, :-1, -1], total[:, -1:, -1]
-    # the matrices are symmetric, so the two off-diagonal sums are equal
+    partial_sums = np.cumsum(np.cumsum(table, axis=1), axis=2)
+    first_half = np.diagonal(partial_sums, axis1=1, axis2=2)[:, :-1]
+    first_rows, block_sum = partial_sums[:, :-1, -1], partial_sums[:, -1:, -1]
+    # ``first_rows - first_half`` is subtracted twice from the sum of the whole matrix: the matrix
+    # is symmetric, so both off-diagonal blocks have this sum
     return first_half, first_rows - first_half, block_sum - 2.0 * first_rows + first_half
 
 
@@ -606,7 +632,7 @@ def single_cells(sizes: tuple[int, ...]) -> Boxes:
 
 
 def count_boxes(boxes: Boxes) -> BoxCounts:
-    """Return how often each box occurs."""
+    """Return how often each box occurs in ``boxes``, shape (boxes, 2, axes)."""
     return Counter((tuple(low), tuple(high)) for low, high in boxes.tolist())
 
 
@@ -616,7 +642,7 @@ def precision_of(boxes: Boxes, weights: Array, sizes: tuple[int, ...]) -> Array:
     return np.asarray((P.T @ P.multiply(weights[:, None] ** 2).tocsr()).todense())
 
 
-# Largest number of cells for level selection, at which the matrices G, R and M take 400 MB.
+# Largest number of cells for level selection.  At this number the matrices G, R and M take 400 MB.
 MAX_CELLS = 4096
 
 
@@ -667,9 +693,9 @@ def svd_bound(*grams: Array) -> float:
     """Return the singular value bound for a product of Grams, in counts^2 at privacy cost 1.
 
     ``grams`` are the Gram matrices W^T W of the factors of a product workload.  No matrix mechanism
-    with Gaussian noise has a smaller error than (sum of the singular values of W)^2 / cells.  Cells
-    with equal columns of W are merged before, which raises the bound.  The bound of a product is
-    the product of the bounds of the factors.
+    with Gaussian noise has a smaller error than (sum of the singular values of W)^2 / cells.  If
+    cells have equal columns of W, the bound is computed for the merged cells, which raises it.  The
+    bound of a product is the product of the bounds of its factors.
 
     Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
@@ -680,8 +706,8 @@ def svd_bound(*grams: Array) -> float:
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        # eigenvalues that are 0 up to rounding are left out, because the square root of a rounding
-        # error is much larger than the rounding error
+        # Eigenvalues that are 0 up to a rounding error are left out, because the square root of
+        # this error would be much larger than the error.
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
         out *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return out
@@ -789,10 +815,9 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # for every axis, the covariances of the estimated cells with their sum, which estimates the
-    # total
+    # Every axis alone, at the full budget, estimates its cells, and the total as their sum.  These
+    # are the covariances of the cells with the total, shape (n_i,), and the variance of the total.
     total_covariances = [C.sum(axis=1) for C in covariances]
-    # for every axis, the variance of the total estimated from the axis alone at the full budget
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])
     total_errors = np.array(
@@ -803,11 +828,11 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         """Return the summed variance of all queries for the shares softmax(logits)."""
         shares = scipy.special.softmax(logits)
         precision = shares[1:] / total_variance
-        # for every axis, precision of the total from all measurements except those of the axis
+        # precision of the total from all measurements except those of the axis, for every axis
         other_precision = shares[0] + precision.sum() - precision
-        # Sherman-Morrison for the cells of one axis with share s, precision X and C = X^-1, where
-        # the other measurements add the precision o of the total, and u = C 1:
-        # (s X + o 11^T)^-1 = (C - o u u^T / (s + o 1^T u)) / s
+        # The cells of an axis have the covariance (s X + o 11^T)^-1, with share s, precision X and
+        # the precision o of the total from other measurements.  By the formula of Sherman and
+        # Morrison it is (C - o u u^T / (s + o 1^T u)) / s, with C = X^-1 and u = C 1.
         savings = other_precision * total_errors / (shares[1:] + other_precision * total_variance)
         return float(np.sum((separate_errors - savings) / shares[1:]))
 
@@ -861,7 +886,8 @@ def interval_strategy(
             " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
-    # matrix that divides the count of every interval evenly over its cells
+    # matrix of shape (cells, intervals) that distributes the count of every interval evenly over
+    # its cells
     even_shares = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
         even_shares[first:end, k] = 1.0 / (end - first)
@@ -870,10 +896,11 @@ def interval_strategy(
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
-    # covariance of the cells for a strategy with the single cells and the coarse levels; single
-    # cells have the precision matrix I
+    # Covariance of the cells if the single cells (precision matrix I) and the levels of the first
+    # stage are measured.
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
-    M, intervals = R @ gram @ R, [slice(first, end) for first, end in itertools.pairwise(edges)]
+    M = R @ gram @ R
+    intervals = [slice(first, end) for first, end in itertools.pairwise(edges)]
     parts = [
         LevelPart(
             first=interval.start,
@@ -890,13 +917,14 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy in which every box occurs as often as ``counts`` says, with its error.
+    """Return the strategy that measures each box in proportion to its number of levels.
 
-    If measuring every single cell has a smaller error, return that strategy instead.
+    If measuring only the single cells has a smaller error, that strategy is returned instead.
     """
-    cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
-    levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
-    boxes, weights = np.array(list(counts)), np.sqrt(np.array(list(counts.values())) / levels)
+    box_cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
+    levels = round(float(np.dot(box_cells, list(counts.values()))) / len(gram))
+    boxes = np.array(list(counts))
+    weights = np.sqrt(np.array(list(counts.values())) / levels)
     factor = scipy.linalg.cho_factor(precision_of(boxes, weights, sizes))
     error = float(np.trace(scipy.linalg.cho_solve(factor, gram)))
     if error > float(np.trace(gram)):
@@ -957,15 +985,17 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: number of rounds that evaluate all box splits of a level, on one attribute.
+# For forecasts: level selection on one attribute evaluates the splits of all boxes this many times.
 EXPECTED_EVALUATIONS = 520
-# For forecasts: share of EXPECTED_EVALUATIONS that is needed if all queries are marginals.
+# For forecasts: if all queries are marginals, this share of EXPECTED_EVALUATIONS is needed.
 MARGINALS_EVALUATION_SHARE = 1 / 15
-# For forecasts: seconds per round and attribute, and seconds per round and pair of cells.
+# For forecasts: time of evaluating the splits of all boxes once, in seconds per attribute and in
+# seconds per pair of cells; both are added.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
-# Time of a strategy without a search, in seconds per third power of the number of cells.
+# For forecasts: time of computing a strategy from selected levels, in seconds per cube of the
+# number of cells.
 START_SECONDS_PER_CUBE = 6e-10
-# Numeric attributes with fewer cells are measured by the identity, as categorical ones are.
+# A numeric attribute with fewer cells than this is measured cell by cell, like a categorical one.
 MIN_NUMERIC_CELLS = 4
 
 
@@ -1088,7 +1118,8 @@ class LevelSelection(ExplicitMechanism):
 
             start_seconds = START_SECONDS_PER_CUBE * cells**3
             check_start(f"Level selection on {cells:,} cells", start_seconds, limits)
-            # the rows and their pseudoinverse are computed after the search
+            # The search ends before the deadline, because the rows and their pseudoinverse are
+            # computed after it.
             reserve = min(start_seconds, 0.5 * (limits.time_limit or math.inf))
             options = LevelOptions(deadline=limits.deadline() - reserve, watch=watch)
             rows = level_selection(domain_gram(workload), sizes or (1,), options).square_rows
@@ -1098,10 +1129,11 @@ class LevelSelection(ExplicitMechanism):
 
 
 def count_split_evaluations(workload: Workload, cells: int) -> float:
-    """Estimate how many rounds of box splits level selection computes, for forecasts.
+    """Estimate how often level selection evaluates the splits of all boxes, for forecasts.
 
-    One round evaluates all splits of all boxes of a level.  The formula was fitted to twelve
-    workloads.  It gives fewer rounds if the queries are fewer than the cells, or all marginals.
+    The formula was fitted to twelve workloads.  The number grows with the root of the largest
+    number of attributes of a group.  It is smaller if there are fewer queries than cells, or if all
+    queries are marginals and totals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}
@@ -1119,10 +1151,10 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
 
 def _attribute_gram(workload: Workload, name: str) -> Array:
-    """Return the weighted sum of the Gram matrices of all query families on an attribute.
+    """Return the sum of the Gram matrices of all query families on an attribute, shape (n, n).
 
-    Each family has the weight of its group.  Families on several attributes together, such as
-    affine queries, are left out.  If no family remains, return the identity.  Shape (n, n).
+    Each Gram is multiplied by the weight of its group.  Families that combine several attributes,
+    such as affine queries, are left out.  If the sum is 0, the identity is returned.
     """
     n = workload.schema[name].size
     total = np.zeros((n, n))
