@@ -76,8 +76,8 @@ class Gram:
     ----------
     key : hashable; equal keys mean equal matrices.
     sizes : domain sizes of the attributes of the unit.
-    parts : query families of the group on attributes of the unit, each as a pair: positions of the
-        attributes in the unit, and the `Part`.
+    parts : pairs (axes, part), one per query family of the group on attributes of the unit.  The
+        axes are indices of the part's attributes in the unit.
     weights : weights of the queries, or None if all are 1; only a single part can have weights.
     """
 
@@ -99,16 +99,19 @@ class Gram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProductGrams:
-    """Gram matrices of groups as products over units.
+    """Gram matrices of groups, as Kronecker products of one matrix per unit.
+
+    A unit is a set of attributes with one strategy matrix; see the module docstring.
 
     Attributes
     ----------
     attributes : all attributes of the groups, in schema order.
     units : attributes of every unit, in schema order; its cells are in row-major order.
-    grams : for every unit, its distinct Gram matrices.
-    choice : for every group and unit, the index in ``grams`` of its matrix, shape (groups, units).
+    grams : for every unit, the distinct Gram matrices of all groups on it.
+    choice : for every group and unit, the index of the group's matrix among those of the unit,
+        shape (groups, units).
     weights : weight of every group, shape (groups,).
-    groups : numbers of the groups in the workload.
+    groups : indices of the groups in the workload.
     """
 
     attributes: Space
@@ -120,21 +123,20 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable key, equal for problems that differ only in names or a common factor of
-        weights."""
+        """Hashable key; equal if only attribute names or a common factor of all weights differ."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
     def costs(self, covariances: Sequence[Array]) -> list[Array]:
-        """Return the squared error tr(C G) of every Gram matrix G of every unit, in counts^2.
+        """Return the squared error tr(C G) for every Gram matrix G of every unit, in counts^2.
 
         Parameters
         ----------
-        covariances : covariance C of the estimated cells of every unit, shape (cells, cells) each.
+        covariances : one covariance C of the estimated cells per unit, shape (cells, cells).
 
         Returns
         -------
-        One array per unit, shape (Grams of the unit,).
+        One array per unit with one error per Gram matrix of the unit.
         """
         return [
             np.array([float(np.sum(c * g.matrix)) for g in unit])
@@ -142,9 +144,9 @@ class ProductGrams:
         ]
 
     def group_costs(self, costs: Sequence[Array]) -> Array:
-        """Return the unweighted squared error of every group, shape (groups,).
+        """Return the squared error of every group without its weight, shape (groups,).
 
-        The parameter ``costs`` is the result of the method `costs`.
+        It is the product of the errors on all units, which the method `costs` returns (``costs``).
         """
         out = np.ones(len(self.weights))
         for u, unit_costs in enumerate(costs):
@@ -193,20 +195,19 @@ class GramBuilder:
         grams: list[tuple[Gram, ...]] = []
         parts = [_parts(g) for g in selected_groups]
         unit_of = {name: u for u, unit in enumerate(sets) for name in unit}
-        # for every unit, the rows of `choice` whose groups have queries on it
+        # row numbers in `choice` of the groups that have queries on each unit
         rows_of_unit: list[list[int]] = [[] for _ in sets]
         for row, group in enumerate(selected_groups):
             for u in {unit_of[name] for name in group.attributes}:
                 rows_of_unit[u].append(row)
         for u, (unit, rows) in enumerate(zip(sets, rows_of_unit, strict=True)):
             self._check(unit)
-            # all groups without queries on the unit share its total; only the first of them is
-            # looked up, because there may be thousands
+            # All groups without queries on the unit have the same Gram, that of the total.  There
+            # may be thousands of these groups, so the Gram is built for the first one only.
             without = next((i for i, row in enumerate(rows) if row != i), len(rows))
             if without < len(selected_groups):
                 rows = sorted([*rows, without])
-            # thousands of groups may have only a few distinct Grams on a unit, so each distinct
-            # Gram is stored once
+            # each distinct Gram on the unit is stored once; thousands of groups may have only a few
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
             numbers_of_rows = []
@@ -220,8 +221,8 @@ class GramBuilder:
                 choice[:, u] = numbers_of_rows[rows.index(without)]
             choice[rows, u] = numbers_of_rows
             grams.append(tuple(unit_grams))
-        # A group without attributes has a single query, the total, and no Gram matrix.  The weight
-        # of this query is therefore multiplied into the weight of the group.
+        # A group without attributes has no Gram matrix that could contain the weight of its only
+        # query, the total.  So this weight is multiplied by the weight of the group.
         query_weights = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
             for g in selected_groups
@@ -256,8 +257,8 @@ class GramBuilder:
         positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # A total without query weights has the same Gram as a unit without queries.  Leaving out
-        # its part gives both the same key.
+        # A group with the total on an attribute and a group without queries on it have the same
+        # Gram.  The total is left out of the key, so that the keys are equal, too.
         placed_parts = [
             (position, p)
             for position, p in zip(positions, inside, strict=True)
@@ -270,9 +271,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return the factors of a group's query matrix.
+    """Return the parts of a group whose Kronecker product has the weighted queries of the group.
 
-    Queries with separate weights are not a product, so all parts are then joined into one.
+    If queries have separate weights, their Gram is not a product, and all parts are joined into
+    one.
     """
     return (
         (joint_part(group),)
@@ -291,7 +293,8 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
         for part in _parts(group):
             labels = {label[group.attributes[a]] for a in part.axes}
             if len(labels) > 1:
-                # the part joins the units of its attributes: give them all the smallest label
+                # The part combines attributes, so their units are merged: attributes with any of
+                # these labels get the smallest one.
                 label = {name: min(labels) if k in labels else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
@@ -299,34 +302,38 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 def _unit_gram(
     sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None
 ) -> Array:
-    """Return the Gram matrix of queries on a unit, shape (cells, cells).
+    """Return the Gram matrix of a group's queries on a unit, shape (cells, cells).
 
-    The parameters are the attributes of `Gram` with the same names.
+    Parameters
+    ----------
+    sizes : number of cells of every attribute of the unit.
+    parts : pairs (axes of the unit, query family on these axes).  Axes without a part are summed.
+    weights : weights of the queries, or None if all are 1; only a single part can have weights.
     """
-    # Kronecker product of the Grams of the parts, with a matrix of ones for the other attributes
-    out, order = np.ones((1, 1)), list[int]()
-    for places, part in parts:
-        out = np.asarray(
-            np.multiply.outer(out, part.family.gram(part.sizes, weights)).swapaxes(1, 2)
-        )
-        out = out.reshape(math.prod(out.shape[:2]), -1)
-        order += places
+    gram, order = np.ones((1, 1)), list[int]()
+    for axes, part in parts:
+        gram = _kron(gram, part.family.gram(part.sizes, weights))
+        order += axes
     other_axes = [axis for axis in range(len(sizes)) if axis not in order]
     other_cells = math.prod(sizes[axis] for axis in other_axes)
-    ones = np.ones((other_cells, other_cells))
-    out = np.multiply.outer(out, ones).swapaxes(1, 2).reshape(math.prod(sizes), -1)
+    gram = _kron(gram, np.ones((other_cells, other_cells)))
     order += other_axes
-    # axes are now in the order of the group's parts, but the cells of a unit are in schema order
+    # the cells are in row-major order of ``order``; reorder them to that of the unit's attributes
     inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
-    in_schema_order = out.reshape(*shape, *shape).transpose(
+    reordered = gram.reshape(*shape, *shape).transpose(
         *inverse_order, *(len(order) + b for b in inverse_order)
     )
-    return np.ascontiguousarray(in_schema_order.reshape(out.shape))
+    return np.ascontiguousarray(reordered.reshape(gram.shape))
+
+
+def _kron(first: Array, second: Array) -> Array:
+    product = np.multiply.outer(first, second).swapaxes(1, 2)
+    return np.asarray(product.reshape(len(first) * len(second), -1))
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
-    """Return the numbers of the groups that have a positive weight and a nonzero query."""
+    """Return the indices of the groups of positive weight that have a query other than 0."""
     return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _has_nonzero_row(g))
 
 
@@ -337,7 +344,8 @@ def _has_nonzero_row(group: Group) -> bool:
         return False
     parts = (joint_part(group),) if weights is not None and len(group.parts) > 1 else group.parts
     for part in parts:
-        # only custom families, which have no fixed arity, may have rows of zeros only
+        # All queries can be 0 in custom families only, which have no fixed number of attributes
+        # (arity).  A query can also have the weight 0.
         if weights is None and part.family.arity is not None:
             continue
         chunks = (
@@ -350,12 +358,9 @@ def _has_nonzero_row(group: Group) -> bool:
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Put the groups on the same set of attributes into one cluster.
+    """Return the clusters of groups on the same set of attributes, as tuples of group indices.
 
-    Returns
-    -------
-    One tuple of group numbers per cluster; groups without weight or without nonzero query are left
-    out.
+    Groups of weight 0, and groups whose queries are all 0, are in no cluster.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
@@ -370,38 +375,40 @@ def by_sets(workload: Workload) -> list[tuple[int, ...]]:
 
 
 def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Make one cluster per set of attributes that is not a subset of another group's attributes.
+    """Return clusters of groups, one per attribute set that no other group's set contains.
 
-    Groups on a smaller set of attributes join a cluster whose set contains it; of several, the
-    first of those with the fewest groups.
+    All other groups are on subsets of these sets.  Each of them is put into the cluster of a set
+    that contains its attributes: the cluster that has the fewest groups at that point.
 
     Returns
     -------
-    One tuple of group numbers per cluster.
+    Clusters as tuples of group indices.  Groups of weight 0, and groups whose queries are all 0,
+    are in no cluster.
     """
     clusters: dict[frozenset[str], list[int]] = {}
-    sets_with: dict[str, list[frozenset[str]]] = {}
-    sets = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
-    for names in sorted(sets, key=len, reverse=True):
-        # a set that contains `names` is in the list of each of its attributes, so it suffices to
-        # search the shortest of these lists
-        nearby = min((sets_with.get(a, []) for a in names), key=len, default=list(clusters))
-        covering = [clusters[other] for other in nearby if names <= other]
+    maximal_sets_with: dict[str, list[frozenset[str]]] = {}
+    groups_of_set = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
+    for names in sorted(groups_of_set, key=len, reverse=True):
+        # Every set that contains ``names`` is listed under each of its attributes, so the attribute
+        # with the shortest list is enough.
+        candidates = min(
+            (maximal_sets_with.get(name, []) for name in names), key=len, default=list(clusters)
+        )
+        covering = [clusters[other] for other in candidates if names <= other]
         if covering:
-            min(covering, key=len).extend(sets[names])
-        else:
-            clusters[names] = list(sets[names])
-            for a in names:
-                sets_with.setdefault(a, []).append(names)
-    return [tuple(v) for v in clusters.values()]
+            min(covering, key=len).extend(groups_of_set[names])
+            continue
+        clusters[names] = list(groups_of_set[names])
+        for name in names:
+            maximal_sets_with.setdefault(name, []).append(names)
+    return [tuple(groups) for groups in clusters.values()]
 
 
-# Largest number of iterations of L-BFGS.
 MAX_LBFGS_ITERATIONS = 1000
-# Upper bound of Theta, so that (A^T A)^-1 is accurate to eight digits.
+# largest entry of Theta; with larger entries, (A^T A)^-1 would have fewer than eight correct digits
 MAX_THETA = 1e4
-# A Gram matrix is taken as that of a single query if it differs from a matrix of rank one by at
-# most this share of its largest entry.
+# A Gram matrix counts as that of a single query if it differs from a matrix of rank one by at most
+# this share of its largest entry.
 RANK_ONE_TOLERANCE = 1e-12
 
 
@@ -432,7 +439,7 @@ class PIdentity:
 
 
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
-    """Return tr((A^T A)^-1 G) and its derivative by Theta, shape (p, n).
+    """Return tr((A^T A)^-1 G) and its derivative with respect to Theta, shape (p, n).
 
     A is the matrix of the p-Identity strategy for ``theta``, shape (p, n), and G is ``gram``, shape
     (n, n).  A^T A is not formed, nor is its inverse.
@@ -444,12 +451,12 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     """
     # s and Y are those of the module docstring
     s = 1.0 + theta.sum(axis=0)
-    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, an inverse of
-    # order p instead of n
+    # The Woodbury formula (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta needs
+    # the inverse of a matrix of order p instead of n.
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
-    # the error is a quadratic form in s, so its value is s . by_s / 2
+    # The error is a quadratic form in s with the derivative ``by_s``, so it is s . by_s / 2.
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -504,7 +511,8 @@ def p_identity_strategy(
     restarts : number of random starts.
     seed : seed of the starts, which determines the result.  It is unrelated to the noise of a
         release.
-    start : parameters that replace the first random start, if they have the shape (p, n).
+    start : entries Theta that replace the first random start.  They are ignored unless their shape
+        is (p, n).
 
     Notes
     -----
@@ -517,7 +525,7 @@ def p_identity_strategy(
     import scipy.optimize
 
     n, rng = len(gram), np.random.default_rng(seed)
-    # measuring a single query by itself is better than any strategy that includes the identity
+    # A single query is measured alone: every strategy that contains the identity is worse.
     if (single := _single_query(gram)) is not None:
         inverse = np.outer(single, single) / float(single @ single) ** 2
         error = float(np.sum(inverse * gram))
@@ -529,7 +537,8 @@ def p_identity_strategy(
             initial = start
         else:
             initial = rng.random((p, n))
-            # a single additional row converges to the total only from a start well above 0
+            # With one additional row, searches reach the row of equal entries (the total) only from
+            # a start with entries well above 0.
             if p == 1 and attempt == 0:
                 initial += 1.0
         result = scipy.optimize.minimize(
@@ -538,7 +547,7 @@ def p_identity_strategy(
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            # nonnegative entries make the L1 norm of a column its sum, which is smooth
+            # for entries of at least 0 the L1 norm of a column is its sum, a smooth function
             bounds=[(0.0, MAX_THETA)] * initial.size,
             options={
                 "maxcor": 20,
@@ -562,16 +571,16 @@ def p_identity_strategy(
 
 
 def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
-    """Return the error and its gradient divided by ``scale``, for raveled parameters x."""
+    """Return the error divided by ``scale``, and its gradient, shape (p n,), for Theta = x."""
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
-    # L-BFGS compares changes of its objective with 1, so the error is scaled to about 1
+    # the stopping rule of L-BFGS is meant for objectives of about 1
     return error / scale, gradient.ravel() / scale
 
 
 def _single_query(gram: Array) -> Array | None:
-    """Return the query q with gram = c q q^T and largest absolute entry 1.
+    """Return the query q with gram = c q q^T for a number c, scaled to largest absolute entry 1.
 
-    Return None if the rank of ``gram`` is above 1.
+    The result is None if the rank of ``gram`` is above 1.
     """
     pivot = int(np.argmax(np.diag(gram)))
     query = gram[pivot] / np.sqrt(gram[pivot, pivot])
@@ -580,14 +589,15 @@ def _single_query(gram: Array) -> Array | None:
     return np.asarray(query / np.abs(query).max())
 
 
-# Largest number of passes over all units in the block-coordinate descent.
+# Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
-# Weight a of the identity in the initial strategy, whose rows are a I and (1 - a) 1^T. With a
-# larger weight, searches end in local minima that do not measure the total.
+# The initial strategy of a unit has the rows a I and (1 - a) 1^T with this weight a.  With a larger
+# a, searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
-# For forecasts of time: number of passes over the units if a unit has several Gram matrices.
+# For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
-# Relative decrease of the squared error below which the descent stops.
+# Block-coordinate descent stops if a pass over all units lowers the squared error by less than this
+# share.
 MIN_SWEEP_GAIN = 1e-7
 Tell = Callable[[str], object]
 
@@ -667,8 +677,8 @@ class KroneckerSolver:
         Unless the deadline passes, the result depends only on the problem and the seed, not on
         earlier calls.
         """
-        # Problems whose weights differ by a common factor share an entry of the cache.  The entry
-        # has the squared error for weights that are scaled to the largest weight 1.
+        # Problems whose weights differ by a common factor have the same entry in the cache.  It
+        # contains the squared error for the weights divided by the largest weight.
         largest_weight = problem.weights.max()
         if problem.key not in self._cache:
             best = self._best_of_starts(problem)
@@ -681,8 +691,10 @@ class KroneckerSolver:
         )
 
     def _best_of_starts(self, problem: ProductGrams) -> KroneckerStrategy:
-        """Return the best strategy of several starts, of which only the first ignores the
-        deadline."""
+        """Return the best strategy of several starts; after the deadline, only that of the first.
+
+        The first start is computed even if the deadline has passed.
+        """
         rng = np.random.default_rng(self.seed)
         # If every unit has a single Gram, the strategies of units do not depend on each other.  For
         # Gaussian noise each is then a convex problem, and one start suffices.
@@ -700,31 +712,33 @@ class KroneckerSolver:
     def _initial_errors(
         problem: ProductGrams, attempt: int, rng: np.random.Generator
     ) -> list[Array]:
-        """Return the squared errors of the initial strategies of start number ``attempt``.
+        """Return the squared errors of the initial strategies of all units.
 
         The strategy of a unit has the rows a I and (1 - a) 1^T.  The weight a is
-        `INITIAL_IDENTITY_SHARE` in start 0, 1 in start 1, and random in later starts.
+        `INITIAL_IDENTITY_SHARE` in the first start (``attempt`` 0), 1 in the second start, and
+        random in later starts.
 
         Returns
         -------
-        One array per unit, shape (Grams of the unit,).
+        One array per unit with one error per Gram matrix of the unit.
         """
         if attempt < 2:
             identity_weights = np.full(len(problem.grams), (INITIAL_IDENTITY_SHARE, 1.0)[attempt])
         else:
             identity_weights = rng.uniform(0.05, 1.0, len(problem.grams))
-        out = []
+        errors = []
         for a, unit in zip(identity_weights.tolist(), problem.grams, strict=True):
             n = len(unit[0].matrix)
-            # Sherman-Morrison formula: the covariance of the strategy is
-            # (I - correction 11^T) / a^2
+            # By the formula of Sherman and Morrison, the covariance of the cells is
+            # (I - correction 11^T) / a^2.
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             traces = np.array([np.trace(g.matrix) for g in unit])
             totals = np.array([g.matrix.sum() for g in unit])
-            # The lower limit matters for small a: without it, groups with only the total on this
-            # unit would have almost no weight in the searches on the other units.
-            out.append(np.maximum(traces - correction * totals, traces / n**2) / (a * a))
-        return out
+            # For small a, the error of the total is almost 0.  Groups with only the total on this
+            # unit would then have almost no weight in the searches on other units, so their error
+            # is raised to a lower limit.
+            errors.append(np.maximum(traces - correction * totals, traces / n**2) / (a * a))
+        return errors
 
     def _descend(
         self,
@@ -738,59 +752,66 @@ class KroneckerSolver:
 
         Parameters
         ----------
-        costs : squared errors of an initial strategy, one array per unit; changed in place.
-        small_start : whether p-Identity searches start with entries of Theta below 1.
+        costs : squared errors of an initial strategy, as from `_initial_errors`.  They are replaced
+            by those of the result.
+        small_start : whether the first p-Identity search on each unit starts with entries of Theta
+            below 1.
         """
-        weights, grams = problem.weights, problem.grams
-        solved: dict[int, Solution | PIdentity] = {}
+        strategies: dict[int, Solution | PIdentity] = {}
         error = math.inf
-        independent = all(len(unit) == 1 for unit in grams)
+        independent = all(len(unit) == 1 for unit in problem.grams)
         for _ in range(1 if independent else MAX_SWEEPS):
-            for u, unit in enumerate(grams):
+            for u, unit in enumerate(problem.grams):
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
-                # with the strategies of other units fixed, the error depends on one weighted sum of
-                # the Gram matrices of this unit
-                coefficients = _gram_weights(problem, costs, u)
-                strategy = solved[u] = self._improve(
-                    [g.matrix for g in unit], coefficients, solved.get(u), rng, small_start
+                # While the strategies of other units are fixed, the error is that of one Gram: a
+                # weighted sum of the Grams of this unit.
+                matrices = [gram.matrix for gram in unit]
+                gram_weights = _gram_weights(problem, costs, u)
+                strategies[u] = self._improve(
+                    matrices, gram_weights, strategies.get(u), rng, small_start
                 )
-                costs[u] = np.array([float(np.sum(_covariance(strategy) * g.matrix)) for g in unit])
-            previous, error = error, float(weights @ problem.group_costs(costs))
-            if error > previous * (1.0 - MIN_SWEEP_GAIN) or planning_time() > self.deadline:
+                covariance = _covariance(strategies[u])
+                costs[u] = np.array([float(np.sum(covariance * matrix)) for matrix in matrices])
+            previous_error = error
+            error = float(problem.weights @ problem.group_costs(costs))
+            if error > previous_error * (1.0 - MIN_SWEEP_GAIN) or planning_time() > self.deadline:
                 break
-        error = float(weights @ problem.group_costs(costs))
         return KroneckerStrategy(
-            factors=tuple(solved[u] for u in range(len(grams))), squared_error=error
+            factors=tuple(strategies[u] for u in range(len(problem.grams))), squared_error=error
         )
 
     def _improve(
         self,
         grams: Sequence[Array],
-        coefficients: Array,
+        gram_weights: Array,
         current: Solution | PIdentity | None,
         rng: np.random.Generator,
         small_start: bool,
     ) -> Solution | PIdentity:
         """Return a strategy for a weighted sum of Gram matrices that is no worse than ``current``.
 
-        ``coefficients`` are the weights of the sum; ``current`` is None in the first pass.  With
-        ``small_start``, the first p-Identity search starts with entries of Theta below 1.
+        Parameters
+        ----------
+        grams, gram_weights : matrices and their weights in the sum.
+        current : strategy from the pass before, None in the first pass.
+        small_start : whether a p-Identity search in the first pass starts with entries of Theta
+            below 1.
         """
-        total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(
+        total = sum(w * gram for w, gram in zip(gram_weights, grams, strict=True)) + np.zeros_like(
             grams[0]
         )
         if self.noise == "gaussian":
             start = current.dual if isinstance(current, Solution) else None
             return gaussian_strategy(total, self.options, start)
         theta = current.theta if isinstance(current, PIdentity) else None
-        # `p_identity_strategy` starts a single additional row with entries above 1, which may lead
-        # to a local minimum.  Entries below 1 may lead to the identity.  Starts of both kinds are
-        # tried, because either may be better.
+        # If Theta has one row only, `p_identity_strategy` starts with entries above 1, and the
+        # search may end in a local minimum.  With entries below 1 it may end in the identity.  So
+        # the starts of `_best_of_starts` try both.
         if theta is None and small_start:
             theta = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)
-        # the search may end in a worse local minimum, but the descent must not increase the error
+        # the search may end in a local minimum that is worse than the current strategy
         if current is not None and float(np.sum(_covariance(current) * total)) <= result.error:
             return current
         return result
@@ -804,14 +825,14 @@ def _covariance(strategy: Solution | PIdentity) -> Array:
 def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
     """Return the weight of every Gram matrix of unit u in the squared error, up to a factor.
 
-    The weight is the sum, over the groups with this matrix, of the group weight times the squared
-    errors on the other units.  Shape (Grams of the unit,).
+    The weight of a matrix is the sum over all groups that have it on this unit.  Each group adds
+    the product of its weight and its squared errors ``costs`` on all other units.
     """
-    # sums of logarithms replace products over many units, which would overflow
+    # products over many units could overflow, so their logarithms are added
     logs = np.log(problem.weights)
     for other, unit_costs in enumerate(costs):
         if other != u:
-            # queries with only coefficients 0 have the error 0, whose logarithm must be finite
+            # the error of queries that are 0 is raised above 0, so that its logarithm is finite
             logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(
@@ -823,10 +844,13 @@ def product_component(
     workload: Workload, problem: ProductGrams, strategy: KroneckerStrategy, share: float
 ) -> Component:
     """Return a `Component` that measures a product strategy with this share of the budget."""
-    place = {name: i for i, name in enumerate(problem.attributes)}
+    axis_of = {name: axis for axis, name in enumerate(problem.attributes)}
     factors = tuple(
-        (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
-        for unit, f in zip(problem.units, strategy.factors, strict=True)
+        (
+            tuple(axis_of[name] for name in unit),
+            replace(factor.strategy, sizes=workload.schema.sizes(unit)),
+        )
+        for unit, factor in zip(problem.units, strategy.factors, strict=True)
     )
     return Component(
         attributes=problem.attributes, factors=factors, share=share, groups=problem.groups
@@ -845,18 +869,18 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# Table product: number of starts, and relative gap at which the search on one unit stops. Both are
-# the defaults of HDMM.
+# `table_design` has this number of starts, and stops the search on a unit at this relative gap of
+# the RMSE.  Both numbers are the defaults of HDMM.
 RESTARTS, GAP = 2, 1e-5
-# Largest number of cells of the table.
+# largest number of cells of a table for which `table_seconds` is finite
 MAX_TABLE_CELLS = 100_000
 
 
 def table_seconds(workload: Workload) -> float:
-    """Return the expected time of the table product search, in seconds on one idle core.
+    """Return the expected time of `table_design`, in seconds on one idle core.
 
-    The time is infinite if the search does not apply, that is, if all attributes with queries form
-    a single unit, the table has more than `MAX_TABLE_CELLS` cells, or a unit is too large.
+    The time is infinite if the table has more than `MAX_TABLE_CELLS` cells, if a unit has too many
+    cells, or if all attributes with queries form a single unit.
 
     >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")
@@ -880,7 +904,7 @@ def table_seconds(workload: Workload) -> float:
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     """Return the design that measures one product strategy on one table, with Gaussian noise.
 
-    The table has the attributes of all groups of positive weight.
+    The table has the attributes of all groups that have a query of positive weight other than 0.
 
     Parameters
     ----------
@@ -895,11 +919,12 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
-    # groups of weight 0 are not in the problem, but are answered if the table has their attributes
+    # The search ignores groups of weight 0, but the table answers them if it has their attributes.
     answered = (
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
     component = replace(component, groups=tuple(answered))
-    # The design is built from the arrays of a plan file, so that a rebuilt plan equals this one.
+    # A plan is rebuilt from the arrays in its file.  So the design is built from the same arrays
+    # here, and both plans are equal.
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")
