@@ -31,7 +31,7 @@ PLAN = plan(WORKLOAD, Budget(pcost=0.3))
 SCALE = NoiseScale(records=100.0)
 
 
-def by_hand(number: int) -> np.ndarray:
+def relative_errors(number: int) -> np.ndarray:
     """Return the relative standard error of each query of group ``number``.
 
     The expected counts are computed from the dense query matrix for equal counts in all cells.
@@ -50,7 +50,7 @@ def test_quality_by_group_matches_enumeration() -> None:
     assert sorted(table["group"]) == list(range(len(WORKLOAD.groups)))
     assert table["publishable"].is_monotonic_increasing
     for row in table.to_dict("records"):
-        variations = by_hand(row["group"])
+        variations = relative_errors(row["group"])
         assert row["publishable"] == pytest.approx(np.mean(variations <= 0.15))
         assert row["noise"] == pytest.approx(np.mean(variations > 0.30))
         assert row["publishable"] + row["doubtful"] + row["noise"] == pytest.approx(1.0)

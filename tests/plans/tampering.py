@@ -2,9 +2,10 @@
 
 
 def changed(*path, value):
-    """Return a function that changes the entry at ``path`` of a document.
+    """Return a function that changes one entry of a plan file, given as nested dicts and lists.
 
-    The new entry is ``value``, or ``value(old entry)`` if ``value`` is callable.
+    ``path`` has the keys that lead to the entry.  The new entry is ``value``, or the result of
+    ``value`` for the old entry if ``value`` is callable.
     """
 
     def change(document):

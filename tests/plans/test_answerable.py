@@ -195,13 +195,17 @@ def test_plan_unanswered_weighted_query_is_refused(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["optimum", "hdmm"])
-def test_plan_and_compare_light_queries_are_refused(mechanism: str) -> None:
-    light = Workload(domain(6, 5, 4)).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=1e-30)
+def test_plan_and_compare_tiny_weights_are_refused(mechanism: str) -> None:
+    tiny_weight = (
+        Workload(domain(6, 5, 4)).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=1e-30)
+    )
     with pytest.raises(Unanswered, match="group 1"):
-        plan(light, Budget(pcost=1.0), mechanism)
-    (row,) = compare(light, Budget(pcost=1.0), [mechanism]).to_dict("records")
+        plan(tiny_weight, Budget(pcost=1.0), mechanism)
+    (row,) = compare(tiny_weight, Budget(pcost=1.0), [mechanism]).to_dict("records")
     assert "group 1" in row["status"]
-    unweighted = Workload(light.schema).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=0.0)
+    unweighted = (
+        Workload(tiny_weight.schema).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=0.0)
+    )
     assert math.isfinite(plan(unweighted, Budget(pcost=1.0), mechanism).weighted_rmse)
 
 
@@ -217,7 +221,7 @@ def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyP
     assert all(math.isfinite(result.rmse) for result in plans)
 
 
-def test_all_measured_query_outside_span_is_false() -> None:
+def test_measures_all_query_outside_span_is_false() -> None:
     """A plan for one order of a pair's attributes does not answer the other order."""
     both = ("a0", "a1")
     schema = domain(6, 6)

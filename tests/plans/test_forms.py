@@ -27,7 +27,7 @@ from tests.shapes import numeric
 
 
 def set_listing(monkeypatch: pytest.MonkeyPatch, *, listed: bool) -> None:
-    """Compute variances from a list of all queries, or without one as quadratic forms."""
+    """Make the engine compute variances from listed queries (True) or by quadratic forms (False)."""
     for module in (kronecker_rows, variance_builder):
         monkeypatch.setattr(module, "prefers_quadratic_forms", lambda shapes, columns: not listed)
 
@@ -43,7 +43,7 @@ def test_quadratic_forms_match_all_products() -> None:
 
 @pytest.mark.parametrize("sets", [[(0, 1, 2)], [(2, 0, 1)]])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_squares_of_products_match_listed_queries(sets, weighted, monkeypatch) -> None:
+def test_squared_norms_of_products_match_listed_queries(sets, weighted, monkeypatch) -> None:
     rng = np.random.default_rng(1)
     rows = [rng.normal(size=(7, 6)), rng.normal(size=(5, 4))]
     matrix, weights = rng.normal(size=(24, 9)), rng.uniform(0.5, 2.0, 9) if weighted else None

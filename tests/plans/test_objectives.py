@@ -25,7 +25,8 @@ from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, cached_plan, 
 def mechanisms_for(shape, goal):
     """Return the mechanisms to test for a shape and a goal (objective).
 
-    "querysmasher" is always included; each of the others for every second goal.
+    "querysmasher" is always included.  Each other mechanism is included for half of the pairs of a
+    shape and a goal.
     """
     turn = SHAPES.index(shape) + GOALS.index(goal)
     return [m.name for k, m in enumerate(RESIDUAL) if m.name == "querysmasher" or (turn + k) % 2]
@@ -92,15 +93,19 @@ def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal)
 
 
 def contributions(result):
-    """Return every block's term of each weighted query's variance, shape (queries, blocks)."""
+    """Return how the variances of the weighted queries depend on the noise of each block.
+
+    The result is a pair: an array of shape (queries, blocks), whose product with the squared noises
+    is the variance of each query; and the weights of the queries, shape (queries,).
+    """
     rows, weights = oracles.workload_rows(result.workload), oracles.query_weights(result.workload)
     W = np.concatenate([r[w > 0] for r, w in zip(rows, weights, strict=True)])
-    before, out = oracles.Explicit(result).variances(W), []
+    before, by_block = oracles.Explicit(result).variances(W), []
     for space, block in result.blocks.items():
         doubled = dataclasses.replace(block, noise=block.noise * math.sqrt(2.0))
         changed = dataclasses.replace(result, blocks={**result.blocks, space: doubled})
-        out.append((oracles.Explicit(changed).variances(W) - before) / block.noise**2)
-    return np.maximum(np.array(out).T, 0.0), np.concatenate([w[w > 0] for w in weights])
+        by_block.append((oracles.Explicit(changed).variances(W) - before) / block.noise**2)
+    return np.maximum(np.array(by_block).T, 0.0), np.concatenate([w[w > 0] for w in weights])
 
 
 SOLVED = ("nested", "query_weighted", "same_size"), ("residualplanner", "residualplanner+"), GOALS

@@ -38,7 +38,7 @@ def weights_of(emphasis, workload):
 
 def test_max_objective_mixed_attributes_has_small_gap(monkeypatch):
     """One weight per cell that all groups share would leave a gap of 2e-3."""
-    # treat the small tables like large ones
+    # The search for small tables is switched off, so that these tables are treated like large ones.
     monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     schema = Schema(
         [
@@ -124,7 +124,7 @@ def test_objective_bound_matches_weighted_optimum(shape, goal):
         pairs = zip(
             np.concatenate(weights), np.concatenate(oracles.query_weights(workload)), strict=True
         )
-        # the weights of the objective relative to the query weights of the workload
+        # The dual norm is over the ratios (weight in the objective / query weight in the workload).
         terms = (own * (w / own) ** dual_power for w, own in pairs if own > 0)
         dual_norm = sum(terms) ** (1 / dual_power)
     weighted = Workload(workload.schema)

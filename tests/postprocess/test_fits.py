@@ -109,7 +109,7 @@ def test_on_simplex_satisfies_optimality_conditions():
         projected = on_simplex(values, weights, 5.0)
         assert abs(projected.sum() - 5.0) <= 1e-9
         assert projected.min() >= 0
-        # positive cells share one multiplier; cells at zero have a smaller one
+        # All positive cells have the same multiplier, and cells at zero have smaller ones.
         multipliers = weights * (values - projected)
         assert np.ptp(multipliers[projected > 0]) <= 1e-9
         assert (multipliers[projected == 0] <= multipliers[projected > 0].min() + 1e-9).all()
@@ -267,7 +267,8 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
     assert np.abs(assemble_table(consistent, (0, 1)) - pair).max() > 5.0
 
 
-def test_expected_deviations_share_strength_between_tables():
+def test_expected_deviations_of_many_noise_tables_are_small():
+    """Of 30 tables, 29 are pure noise: their deviations shrink, and that of the last one does not."""
     rng = np.random.default_rng(3)
     projection = MeasuredProjection(centers=(np.full(4, 0.25), np.full(5, 0.2)))
     reference = np.full((4, 5), 50.0)
@@ -290,7 +291,7 @@ def test_expected_deviations_discount_large_noise_of_single_table():
     seen = {}
     for j in range(1, 36):
         cells = contrast(rng.normal(size=(5, 6)))
-        # the first squared distance is 3 standard deviations above that of pure noise
+        # The squared distance of the first table is 3 standard deviations above that of pure noise.
         squared = 20.0 + (3.0 if j == 1 else -0.1) * math.sqrt(40.0)
         cells *= 900.0 * math.sqrt(squared / float(np.sum(cells**2)))
         seen[0, j] = ResidualEstimate(

@@ -62,7 +62,7 @@ def test_published_impossible_cells_are_zero(which, ways, fit, pcost):
     for group in measurement.plan.workload.groups:
         impossible = measurement.plan.schema.possible_share(group.attributes) == 0.0
         assert (published.table(group.attributes)[impossible] == 0.0).all()
-        # the unclipped tables are zero in these cells, too
+        # The tables are zero in these cells also before negative cells are set to zero.
         assembled = assemble_table(published.contrasts, published.positions(group.attributes))
         assert np.abs(assembled[impossible]).max(initial=0.0) <= 1e-9
 
@@ -96,7 +96,8 @@ def test_unbiased_tables_with_zeros_stay_unbiased(rules):
         for axis in range(table.ndim):
             rest = names[:axis] + names[axis + 1 :]
             assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9
-    # the operation is linear and leaves true tables unchanged, so it keeps expectations
+    # `zero_impossible_cells` is linear and does not change tables that satisfy the rules, so the
+    # expectation of its result is the true table.
     contrasts = published.contrasts
     doubled = {axes: 2.0 * c for axes, c in contrasts.items()}
     possible = {

@@ -174,10 +174,10 @@ def test_records_with_requested_number_keep_shares(n):
 
 def test_records_of_negative_total_are_empty():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-    measurement = next(
-        f for f in (measured_on(workload, Budget(pcost=1e-6), records=5, seed=s)[0] for s in range(8))
-        if f.marginal([]) < 0
-    )  # fmt: skip
+    measurements = (
+        measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)
+    )
+    measurement = next(m for m in measurements if m.marginal([]) < 0)
     published = measurement.publish(integer=True)
     assert published.total == 0
     assert len(published.records()) == 0

@@ -84,7 +84,7 @@ def test_publish_without_fit_returns_unbiased_answers(centers):
 def test_publish_with_large_budget_returns_true_tables():
     workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
     measurement, table = measured_on(workload, Budget(pcost=1e6))
-    # the projection of noisy zeros increases the sums above them
+    # Projecting cells with the true count 0 on nonnegative counts increases their sums slightly.
     for fit, most in (("shrunk", 0.02), ("nonnegative", 1.0)):
         published = measurement.publish(fit)
         for names in sets(SCHEMA, (1, 2, 3)):
@@ -148,10 +148,10 @@ def test_publish_negative_total_returns_zeros():
     measurements = [
         measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)
     ]
-    below = [f for f in measurements if f.marginal([]) < 0]
-    assert below
+    with_negative_total = [m for m in measurements if m.marginal([]) < 0]
+    assert with_negative_total
     for fit in FITS:
-        published = below[0].publish(fit)
+        published = with_negative_total[0].publish(fit)
         assert published.total == 0.0
         assert not published.table(["a", "b"]).any()
 

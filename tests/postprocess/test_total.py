@@ -23,7 +23,7 @@ SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abcdef", SIZES, 
 
 
 def share_of(size):
-    """Cell shares with most records in the first cell, as in real tables."""
+    """Return the shares of ``size`` cells, with most records in the first cell as in real tables."""
     return np.array([0.7, *([0.3 / (size - 1)] * (size - 1))])
 
 

@@ -155,7 +155,7 @@ def test_bias_by_cell_size_sums_to_total():
     assert (bias["cells"] * bias["bias"]).sum() == pytest.approx(total_error, abs=1e-6)
     exact = table(["a", "b"])
     errors = published.table(["a", "b"]) - exact
-    # empty cells are published as too large
+    # The published counts of empty cells are too large.
     assert bias["bias"][0] > 0
     assert errors[exact == 0].mean() > 0
 
@@ -268,9 +268,12 @@ def test_uncertainty_with_invalid_request_is_refused():
         uncertainty(measurement.publish(), progress=lambda share, words: False)
     with pytest.raises(PlanError, match="least_count"):
         QualityRule(least_count=-1)
-    lost = (measured_on(PAIRS, Budget(pcost=1e-6), records=5, seed=s)[0] for s in range(8))
+    measurements = (
+        measured_on(PAIRS, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)
+    )
+    with_negative_total = next(m for m in measurements if m.marginal([]) < 0)
     with pytest.raises(NotAnswerable, match="number of records"):
-        next(f for f in lost if f.marginal([]) < 0).publish().uncertainty()
+        with_negative_total.publish().uncertainty()
 
 
 def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
