@@ -13,8 +13,9 @@ residual towards 0 has the L1 error
 
 relative to N records.  The variances t are assumed to be proportional to the cell counts, which are
 lognormal with the standard deviation `LOG_CELL_SPREAD`.  Their size is such that the residual
-deviates from 0 by d N records, where d has the values `DEVIATIONS` with equal probability, or
-follows from a reference.  Residuals on one attribute are not shrunk (t is infinite).  The predicted
+deviates from 0 by d N records (sum of absolute values).  For residuals on two or more attributes, d
+has the values `DEVIATIONS` with equal probability, or follows from a reference.  For residuals on
+one attribute, d is the largest possible value 2, and for the total t is infinite.  The predicted
 error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
 **Optimum.**  Let the residual on B have the privacy cost c_B / sigma_B^2, where sigma_B^2 is the
@@ -24,17 +25,16 @@ sigma_B^2 is proportional to sqrt(c_B / u_B).  Damped steps reach the fixed poin
 resulting group weights are those for which the weighted sum of variances, which a plan minimises,
 has the derivatives u_B.
 
-**Small budgets.**  The prediction assumes that t is known, but publishing has to estimate it from
-the noisy residuals.  If that is impossible, the budget of these residuals is lost.  If residuals on
-two or more attributes would get less than the share `SECURE_SHARE` of the budget, their u_B are
-therefore multiplied by a factor below 1, which is small if the squared norm of the signal is small
-in standard deviations of the squared norm of the noise.  Without a reference they are also
-multiplied by a factor that is small if one-way tables would be noisy even with the whole budget,
-because the values `DEVIATIONS` are too large for many real tables (`ONE_WAY_ERROR`).
+**Small budgets.**  Publishing has to detect the signal of a residual in the noise.  If even one-way
+tables would be noisy with the whole budget, publishing rarely detects a signal in residuals on two
+or more attributes, and the values `DEVIATIONS` are too large for many real tables.  Without a
+reference, the u_B of these residuals are therefore divided by 1 + (e / `ONE_WAY_ERROR`)^4, where e is
+the mean predicted error of one-way tables, without shrinkage, if the whole budget is spent on them.
 
-**Large budgets.**  If residuals on two or more attributes get most of the budget, the weights are a
-geometric mean of those of the prediction and of the original ones.  The prediction then explains
-little of the differences between tables, and real tables have smaller errors with the mean.
+**Large budgets.**  The larger the share s of the budget that residuals on two or more attributes
+get, the less the prediction explains of the differences between tables.  The weights are therefore
+a geometric mean of those of the prediction, with the exponent 1 - s^2 / 2, and of the original
+weights, with the exponent s^2 / 2.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ from engine.workload import Schema, Workload, subsets
 # Assumed deviations of a pair of attributes from independence, as shares of the records.  All are
 # equally likely.
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
+# Assumed deviation of one attribute from 0: no two tables of shares have a larger L1 distance.
+MAX_DEVIATION = 2.0
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
 # The predicted error of a residual ignores that publishing also uses residuals on two or more
@@ -68,21 +70,9 @@ LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell co
 # noisy value).  The gain was chosen on five real tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
-# If residuals on two or more attributes would get less than SECURE_SHARE of the budget, the
-# derivatives u_B of these residuals (see the module docstring) are multiplied by a factor below 1.
-# The factor decreases with their share of the budget.  At DOUBTFUL_SHARE and below, it is
-# 1 / (1 + (SECURE_SIGNAL_SD / signal)^2), where the signal is in standard deviations.  The values
-# were chosen on nine real tables.
-DOUBTFUL_SHARE, SECURE_SHARE, SECURE_SIGNAL_SD = 0.28, 0.38, 8.0
-# Without a reference, the derivatives u_B of residuals on two or more attributes are also divided
-# by 1 + (e / ONE_WAY_ERROR)^4.  Here e is the L1 error, as a share of the records, that is
-# predicted for one-way tables if the whole budget is spent on them.  The value was chosen on 22
-# real tables.
-ONE_WAY_ERROR = 0.06
-# The result is predicted weights^a * original weights^(1 - a).  The exponent a is 1 if residuals on
-# two or more attributes get at most SMALL_SHARE of the budget.  It decreases to LEAST_EXPONENT if
-# they get LARGE_SHARE or more.  The values were chosen on ten real tables.
-SMALL_SHARE, LARGE_SHARE, LEAST_EXPONENT = 0.6, 0.7, 0.65
+# Without a reference, the derivatives u_B of residuals on two or more attributes are divided by
+# 1 + (e / ONE_WAY_ERROR)^4 (see the module docstring).  The value was chosen on 22 real tables.
+ONE_WAY_ERROR = 0.05
 MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)  # mean absolute value of standard normal noise
 # Smallest deviation that is assumed for a reference table, because published tables can deviate
 # less from their predictions than the true tables do.
@@ -147,8 +137,7 @@ def publication_weights(
         return workload
     deviations = None if reference is None else _deviations(reference, workload, importance)
     weights, share = _set_weights(schema, importance, budget.row_pcost, records, deviations)
-    large = min(1.0, max(0.0, (share - SMALL_SHARE) / (LARGE_SHARE - SMALL_SHARE)))
-    exponent = 1.0 - (1.0 - LEAST_EXPONENT) * large
+    exponent = 1.0 - share**2 / 2.0
     new_weights = [
         (weights[names] / importance[names] * schema.cells(names) / group.count) ** exponent
         * group.weight
@@ -203,14 +192,15 @@ def _set_weights(
     coordinates = np.array([math.prod(schema[n].size - 1.0 for n in space) for space in spaces])
     costs = coordinates / cells
     # ``dispersions`` has the assumed variance of a true cell, shape (spaces, deviations,
-    # quantiles).  It is infinite for single attributes and the total, whose residuals are not
-    # shrunk.
+    # quantiles).  It is infinite for the total, which is not shrunk.
     quantiles = scipy.special.ndtri((np.arange(CELL_QUANTILES) + 0.5) / CELL_QUANTILES)
     counts = np.exp(LOG_CELL_SPREAD * quantiles)
     counts /= np.sqrt(counts).mean() ** 2
     shares = np.full((len(spaces), len(DEVIATIONS)), np.inf)
     for i, space in enumerate(spaces):
-        if len(space) > 1:
+        if len(space) == 1:
+            shares[i] = MAX_DEVIATION
+        elif len(space) > 1:
             prior = DEVIATIONS * ORDER_FACTOR ** (len(space) - 2)
             shares[i] = prior if deviations is None else deviations[space]
     dispersions = np.multiply.outer(
@@ -224,12 +214,18 @@ def _set_weights(
     factors = MEAN_ABSOLUTE * cells / records
     gains = np.array([POOLING_GAIN if len(space) > 1 else 0.0 for space in spaces])[:, None, None]
 
-    def derivatives_at(variances: Array, reliability: Array) -> Array:
-        """Return the derivatives u_B of the mean error of all tables, shape (spaces,).
+    is_single = np.array([len(space) == 1 for space in spaces])
+    is_interaction = np.array([len(space) > 1 for space in spaces])
+    reliability = np.ones(len(spaces))
+    if deviations is None and is_interaction.any():
+        # ``error`` is the predicted L1 error of one-way tables without shrinkage if they get the
+        # whole budget.
+        noise_without_pairs = costs * costs[~is_interaction].sum() / pcost
+        error = float((factors * np.sqrt(noise_without_pairs))[is_single].mean())
+        reliability[is_interaction] = 1.0 / (1.0 + (error / ONE_WAY_ERROR) ** 4)
 
-        ``reliability`` has factors by which the derivatives for each assumed deviation are
-        multiplied, shape (spaces, deviations).
-        """
+    def derivatives_at(variances: Array) -> Array:
+        """Return the derivatives u_B of the mean error of all tables, shape (spaces,)."""
         noise = (costs * variances)[:, None, None]
         remaining = 1.0 / (1.0 + noise / dispersions)
         errors = factors[:, None] * np.sqrt(noise * remaining).mean(axis=2)
@@ -238,7 +234,7 @@ def _set_weights(
             pooling * 0.5 * remaining**1.5 / np.sqrt(noise)
         ).mean(axis=2)
         squares = (errors**2).mean(axis=1)
-        square_slopes = (2.0 * errors * slopes * reliability).mean(axis=1)
+        square_slopes = reliability * (2.0 * errors * slopes).mean(axis=1)
         table_errors = np.sqrt(np.bincount(set_index, squares[space_index]))
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
@@ -248,16 +244,8 @@ def _set_weights(
         least = MIN_SLOPE * costs * float((derivatives / costs).max())
         return np.asarray(np.maximum(derivatives, least))
 
-    is_shrunk = np.array([len(space) > 1 for space in spaces])
-    reliability = np.ones(dispersions.shape[:2])
-    if deviations is None and is_shrunk.any():
-        # ``error`` is the predicted L1 error of one-way tables if they get the whole budget.
-        noise_without_pairs = costs * costs[~is_shrunk].sum() / pcost
-        is_single = np.array([len(space) == 1 for space in spaces])
-        error = float((factors * np.sqrt(noise_without_pairs))[is_single].mean())
-        reliability[is_shrunk] = 1.0 / (1.0 + (error / ONE_WAY_ERROR) ** 4)
     for _ in range(MAX_STEPS):
-        derivatives = derivatives_at(variances, reliability)
+        derivatives = derivatives_at(variances)
         optimum = np.sqrt(costs / derivatives)
         optimum *= (costs / optimum).sum() / pcost
         # The step goes half the way to the optimum, in logarithms of the variances.
@@ -266,14 +254,7 @@ def _set_weights(
         step, variances = float(np.abs(np.log(new / variances)).max()), new
         if step <= STEP_TOLERANCE:
             break
-    share = float((costs / variances)[is_shrunk].sum()) / pcost
-    if 0.0 < share < SECURE_SHARE:
-        doubt = min(1.0, (SECURE_SHARE - share) / (SECURE_SHARE - DOUBTFUL_SHARE))
-        # The squared norm of the signal, in standard deviations of the squared norm of the noise.
-        signals = dispersions.mean(axis=2) / (costs * variances)[:, None]
-        signals = signals[is_shrunk] * np.sqrt(coordinates[is_shrunk] / 2.0)[:, None]
-        reliability[is_shrunk] *= (1.0 + (SECURE_SIGNAL_SD / signals) ** 2) ** -doubt
-        derivatives = derivatives_at(variances, reliability)
+    share = float((costs / variances)[is_interaction].sum()) / pcost
     return _weights_of_derivatives(derivatives, index, inside, coordinates, cells), share
 
 

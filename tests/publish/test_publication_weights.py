@@ -90,15 +90,45 @@ def test_publication_weights_at_large_budget_are_nearly_equal():
     assert max(pairs) <= 4.0 * min(pairs)
 
 
-def test_publication_weights_at_large_budget_lie_between_both_weights(monkeypatch):
-    budget = Budget(pcost=1e4)
-    blended = weights_by_set(publication_weights(PAIRS, budget, expected_records=RECORDS))
-    monkeypatch.setattr(module, "LEAST_EXPONENT", 1.0)
-    predicted = weights_by_set(publication_weights(PAIRS, budget, expected_records=RECORDS))
-    ratios = {names: math.log(weight / blended["a",]) for names, weight in blended.items()}
+@pytest.mark.parametrize("pcost", [1e-3, 0.1, 1e4])
+def test_publication_weights_are_means_of_predicted_and_original_ones(pcost):
+    """With equal original weights, the logarithms of the weights are those of the prediction
+    times the exponent."""
+    blended = weights_by_set(
+        publication_weights(PAIRS, Budget(pcost=pcost), expected_records=RECORDS)
+    )
+    importance = {group.attributes: 1.0 for group in PAIRS.groups}
+    predicted, share = module._set_weights(SCHEMA, importance, pcost, RECORDS, None)
+    assert 0.0 < share < 1.0
     for names, weight in predicted.items():
-        expected = 0.65 * math.log(weight / predicted["a",])
-        assert ratios[names] == pytest.approx(expected, abs=1e-9)
+        expected = (1.0 - share**2 / 2.0) * math.log(weight / predicted["a",])
+        assert math.log(blended[names] / blended["a",]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_one_way_error_changes_weights_only_without_reference(monkeypatch):
+    budget, records = Budget(pcost=1e-3), pd.DataFrame({name: [0, 1] for name in SCHEMA.names})
+
+    def pair_weight(reference):
+        weighted = publication_weights(PAIRS, budget, expected_records=RECORDS, reference=reference)
+        return weights_by_set(weighted)["a", "b"]
+
+    before = pair_weight(None), pair_weight(records)
+    monkeypatch.setattr(module, "ONE_WAY_ERROR", 1e9)
+    assert pair_weight(None) > 1.5 * before[0]
+    assert pair_weight(records) == before[1]
+
+
+def test_one_way_tables_without_signal_get_less_budget(monkeypatch):
+    """1,500 records at epsilon 0.03: the noise of large one-way tables exceeds their counts."""
+    schema = Schema([Attribute.of_size("small", 2), *(Attribute.of_size(n, 40) for n in "abcd")])
+    workload = Workload.all_ways(schema, (1, 2), family="marginal")
+    budget, variances = Budget(pcost=4e-5), []
+    for deviation in (module.MAX_DEVIATION, 1e9):
+        monkeypatch.setattr(module, "MAX_DEVIATION", deviation)
+        weighted = publication_weights(workload, budget, expected_records=1_500)
+        group = [g.attributes for g in workload.groups].index(("small",))
+        variances.append(plan(weighted, budget, "residualplanner").variances(group).mean())
+    assert variances[0] < 0.7 * variances[1]
 
 
 def test_publication_weights_depend_only_on_public_arguments():
