@@ -464,8 +464,8 @@ def residual_rows(
         return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, coordinate_positions(sizes, [tuple(axes_inside)])
         ]
-    # Of an attribute outside the space only the product with its center is needed, so this is faster
-    # than `residual_coefficients`.
+    # Of an attribute outside the space only the product with its center is needed, so this is
+    # faster than `residual_coefficients`.
     return _by_rows(
         rows,
         sizes,
@@ -487,8 +487,9 @@ class Lift:
     (2, 6)
     """
 
-    # True if the coordinates belong to one residual space.  Then the reversal of an attribute and the
-    # swap of two attributes of equal size are permutations of the coordinates with changes of sign.
+    # True if the coordinates belong to one residual space.  Then the reversal of an attribute and
+    # the swap of two attributes of equal size are permutations of the coordinates with changes of
+    # sign.
     one_space = True
 
     def __init__(

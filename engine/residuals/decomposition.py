@@ -225,13 +225,13 @@ MIN_DEFERRED_CELLS = 100
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
-# forecasts do not multiply interval queries that have no closed form by the center if there are more
-# of them than this
+# forecasts do not multiply interval queries that have no closed form by the center if there are
+# more of them than this
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
-# Forecasts count the symmetries of a Gram on the Gram of the same query family on fewer cells.  This
-# is the number of cells of the smallest attribute.
+# Forecasts count the symmetries of a Gram on the Gram of the same query family on fewer cells.
+# This is the number of cells of the smallest attribute.
 MIN_EXAMPLE_CELLS = 6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13

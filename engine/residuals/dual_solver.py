@@ -52,7 +52,7 @@ from engine.residuals.decomposition import Factor
 from engine.residuals.strategy import Strategy, canonical_rotation
 
 # (permutation, sign) of the signed permutation v -> sign * v[permutation]
-Signed = tuple[npt.NDArray[np.int64], Array]
+SignedPermutation = tuple[npt.NDArray[np.int64], Array]
 
 
 def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
     return is_swap.count(False), is_swap.count(True)
 
 
-def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
+def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, SignedPermutation]]:
     """Return symmetries of the Gram and the lift that commute and are their own inverses.
 
     A symmetry is a pair of signed permutations: one of the residual coordinates, one of the cells.
@@ -82,12 +82,12 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     image, lifted = gram(probe), lift.table_coordinates(cell_probe[None])[0]
     coordinate_index = np.arange(dimension).reshape(coordinate_sizes)
     cell_index = np.arange(lift.cells).reshape(sizes)
-    accepted: list[tuple[Signed, Signed]] = []
+    accepted: list[tuple[SignedPermutation, SignedPermutation]] = []
     axes = range(len(sizes))
     reversals = [
         axis_set for k in range(1, len(sizes) + 1) for axis_set in itertools.combinations(axes, k)
     ]
-    candidates: list[tuple[Signed, Signed]] = []
+    candidates: list[tuple[SignedPermutation, SignedPermutation]] = []
     for axis_set in reversals:
         # reversing the cells multiplies cosine k by (-1)^k
         sign = np.ones(coordinate_sizes)
@@ -133,20 +133,22 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     return accepted
 
 
-def _act(action: Signed, vector: Array) -> Array:
+def _act(action: SignedPermutation, vector: Array) -> Array:
     """Return the vector after a signed permutation: entry k is sign[k] * vector[permutation[k]]."""
     return action[1] * vector[action[0]]
 
 
-def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
+def _products(
+    actions: Sequence[tuple[SignedPermutation, SignedPermutation]],
+) -> list[SignedPermutation]:
     """Return the signed permutations of coordinates of all products of one or more symmetries."""
-    out: list[Signed] = []
+    out: list[SignedPermutation] = []
     for (permutation, sign), _ in actions:
         out += [(p[permutation], sign * s[permutation]) for p, s in out] + [(permutation, sign)]
     return out
 
 
-def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
+def character_bases(actions: Sequence[SignedPermutation], dimension: int) -> list[Any]:
     """Return orthonormal bases of the joint eigenspaces of commuting signed permutations.
 
     There is one eigenspace for every choice of an eigenvalue, +1 or -1, for each permutation.  A
@@ -168,8 +170,8 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
     for P in projections:
         P.eliminate_zeros()
         P.sort_indices()
-        # Rows of P for coordinates of one orbit are equal up to sign, so one row per orbit is kept:
-        # the row whose number is the column of its first nonzero entry.
+        # The rows of P for the coordinates of one orbit are multiples of one another.  Only the row
+        # of the lowest coordinate is kept: its first nonzero entry is on the diagonal.
         nonempty = np.flatnonzero(np.diff(P.indptr))
         first_coordinates = P.indices[P.indptr[nonempty]]
         rows = P[nonempty[first_coordinates == nonempty]]
@@ -178,7 +180,7 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
     return bases
 
 
-def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
+def character_rows(actions: Sequence[SignedPermutation], rows: Array) -> list[Array]:
     """Project rows onto every joint eigenspace of commuting signed permutations.
 
     The rows and each of the results have shape (k, residual coordinates).  If the permutations
@@ -186,8 +188,8 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
     """
     projections = [rows]
     for permutation, sign in actions:
-        # The Grams of (P + image) / 2 and (P - image) / 2 sum to the mean of the Grams of P and of
-        # its image, and these two Grams are equal.
+        # With the rows P and their images Q under the permutation, the Grams of (P + Q) / 2 and
+        # (P - Q) / 2 sum to the mean of the Grams of P and Q, which are equal.
         images = [P[:, permutation] * sign for P in projections]
         projections = [
             (P + c * image) / 2.0
@@ -198,7 +200,7 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
 
 
 def orbits(
-    actions: Sequence[Signed], cells: int
+    actions: Sequence[SignedPermutation], cells: int
 ) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
     """Return the orbits of the cells under commuting permutations that are their own inverses.
 
@@ -216,7 +218,7 @@ def orbits(
     return orbit, count.astype(float), representatives
 
 
-Places: TypeAlias = npt.NDArray[np.intp]
+OrbitIndices: TypeAlias = npt.NDArray[np.intp]
 
 # Weights below this share of the largest weight leave the active set.  An orbit whose optimal
 # weight is positive joins the set again, because its derivative d is then greater than 1.
@@ -232,7 +234,7 @@ MAX_STEP_COST = 5
 CURVATURE_SHIFT = 1e-13
 
 
-class Weights(Protocol):
+class WeightProblem(Protocol):
     """Interface of a dual problem whose variables are weights, one per orbit of cells.
 
     ``projected`` holds one matrix per diagonal block of the Gram, as in `DualProblem`.
@@ -240,19 +242,19 @@ class Weights(Protocol):
 
     projected: list[Array]
 
-    def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
+    def evaluate(self, mass: Array, active: OrbitIndices | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L for the weights ``mass``, shape (orbits,).
 
-        If ``on`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry
-        per listed orbit.
+        If ``active`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one
+        entry per listed orbit.
         """
 
-    def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the Hessian of -2 T in the weights of the k orbits ``on``, shape (k, k)."""
+    def curvature(self, mass: Array, active: OrbitIndices) -> Array:
+        """Return the Hessian of -2 T in the weights of the k orbits ``active``, shape (k, k)."""
 
 
 def newton_weights(
-    problem: Weights, mass: Array, gap: float, deadline: float
+    problem: WeightProblem, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
     """Improve dual weights by Newton's method on the cells with positive weight.
 
@@ -273,14 +275,14 @@ def newton_weights(
     for _ in range(MAX_ACTIVE_SETS):
         # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess
         # of d above 1 are included, because their optimal weight may be positive.
-        on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
-        if not _is_worthwhile(problem, len(on), len(mass)):
+        active = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
+        if not _is_worthwhile(problem, len(active), len(mass)):
             return None
         try:
-            mass[on] = _newton_minimum(problem, mass[on], on, gap, deadline)
+            mass[active] = _newton_minimum(problem, mass[active], active, gap, deadline)
         except (np.linalg.LinAlgError, RuntimeError):  # singular curvature, or no convergence
             return None
-        mass = np.where(np.isin(np.arange(len(mass)), on), mass, 0.0)
+        mass = np.where(np.isin(np.arange(len(mass)), active), mass, 0.0)
         T, d = problem.evaluate(mass)
         d = d * (mass.sum() / T)
         proved_gap = math.sqrt(max(float(d.max()), 1.0)) - 1.0
@@ -291,7 +293,7 @@ def newton_weights(
     return None
 
 
-def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
+def _is_worthwhile(problem: WeightProblem, count: int, orbits: int) -> bool:
     """Return whether Newton steps on ``count`` of ``orbits`` weights are likely to save time.
 
     At most half of the weights may be active, and a step may take at most as long as
@@ -304,24 +306,24 @@ def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
 
 
 def _newton_minimum(
-    problem: Weights, mass: Array, on: Places, gap: float, deadline: float
+    problem: WeightProblem, mass: Array, active: OrbitIndices, gap: float, deadline: float
 ) -> Array:
-    """Minimise phi(mu) = sum(mu) - 2 T(mu) over weights mu >= 0 of the orbits ``on``.
+    """Minimise phi(mu) = sum(mu) - 2 T(mu) over weights mu >= 0 of the orbits ``active``.
 
-    Newton steps start from ``mass``, one entry per orbit of ``on``, and return weights of the same
-    shape.  They end when the violation of the optimality conditions is at most 0.3 ``gap``, at the
-    deadline, or when no step decreases phi.
+    Newton steps start from ``mass``, one entry per orbit of ``active``, and return weights of the
+    same shape.  They end when the violation of the optimality conditions is at most 0.3 ``gap``, at
+    the deadline, or when no step decreases phi.
     """
     import scipy.linalg
     import scipy.optimize
 
-    T, d = problem.evaluate(mass, on)
+    T, d = problem.evaluate(mass, active)
     for _ in range(MAX_NEWTON_STEPS):
         slope = 1.0 - d
         violation = np.where(mass > 0.0, slope, np.minimum(slope, 0.0))
         if np.abs(violation).max() <= 0.3 * gap or planning_time() > deadline:
             break
-        curvature = problem.curvature(mass, on)
+        curvature = problem.curvature(mass, active)
         curvature[np.diag_indices_from(curvature)] += CURVATURE_SHIFT * np.trace(curvature)
         # The second-order model of phi is minimised over mu >= 0 as a non-negative least squares
         # problem, so that one step can set many weights to zero.
@@ -334,7 +336,7 @@ def _newton_minimum(
         # line search: the step is halved until phi decreases sufficiently
         while True:
             candidate = mass + length * step
-            T, d = problem.evaluate(candidate, on)
+            T, d = problem.evaluate(candidate, active)
             if candidate.sum() - 2.0 * T <= value + 1e-4 * length * float(slope @ step):
                 break
             length /= 2.0
@@ -454,23 +456,23 @@ class DualProblem:
         """Order of the largest matrix of an evaluation."""
         return max(map(len, self.projected), default=0)
 
-    def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
+    def evaluate(self, mass: Array, active: OrbitIndices | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L, shape (orbits,).
 
-        ``mass`` holds for every orbit the summed weight of its cells, shape (orbits,).  If ``on``
-        lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry per listed
-        orbit.
+        ``mass`` holds for every orbit the summed weight of its cells, shape (orbits,).  If
+        ``active`` lists orbits, all other orbits have weight 0, and ``mass`` and d have one entry
+        per listed orbit.
         """
-        rows = self.projected if on is None else [W[:, on] for W in self.projected]
+        rows = self.projected if active is None else [W[:, active] for W in self.projected]
         blocks = map_in_threads(lambda W: _block(W, mass), rows)
         return math.fsum(T for T, _ in blocks), np.sum([d for _, d in blocks], axis=0)
 
-    def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the Hessian of -2 T in the weights of the k orbits ``on``, shape (k, k)."""
-        out = np.zeros((len(on), len(on)))
+    def curvature(self, mass: Array, active: OrbitIndices) -> Array:
+        """Return the Hessian of -2 T in the weights of the k orbits ``active``, shape (k, k)."""
+        out = np.zeros((len(active), len(active)))
         for W in self.projected:
-            (root, U), _, _ = _eigen_block(W[:, on], mass)
-            Y = U.T @ W[:, on]
+            (root, U), _, _ = _eigen_block(W[:, active], mass)
+            Y = U.T @ W[:, active]
             i, j = np.triu_indices(len(root))
             # Derivative of M^(-1/2) by M = W diag(mass) W^T in the eigenbasis of M, where M^(1/2)
             # has the eigenvalues ``root``.  Only entries i <= j are computed; those with i < j
@@ -557,13 +559,14 @@ class DualProblem:
             nonlocal ratio, best, evaluations, newton_gap, longest_evaluation
             evaluations += 1
             started = planning_time()
-            # the variables are roots of the weights, so that the search needs no constraint mu >= 0
+            # The variables s are roots of the weights mu, so that the search needs no constraint
+            # mu >= 0.
             mass = s * s
             T, d = self.evaluate(mass)
             longest_evaluation = max(longest_evaluation, planning_time() - started)
             total = float(mass.sum())
-            # error of the strategy that these weights determine, divided by the lower bound that
-            # they prove
+            # squared error of the strategy for the weights ``mass``, divided by the lower bound
+            # that these weights prove
             if d.max() * total / T < ratio:
                 ratio, best = float(d.max()) * total / T, mass / total
             gap = math.sqrt(ratio) - 1.0
@@ -582,7 +585,8 @@ class DualProblem:
             # after the deadline
             if planning_time() + longest_evaluation > options.deadline:
                 raise TimeoutError
-            # the function is the same for all multiples of s, so it needs no constraint on sum(mu)
+            # This function has the same value for all multiples of s, so sum(mu) needs no
+            # constraint.
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
         # The first step of L-BFGS has length 1.  The initial vector is longer, so that the step
@@ -692,22 +696,22 @@ class FixedBasisProblem(DualProblem):
         # row k: eigenvalue k of the Gram times the squared entries of u_k^T L, one per orbit
         self.squares = [W**2 for W in self.projected]
 
-    def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
+    def evaluate(self, mass: Array, active: OrbitIndices | None = None) -> tuple[float, Array]:
         T, d = 0.0, np.zeros(len(mass))
-        for P in self.squares if on is None else [P[:, on] for P in self.squares]:
+        for P in self.squares if active is None else [P[:, active] for P in self.squares]:
             root = np.sqrt(P @ mass)
             T += float(root.sum())
             d += P.T @ (1.0 / root)
         return T, d
 
-    def curvature(self, mass: Array, on: Places) -> Array:
-        out = np.zeros((len(on), len(on)))
+    def curvature(self, mass: Array, active: OrbitIndices) -> Array:
+        out = np.zeros((len(active), len(active)))
         for P in self.squares:
-            out += (P[:, on].T / (P[:, on] @ mass) ** 1.5) @ P[:, on] / 2.0
+            out += (P[:, active].T / (P[:, active] @ mass) ** 1.5) @ P[:, active] / 2.0
         return out
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy whose precision has the eigenvalues that dual weights determine."""
+        """Return the strategy in the fixed basis that dual weights determine."""
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):
@@ -765,7 +769,7 @@ class FourierProblem(DualProblem):
         return mass, "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy in closed form; ``mass`` proves its lower bound."""
+        """Return the strategy in closed form; the dual weights ``mass`` prove its lower bound."""
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
         coefficients, matrix_of = self._fourier()
@@ -780,8 +784,8 @@ class FourierProblem(DualProblem):
         value = float(
             np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero))
         )
-        # with non-uniform centers the cells have different privacy costs; the largest one is
-        # limited
+        # With non-uniform centers the cells have different privacy costs.  The rows are scaled so
+        # that no cost is larger than 1.
         max_cost = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
             sizes=self.sizes,
@@ -799,21 +803,23 @@ class FourierProblem(DualProblem):
         )
 
     def _fourier(self) -> tuple[Array, Callable[[Array], Array]]:
-        """Return the Gram in the Fourier basis, and the map from this basis to matrices.
+        """Return the Gram's diagonal in the Fourier basis, and a function that inverts this map.
+
+        The basis consists of the products of the frequencies 1 to n_i - 1 of the attributes;
+        frequency 0 is constant and outside the residual space.
 
         Returns
         -------
-        coefficients : diagonal of the Gram in the Fourier basis without the constant frequencies of
-            any attribute, shape (dimension,).
-        matrix_of : function of such a diagonal that returns the matrix in residual coordinates,
-            shape (dimension, dimension).
+        coefficients : diagonal of the Gram in the Fourier basis, shape (dimension,).
+        matrix_of : function of a diagonal in the Fourier basis that returns the matrix in residual
+            coordinates, shape (dimension, dimension).
         """
         dimension = math.prod(n - 1 for n in self.sizes)
         if dimension < FFT_FROM:
             # columns: the Fourier basis in residual coordinates
             E = np.ones((1, 1), dtype=complex)
             for n in self.sizes:
-                # column 0 is the constant frequency, which is outside the residual space
+                # column 0 of the Fourier matrix is constant, so it is outside the residual space
                 E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
             coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
             return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real

@@ -205,12 +205,12 @@ class IntervalSpace:
         """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or
         2."""
         gram, ones = self.gram, np.ones(self.dimension)
-        # the total in coordinates of differences: 1 for the last cell, 0 for all other cells
+        # differences z_k = q_k - q_(k+1) of the total q = (1, ..., 1): only the last one is not 0
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # z_i is the sum of the first i cells, so the answer of suffix j is z_n - z_(j-1), and the
-            # sum of squares of all suffixes has products of z_n with every other z_i
+            # Suffix j of a table x is z_n - z_(j-1) with the sums z_i of its first i cells.  So the
+            # sum of the squares of all suffixes has products of z_n and z_i for all i.
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -241,7 +241,7 @@ class IntervalSpace:
         diagonal = diagonal + gram.ranges * i * (n + 1 - i) + gram.total
         if self.whole:
             return diagonal
-        # expand (e_i - pi)^T W^T W (e_i - pi)
+        # the terms of (e_i - pi)^T W^T W (e_i - pi)
         product = gram_product(gram, self.pi)
         return np.asarray(diagonal - 2.0 * product + self.pi @ product)
 
@@ -354,7 +354,8 @@ def root_trace_bound(gram: IntervalGram) -> float:
     eigenvalues = gram.marginal + prefix_weight / (4.0 * np.sin(angles) ** 2)
     if gram.ranges == 0.0:
         return float(np.sqrt(eigenvalues).sum())
-    # v_k is 0 for even k, so these eigenvalues do not change; entry 0 of the array has k = 1
+    # For even k, v_k is 0, so that these eigenvalues are not changed by v v^T.  The entries with
+    # odd k are at the even positions of the array, which begins with k = 1.
     odd = slice(0, None, 2)
     poles = eigenvalues[odd]
     weights = gram.ranges * (np.cos(angles[odd]) / np.sin(angles[odd]) ** 2) ** 2 / (2.0 * n)
@@ -425,9 +426,10 @@ class _Sweep:
     """The matrices Y_j = (K^-1 + s_j G)^-1 for a batch of quadrature nodes s_j.
 
     Every Y_j is the inverse of a tridiagonal matrix plus a matrix of low rank.  Z_j is defined as
-    Y_j, but with D^T diag(1/mu) D in place of K^-1.  The vector y is s Z G g with g = F - Pi, where
-    F holds the cumulative weights.  A column z of an inverse holds the potentials of the nodes of a
-    ladder of resistors; (1/mu + s a) D z are the currents through the resistors.
+    Y_j, but with D^T diag(1/mu) D in place of K^-1.  On a residual space there is also the vector
+    y = s Z G g, where g holds the cumulative weights minus the cumulative center.  A column z of an
+    inverse holds the potentials of the nodes of a ladder of resistors; (1/mu + s a) D z are the
+    currents through the resistors.
 
     Attributes
     ----------
@@ -442,7 +444,7 @@ class _Sweep:
         currents, shapes (r, nodes, m) and (r, nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
     y, y_currents, sigma : the vector y, its currents, and the pivot of the rank-one term of K^-1.
-        If the whole attribute is measured, there is no such term: None, None and ones.
+        If the whole attribute is measured, K^-1 has no such term, and they are None, None and ones.
     """
 
     s: Array
@@ -495,8 +497,8 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
         stretch = 1.0 / (1.0 + s * gram.marginal * mass)
         resistance, conductance = mass * stretch, 1.0 / mass + s * gram.marginal
         left, right = _ladders(resistance, conductance, s * tau, m)
-        # Conductance from node k to ground through the ladder on its right.  The leak of the node
-        # is left out, because ``left`` includes it.
+        # Conductance from every node to ground through the resistors on its right.  The resistor
+        # from the node itself to ground (leak) is left out, because ``left`` includes it.
         right_only = np.zeros_like(left)
         right_only[:, : m - 1] = right[:, 1:] / (1.0 + resistance[:, 1:m] * right[:, 1:])
         if not space.whole:
@@ -605,7 +607,8 @@ def _pivots(diagonal: Array, between: Array) -> Array:
 def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Array:
     """Solve the recurrence l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
 
-    The initial values ``rough`` are differences of pivots and conductances.  Near a cell with
+    l_k is the conductance to ground of a ladder of resistors up to node k.  The initial values
+    ``rough`` are differences of pivots and conductances.  Near a cell with
     little weight, whose conductance is large, cancellation makes them inaccurate.  The recurrence
     has no subtraction, so that a few Newton steps, each of which solves a bidiagonal system, reach
     full accuracy.
@@ -614,13 +617,12 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     ----------
     rough : initial values of the l_k, shape (nodes, m).
     first : conductance of the first resistor, shape (nodes,); l_0 = leak + first.
-    resistance : the r_k for k = 1..m - 1, shape (nodes, m - 1).
+    resistance : resistances r_k for k = 1..m - 1, shape (nodes, m - 1).
     leak : conductance of the leaks, shape (nodes, 1).
     """
     import scipy.linalg.lapack
 
-    # the conductance ``leak`` is 0 if only the marginal is queried and the whole attribute is
-    # measured
+    # ``leak`` is s times tau, which is 0 if only the marginal is queried
     leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first

@@ -87,7 +87,7 @@ class AreaRows(EntryRows):
     def column_products(self, cells: Index, other: int) -> Array:
         """Return the inner products of the k columns ``cells`` with column ``other``, shape
         (k,)."""
-        # the answers to a table with one record, in the cell ``other``, are this column
+        # column ``other`` consists of the answers to a table with a single record, in this cell
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0
         column = self._answers(is_other)
@@ -129,7 +129,7 @@ class AreaRows(EntryRows):
 class AreaEstimates:
     """Least squares estimates of the cells from the answers of measured areas.
 
-    Areas finer than the last measured level are estimated by dividing its areas evenly.
+    The estimated count of an area of the last measured level is divided evenly among its cells.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class AreaEstimates:
         measured_tree, scaled = self.estimates.tree, answers * self.roots
         by_area = np.zeros((*answers.shape[:-1], sum(measured_tree.counts)))
         by_area[..., self.measured] = scaled
-        # answers of all areas that contain an area, summed from the root down
+        # sum of the scaled answers of an area and of all areas that contain it, level by level
         loads, first = np.zeros((*answers.shape[:-1], 1)), 0
         for count, parent in zip(measured_tree.counts, measured_tree.parent, strict=True):
             loads = loads[..., parent] + by_area[..., first : first + count]
@@ -409,17 +409,17 @@ class LevelStrategy(Strategy):
             partitions = (np.arange(self.cells),)
         else:
             return None
-        tree, out = self._areas.tree, list[tuple[int, Index]]()
-        # every partition is searched for among the levels of the tree
+        tree, levels = self._areas.tree, list[tuple[int, Index]]()
+        # the level of the tree with the same areas as each level of the part
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):
                 areas = np.empty(queries, dtype=np.int64)
                 areas[area_of_cell] = position
                 if tree.counts[level] == queries and np.array_equal(areas[area_of_cell], position):
-                    out.append((level, areas))
+                    levels.append((level, areas))
                     break
-        return out if len(out) == len(partitions) else None
+        return levels if len(levels) == len(partitions) else None
 
     def _variances_of_level(self, level: int) -> Array:
         """Return the variance of every area of one level of the tree at noise scale 1."""

@@ -84,8 +84,8 @@ class AreaTree:
     ----------
     area_of_cell : for every level after the root, from coarse to fine, the index of the area that
         contains each cell, shape (n,).  The areas of the last level may have several cells.
-    copies : number of equal siblings that each area stands for, itself included, one array per
-        level.  None if every area stands for itself only.
+    copies : one array per level, if equal siblings are merged into one area: how many siblings
+        every area represents.  None if no areas are merged.
     """
 
     area_of_cell: tuple[Index, ...]
@@ -211,17 +211,17 @@ class AreaTree:
     def child_sums(self, values: Array, level: int) -> Array:
         """Return for every area of a level the sum of its children's values.
 
-        A child that stands for several equal siblings counts as often as there are siblings.
+        A child that represents several equal siblings (``copies``) counts that often.
         """
         return self.upward(self.repeated(values, level + 1), level)
 
     def repeated(self, values: Array, level: int) -> Array:
-        """Multiply the values of a level by the number of equal siblings each area stands for."""
+        """Multiply the values of a level by ``copies``, the numbers of equal siblings."""
         return values if self.copies is None else values * self.copies[level]
 
     @cached_property
     def numbers(self) -> tuple[Array, ...]:
-        """For every level, how many areas of the attribute each area of the tree stands for."""
+        """For every level, how many equal areas each area represents; all 1 without ``copies``."""
         if self.copies is None:
             return tuple(map(np.ones, self.counts))
         numbers = [np.ones(1)]
@@ -420,20 +420,21 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivatives of the weighted sum of all variances.
+        """Return the derivatives of the weighted sum of all variances in the precisions.
 
-        They are with respect to the precisions.  ``weights`` and the result have one array per
-        level.
+        ``weights`` and the result have one array per level.
         """
         tree, shares, variances = self.tree, self.shares, self.variances
-        # derivative with respect to the variance of every area, from the cells up
+        # Derivative of the sum with respect to the variance v_a of every area, from the cells up:
+        # the variances of the children depend on v_a.
         by_variance = [weights[-1]]
         for level in reversed(range(tree.depth)):
             below = tree.upward(by_variance[-1] * shares[level + 1] ** 2, level)
             by_variance.append(weights[level] + below)
         by_variance.reverse()
-        # derivative with respect to u (``self.inside``) of every area, from the root down
-        by_inside, out = np.zeros(1), [np.zeros(1)]
+        # derivative of the sum with respect to u_a (``self.inside``) of every area, from the root
+        # down
+        by_inside, by_precision = np.zeros(1), [np.zeros(1)]
         for level in range(1, tree.depth + 1):
             parent, share, above = tree.parent[level], shares[level], self.children[level - 1]
             ratio = (variances[level - 1] / above)[parent]
@@ -444,8 +445,8 @@ class LeastSquares:
                 by_children += by_inside * (self.inside[level - 1] / above) ** 2
             by_inside = by_variance[level] * (2.0 * share * ratio + 1.0 - 2.0 * share)
             by_inside += tree.repeated(by_children[parent], level)
-            out.append(-by_inside * self.inside[level] ** 2)
-        return out
+            by_precision.append(-by_inside * self.inside[level] ** 2)
+        return by_precision
 
     def solve(self, loads: Array) -> Array:
         """Multiply vectors by the covariance matrix of the estimates on the last level.
@@ -522,7 +523,7 @@ class LevelProblem:
 
     @cached_property
     def total_weights(self) -> Levels:
-        """Weight of every area times the number of equal areas it stands for, by level."""
+        """Weight of every area times the number of equal areas it represents, by level."""
         return [w * number for w, number in zip(self.weights, self.tree.numbers, strict=True)]
 
     @cached_property
@@ -532,15 +533,28 @@ class LevelProblem:
         Two areas are equivalent if their parents are equivalent, their weights and centers are
         equal, and so are those of all areas inside them.
         """
+        tree, classes = self.tree, [np.zeros(1, dtype=np.int64)]
+        # areas of one class are of one kind, and their parents are of one class
+        for level, kind in enumerate(self._kinds(), 1):
+            _, kind_numbers = np.unique(kind, return_inverse=True)
+            pairs = classes[-1][tree.parent[level]] * len(kind) + kind_numbers
+            classes.append(np.unique(pairs, return_inverse=True)[1])
+        return tuple(classes)
+
+    def _kinds(self) -> list[Index]:
+        """Return for every level after the root an array with equal numbers for areas of one kind.
+
+        Areas of one kind have equal weights.  On the last level they have equal centers, on other
+        levels children of the same kinds, so that they are equal except for their parents.
+        """
         tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
-        # Areas of one kind are equal in all respects except their parents: they have equal weights
-        # and centers and, above the last level, children of equal kinds.
         values = [
             np.unique(_rounded(numbers / unit), return_inverse=True)[1]
             for numbers, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
         ]
         kinds = [values[0] * tree.counts[-1] + values[1]]
         for level in reversed(range(1, tree.depth)):
+            # kinds of the children of every area, sorted, one area after the other
             children = kinds[-1][np.lexsort((kinds[-1], tree.parent[level + 1]))]
             ends = [*tree.first_child[level].tolist(), len(children)]
             weights = _rounded(self.weights[level] / scale).tolist()
@@ -553,13 +567,7 @@ class LevelProblem:
                     ]
                 )
             )
-        # areas of one class also have parents of one class
-        classes = [np.zeros(1, dtype=np.int64)]
-        for level, kind in enumerate(reversed(kinds), 1):
-            _, kind_numbers = np.unique(kind, return_inverse=True)
-            pairs = classes[-1][tree.parent[level]] * len(kind) + kind_numbers
-            classes.append(np.unique(pairs, return_inverse=True)[1])
-        return tuple(classes)
+        return kinds[::-1]
 
     @cached_property
     def quotient(self) -> LevelProblem:
@@ -569,7 +577,7 @@ class LevelProblem:
         the precisions and do not change if equivalent areas are exchanged.
         """
         tree, classes = self.tree, self.classes
-        # index of one area of every class, and the class of its parent
+        # index of the first area of every class, and the class of its parent
         member = [np.unique(numbers, return_index=True)[1] for numbers in classes]
         parents = [
             above[parent[first]]
@@ -599,7 +607,7 @@ class LevelProblem:
         value : the logarithm.
         gradient : derivative of ``value`` with respect to ``logs``, shape (areas,).
         mass : derivative of the smooth maximum with respect to the privacy costs on the last level,
-            scaled to sum 1, shape (areas of the last level,).  If an area stands for several equal
+            scaled to sum 1, shape (areas of the last level,).  If an area represents several equal
             areas, its entry is their sum.
         """
         tree = self.tree
@@ -632,7 +640,7 @@ class LevelProblem:
         """Return f(mu), the root of a lower bound on the weighted sum of variances.
 
         The bound f(mu)^2 holds for every strategy.  ``mass`` holds the weights mu of the areas of
-        the last level, shape (areas,); an entry includes all equal areas the area stands for.
+        the last level, shape (areas,); an entry is the sum over the equal areas it represents.
         """
         tree, center, number = self.tree, self.center, self.tree.numbers[-1]
         mass = np.maximum(mass / number, MIN_SHARE / number.sum())
@@ -689,8 +697,9 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # The variables are scaled so that they have similar second derivatives.  That of log p
-        # grows with the number of equal areas, and about with the root of their size.
+        # The variables log p are scaled so that the objective has similar second derivatives in all
+        # of them.  Without scaling, the second derivative grows with the number of equal areas, and
+        # about with the root of their size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25

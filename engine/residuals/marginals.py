@@ -63,7 +63,7 @@ class MarginalStrategy(Strategy):
     def rounding_terms(self) -> int:
         # Answer k is ``one`` x_k (at most 4 roundings) plus ``others`` times a sum (at most n + 4
         # roundings).  The rounding errors that the count of one cell causes in all answers have a
-        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff; the result is not less.
+        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff, less than the result.
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property

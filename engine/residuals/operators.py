@@ -176,8 +176,10 @@ class EntryRows(Operator):
 
     @property
     def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Mapping from names to arrays that assign the entries to cells; empty if none are
-        needed."""
+        """Arrays, by name, that say to which cells each of the ``entries`` applies.
+
+        The mapping is empty if the formula needs no arrays.
+        """
         return {}
 
 

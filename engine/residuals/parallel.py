@@ -50,7 +50,7 @@ class Task:
 
     search: Search
     warm_start: Array | None = None
-    near: Array | None = None
+    similar_weights: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def is_configured() -> bool:
     (threads, _), (processes, number) = (
         get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
     )
-    # without a configuration, the two values of ``prefer`` select two different backends
+    # joblib selects different backends for the two values of ``prefer``, unless one is configured
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -233,7 +233,7 @@ def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | C
     try:
         watch()
         with single_threaded():
-            return search.key, timed_search.run(task.warm_start, task.near, watch)
+            return search.key, timed_search.run(task.warm_start, task.similar_weights, watch)
     except Cancelled as error:
         return error
 

@@ -269,15 +269,15 @@ def _fixed_pseudorandom(rows: int, columns: int) -> Array:
 
 # largest number of cells of a table that is formed as a sum or product of tables
 MAX_JOINT_CELLS = 1 << 17
-# largest number of comparisons of entries when dominated values of one attribute are searched
+# largest number of comparisons of entries in the search for the dominated values of one attribute
 MAX_JOINT_COMPARISONS = 1 << 28
 # relative difference up to which costs count as equal
 TIE_TOLERANCE = 1e-13
-# product of strategies: its attributes; the axes and the strategy of every factor; scale of its
-# cost
+# Kronecker product of strategies: (attributes, factors, scale of its cost).  A factor is a pair
+# (axes, strategy).
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-# attributes of a table of costs, and the index of the table
-Placed = tuple[Space, int]
+# (attributes of a table of costs, index of the table)
+PlacedTable = tuple[Space, int]
 
 
 def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
@@ -297,20 +297,21 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     >>> joint_sensitivity([(("a",), (((0,), s),), 1.0) for s in strategies], "gaussian")
     3.0
     """
-    numbers: dict[Strategy, int] = {}  # strategies are compared by identity
-    tables: list[Array] = []  # cost of every cell, one table per strategy
-    products: list[tuple[float, list[Placed]]] = []
+    # cost of every cell, one table per distinct strategy; strategies are compared by identity
+    tables: list[Array] = []
+    table_index: dict[Strategy, int] = {}
+    products: list[tuple[float, list[PlacedTable]]] = []
     for attributes, factors, scale in parts:
         placed = []
         for axes, strategy in factors:
-            if strategy not in numbers:
-                numbers[strategy] = len(tables)
+            if strategy not in table_index:
+                table_index[strategy] = len(tables)
                 tables.append(strategy.column_costs(law).reshape(strategy.sizes))
-            placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
+            placed.append((tuple(attributes[a] for a in axes), table_index[strategy]))
         products.append((scale, placed))
     distinct = dict.fromkeys(entry for _, placed in products for entry in placed)
     undominated, removal_steps = _undominated(distinct, tables)
-    reduced = {
+    undominated_tables = {
         (names, k): tables[k][np.ix_(*(undominated[name] for name in names))]
         for names, k in distinct
     }
@@ -318,19 +319,25 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     bounds: dict[Space, Array] = {}
     for scale, placed in products:
         _accumulate(
-            bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order)
+            bounds,
+            *_product(scale, [(entry[0], undominated_tables[entry]) for entry in placed], order),
         )
     sizes = {name: len(values) for name, values in undominated.items()}
     return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** removal_steps
 
 
-def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
+def _undominated(
+    placed: Iterable[PlacedTable], tables: Sequence[Array]
+) -> tuple[dict[str, Index], int]:
     """Return the undominated values of every attribute, and the number of removal steps.
+
+    A value of an attribute is dominated if another value has at least the same cost in every entry
+    of all tables ``placed`` on the attribute.  ``placed`` refers to ``tables`` by index.
 
     Every removal step may lower the maximum of the costs by up to the factor 1 + `TIE_TOLERANCE`,
     because nearly equal costs count as equal.
     """
-    tables_with: dict[str, list[Placed]] = {}
+    tables_with: dict[str, list[PlacedTable]] = {}
     for names, k in placed:
         for name in names:
             tables_with.setdefault(name, []).append((names, k))
@@ -341,8 +348,8 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     steps, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        # tables that are equal up to attribute names have equal rows, so only one of them is
-        # compared
+        # one row per value of the attribute; placed tables that are equal up to attribute names
+        # have equal rows, so only one of them is compared
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in tables_with[name]:
             axis = names.index(name)
@@ -353,7 +360,7 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
         best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(candidates[name]):
             candidates[name], steps = candidates[name][best], steps + 1
-            # other attributes of these tables may now have dominated values, too
+            # after the removal of rows, other attributes of these tables may have dominated values
             neighbours = {n for names, _ in tables_with[name] for n in names if n != name}
             queue += [n for n in neighbours if n not in queue and len(candidates[n]) > 1]
     return candidates, steps

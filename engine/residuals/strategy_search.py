@@ -43,13 +43,14 @@ DEFAULT_OPTIONS = Options()
 UNIFORM_SHARE = 1e-4
 # expected number of sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
-# largest number of directions in the first block of the pinching bound, see `subworkload_solver`
+# largest number of singular directions that the pinching bound combines with coupling rows, see
+# `subworkload_solver`
 MAX_COUPLED_DIRECTIONS = 600
 # a search is repeated from uniform weights if its gap is more than this factor times the required
 # gap
 MAX_GAP_RATIO = 100.0
-# dual weights of interval queries on at least this number of cells are computed without matrices:
-# this and one evaluation with matrices take less time than a search with matrices
+# Dual weights of interval queries on at least this number of cells are searched without matrices.
+# Such a search and one evaluation with matrices take less time than a search with matrices.
 MIN_LINEAR_CELLS = 200
 # the search without matrices proves this share of the required gap, so that its weights also prove
 # the required gap in the evaluation with matrices, despite rounding errors
@@ -57,8 +58,8 @@ LINEAR_GAP_SHARE = 0.9
 # measured time to compute a strategy from its dual weights, relative to the time to set up its dual
 # problem
 STRATEGY_TIME_RATIO = 2.5
-# measured time of a plan whose search ends at once, relative to the time to set up the search that
-# is expected for a Gram of low or full rank; the plan also has to find out which queries it answers
+# measured time of a plan that is stopped before the first step of its search, relative to the
+# expected time to set up the search, for a Gram of low rank and for a Gram of full rank
 LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.1, 1.4
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -157,7 +158,10 @@ class Search:
         return weights
 
     def run(
-        self, warm_start: Array | None = None, near: Array | None = None, watch: Watch | None = None
+        self,
+        warm_start: Array | None = None,
+        similar_weights: Array | None = None,
+        watch: Watch | None = None,
     ) -> Solution:
         """Search for the optimal strategy.
 
@@ -165,8 +169,8 @@ class Search:
         ----------
         warm_start : dual weights of a search with the same key, shape (orbits,).  If they prove the
             required gap, they determine the result; otherwise they are initial weights.
-        near : dual weights of a similar search, shape (orbits,): initial weights if ``warm_start``
-            is None.
+        similar_weights : dual weights of a similar search, shape (orbits,), which are the initial
+            weights if ``warm_start`` is None.
         watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
         """
         began = planning_time()
@@ -189,7 +193,9 @@ class Search:
                 and self._proves(problem, warm_start)
             ):
                 return problem.solution(warm_start, "optimal")
-            initial = start(problem, near if warm_start is None else warm_start)
+            initial = initial_weights(
+                problem, similar_weights if warm_start is None else warm_start
+            )
             mass, status = problem.maximise(options, initial, watch=watch)
             best = problem.solution(mass, status)
             # bad initial weights may be the cause of a large gap, so the search is repeated without
@@ -263,16 +269,16 @@ def is_usable(problem: DualProblem, mass: Array | None) -> bool:
     )
 
 
-def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return initial weights, shape (orbits,), made from the weights ``near`` of another search.
+def initial_weights(problem: DualProblem, similar_weights: Array | None) -> Array | None:
+    """Return initial weights, shape (orbits,), made from the weights of a similar search.
 
     A small share of uniform weights is mixed in, because a weight of zero would remain zero during
-    the search.  The result is None if ``near`` is None or not valid for the problem.
+    the search.  The result is None if ``similar_weights`` is None or not valid for the problem.
     """
-    if near is None or not is_usable(problem, near):
+    if similar_weights is None or not is_usable(problem, similar_weights):
         return None
     uniform = UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
-    mixed: Array = (1.0 - UNIFORM_SHARE) * near + uniform
+    mixed: Array = (1.0 - UNIFORM_SHARE) * similar_weights + uniform
     return mixed
 
 
@@ -439,7 +445,7 @@ def alternating_cost(
     Parameters
     ----------
     sizes : domain sizes of the attributes.
-    ranks : number of rows of every factor that couples attributes.
+    ranks : number of rows of every factor that is on several attributes.
     gap : required relative RMSE gap.
     centers : center of every attribute, shape (n_i,), None for uniform.
     """
@@ -451,7 +457,7 @@ def alternating_cost(
         ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
         + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
     )
-    # number of entries of the matrix of the pinching bound
+    # number of entries of the matrix whose singular values are in the pinching bound
     bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
     seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)

@@ -165,17 +165,12 @@ class AlternatingSearch:
         `MIN_RELATIVE_GAIN`, or after `MAX_SWEEPS`.
         """
         coefficients = np.array([c for c, _ in self.terms])
-        # for every set and term, the Gram of `inner_grams` has two entries: in ``minima`` a lower
-        # bound on the error of every strategy, in ``errors`` the error of the current strategy
-        minima = np.ones((len(self.sets), len(self.terms)))
-        errors = np.ones_like(minima)
-        for t in range(len(self.terms)):
-            for u, axes in enumerate(self.sets):
-                if (gram := self.inner_grams[u][t]) is not None:
-                    minima[u, t] = self.search(gram, self.centers_of(axes))[0].bound
-        # Factors with axes in several sets need the strategies of other axes, which do not exist in
-        # the first sweep.  So the first sweep leaves out terms with such factors, unless all terms
-        # have some.
+        inner_bounds = self._inner_bounds()
+        # error of the current strategy of every set for the Gram of every term on this set
+        errors = np.ones((len(self.sets), len(self.terms)))
+        # In the Gram of a set, a factor with axes in several sets depends on the strategies of the
+        # other sets, which do not exist in the first sweep.  So the first sweep leaves out terms
+        # with such factors, unless all terms have some.
         include_coupled = all(self.coupled_factors)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):
@@ -206,7 +201,19 @@ class AlternatingSearch:
                 math.prod(self._lower_bound(a, f) for a, f in factors)
                 for factors in self.coupled_factors
             ]
-            self.bound = float((coefficients * coupled_bounds) @ np.prod(minima, axis=0))
+            self.bound = float((coefficients * coupled_bounds) @ np.prod(inner_bounds, axis=0))
+
+    def _inner_bounds(self) -> Array:
+        """Return lower bounds on the errors for the Grams of `inner_grams`, shape (sets, terms).
+
+        They hold for every strategy on the set; the entry is 1 if there is no Gram.
+        """
+        bounds = np.ones((len(self.sets), len(self.terms)))
+        for t in range(len(self.terms)):
+            for u, axes in enumerate(self.sets):
+                if (gram := self.inner_grams[u][t]) is not None:
+                    bounds[u, t] = self.search(gram, self.centers_of(axes))[0].bound
+        return bounds
 
     def _covariance(self, axes: Axes) -> Array:
         """Return the covariance of the estimates on a set of axes at noise scale 1.
@@ -220,10 +227,10 @@ class AlternatingSearch:
     def _contribution(
         self, t: int, u: int, weight: float, include_coupled: bool
     ) -> tuple[float, Factor] | None:
-        """Return the weight and the Gram that term ``t`` adds to the Gram of set ``u``.
+        """Return (weight, Gram): what term ``t`` adds to the Gram for which set ``u`` is solved.
 
-        With the strategies of all other sets fixed, the error of the term is the result's weight
-        times the error of the strategy of set ``u`` for the result's Gram.  ``weight`` is the
+        With the strategies of all other sets fixed, the error of the term is the returned weight
+        times the error of the strategy of set ``u`` for the returned Gram.  ``weight`` is the
         coefficient of the term times the errors of its factors inside other sets.  The result is
         None if the term has factors with axes in several sets and ``include_coupled`` is False.
         """
@@ -299,14 +306,15 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        # ``singular_values`` belong to the matrix H of the term that is a product (one array axis
-        # per set of axes); ``transforms`` are the bases of singular vectors, one per set
+        # singular values of H = G^(1/2) L D^(1/2) for the Gram G of the only term that is a
+        # product, with one array axis per set of axes; and for every set, a basis of singular
+        # vectors
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):
             gram = factors[products[0]]
             assert gram is not None  # a product has every axis
-            # G^(1/2) L D^(1/2) has the singular values of G^(1/2) S^(1/2) for S = L D L^T
+            # H has the singular values of G^(1/2) S^(1/2) for S = L D L^T
             L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(
                 self.solved[axes][1]()
             )
@@ -318,7 +326,7 @@ class AlternatingSearch:
             transforms.append(half @ V)
         order = [axes[0] for axes in self.sets]
         rows = [
-            # axes of a factor are in the order of the query; they are sorted as in the space
+            # the axes of a factor are in the order of its part; they are sorted as in the space
             math.sqrt(c)
             * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
             for c, ((a, f),) in coupled_terms
@@ -379,7 +387,7 @@ class SpaceSolution:
     status: str
 
 
-# weighted sum of residual Grams on the same axes: pairs (index of a Gram, coefficient)
+# key of a weighted sum of residual Grams on the same axes: pairs (index of a Gram, coefficient)
 MergedKey = tuple[tuple[int, float], ...]
 
 
@@ -440,9 +448,10 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # Solutions for Grams without a matrix.  Key: (cells, ratios of the query weights, center),
-        # or the key of a `LevelGram`; value: the largest weight and the solution for it.
-        self._structured: dict[Any, tuple[float, Solution]] = {}
+        # Pairs (largest weight of the Gram, solution) for Grams without a matrix, by (cells, ratios
+        # of the query weights, center) for interval queries and by the key of a `LevelGram` for
+        # areas.
+        self._matrix_free_solutions: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
@@ -485,7 +494,7 @@ class SubworkloadSolver:
         The limit, in bytes, is that of one search; it is infinite if all searches fit.  Parameters
         are those of `in_time`.
         """
-        # memory of a dense search and index of every subworkload that allows an alternating search
+        # (memory of a dense search, index) of every subworkload that allows an alternating search
         dense_searches = [
             (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
             for k, s in enumerate(subs)
@@ -498,10 +507,11 @@ class SubworkloadSolver:
         return math.inf
 
     def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
-        """Return the expected cost of a subworkload without the Grams in ``counted``.
+        """Return the expected cost of a subworkload.
 
-        ``counted`` holds keys of Grams whose cost an earlier subworkload has.  If the Gram of this
-        subworkload is one Kronecker product, the keys of its factors are added.
+        If its Gram is one Kronecker product, factors whose keys (`_merged_key`) are in ``counted``
+        cost nothing, because an earlier subworkload has their cost, and all its keys are added to
+        ``counted``.
         """
         terms, costs = merged_factors(sub), list[Cost]()
         if len(terms) == 1:
@@ -522,7 +532,8 @@ class SubworkloadSolver:
             rows = [self.factors[k].n_rows for t in sub.terms for a, k in t.factors if len(a) > 1]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
-            # on every set of axes: one search per term for the bound, then one per sweep
+            # On every set of axes, an alternating search needs one search per term for the lower
+            # bound and one search per sweep.
             searches = len(terms) + ALTERNATING_SWEEPS
             factors_on = [
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
@@ -530,12 +541,12 @@ class SubworkloadSolver:
         for axes, numbers in factors_on:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
-            # terms that differ only in their factors on these axes are merged, see `merge_terms`
+            # Grams of all factors on exactly these axes, whose weighted sum is solved
             merged = {k for t in sub.terms for a, k in t.factors if a == axes}
-            grams = [self._structured_gram(self.factors[k], centers) for k in merged]
-            has_structured_sum = _has_structured_sum(grams)
+            grams = [self._matrix_free_gram(self.factors[k], centers) for k in merged]
+            is_matrix_free = _is_matrix_free_sum(grams)
             has_areas = any(isinstance(gram, LevelGram) for gram in grams)
-            if has_areas and not has_structured_sum and sizes[0] > MAX_MIXED_AREA_CELLS:
+            if has_areas and not is_matrix_free and sizes[0] > MAX_MIXED_AREA_CELLS:
                 raise LimitExceeded(
                     f"An attribute with {sizes[0]:,} cells has queries on areas of a hierarchy and"
                     " other queries, such as areas of a second hierarchy. On more than"
@@ -544,8 +555,8 @@ class SubworkloadSolver:
                     "computed from the cells; or merge cells until at most "
                     f"{MAX_MIXED_AREA_CELLS:,} remain; or choose the mechanism 'residualplanner'."
                 )
-            if len(axes) == 1 and has_structured_sum:
-                wide = [structured_cost(gram) for gram in grams if gram is not None]
+            if len(axes) == 1 and is_matrix_free:
+                wide = [matrix_free_cost(gram) for gram in grams if gram is not None]
                 costs.append(max(wide, key=lambda cost: (cost.peak, cost.seconds)))
                 continue
             if self.method == "fourier":
@@ -632,9 +643,10 @@ class SubworkloadSolver:
         )
 
     def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
-        """Return the sets of axes of an alternating search, and the prefix of its recorded status.
+        """Return the sets of axes of an alternating search, and a prefix for its recorded status.
 
-        The list of sets is empty if one dense search on all axes is used.
+        The prefix is `COUPLED_PREFIX`, `UNCOUPLED_PREFIX` or empty.  The list of sets is empty if
+        one dense search on all axes is used.
         """
         if sub.spaces or sub.complements:
             return [], ""
@@ -684,14 +696,14 @@ class SubworkloadSolver:
         once."""
         key = (factor, *map(digest, centers))
         if key not in self._solved:
-            gram = self._structured_gram(factor, centers)
+            gram = self._matrix_free_gram(factor, centers)
             if gram is None:
                 self._solved[key] = self._solution(factor, centers)
             else:
-                self._solved[key] = self._structured_solution(gram, centers[0])
+                self._solved[key] = self._matrix_free_solution(gram, centers[0])
         return self._solved[key]
 
-    def _structured_gram(
+    def _matrix_free_gram(
         self, factor: Factor, centers: Sequence[Array | None]
     ) -> IntervalGram | LevelGram | None:
         """Return the query weights of a Gram that is solved without its matrix; None otherwise.
@@ -707,12 +719,13 @@ class SubworkloadSolver:
             return None
         if factor.gram.is_marginal and centers[0] is None:
             return factor.gram
-        # a recorded search with a matrix has one weight per orbit of cells, not one per cell
+        # A search without a matrix records one dual weight per cell, a search with a matrix one per
+        # orbit of cells.
         recorded = self.recorded or []
         used_matrix = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
         return None if self.method != "optimal" or used_matrix else factor.gram
 
-    def _structured_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
+    def _matrix_free_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
         """Return the solution for interval queries or areas, and record its dual weights and
         status.
 
@@ -725,16 +738,19 @@ class SubworkloadSolver:
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight
             key = gram.key(scale)
-            if key not in self._structured:
-                self._structured[key] = scale, level_solution(gram, self.options, dual)
+            if key not in self._matrix_free_solutions:
+                self._matrix_free_solutions[key] = scale, level_solution(gram, self.options, dual)
         else:
             weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
             scale = max(weights)
             ratios = tuple(float(f"{weight / scale:.12e}") for weight in weights)
             key = (gram.cells, ratios, digest(pi))
-            if key not in self._structured:
-                self._structured[key] = scale, interval_solution(gram, self.options, dual, pi)
-        first_scale, solution = self._structured[key]
+            if key not in self._matrix_free_solutions:
+                self._matrix_free_solutions[key] = (
+                    scale,
+                    interval_solution(gram, self.options, dual, pi),
+                )
+        first_scale, solution = self._matrix_free_solutions[key]
         factor = scale / first_scale
         solution = replace(solution, value=factor * solution.value, bound=factor * solution.bound)
         if record is not None:
@@ -798,7 +814,7 @@ class SubworkloadSolver:
         there is no cache.
         """
         if self.cache is None:
-            return search.run(near=similar_weights, watch=self.watch)
+            return search.run(similar_weights=similar_weights, watch=self.watch)
         solution = self.cache.recall(search)
         if solution is None:
             # stored weights of the same search may prove the gap immediately; weights of a similar
@@ -863,7 +879,7 @@ class SubworkloadSolver:
                         yield Task(
                             search=search,
                             warm_start=stored_weights,
-                            near=most_similar(self.hints, search),
+                            similar_weights=most_similar(self.hints, search),
                         )
 
         for key, solution in search_all(
@@ -891,7 +907,7 @@ class SubworkloadSolver:
             searches = [
                 self._search(factor, [sub.centers[a] for a in factor_axes])
                 for factor_axes, factor in terms[0][1]
-                if self._structured_gram(factor, [sub.centers[a] for a in factor_axes]) is None
+                if self._matrix_free_gram(factor, [sub.centers[a] for a in factor_axes]) is None
             ]
         elif not self._sets(sub)[0]:
             searches = [self._search(gram_on_axes(terms, axes, sub.sizes), sub.centers)]
@@ -908,20 +924,20 @@ class SubworkloadSolver:
     def _alternate(
         self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], prefix: str
     ) -> SpaceSolution:
-        """Search for a product of strategies by alternating over sets of axes.
+        """Search for a product of strategies, one per set of axes, by an `AlternatingSearch`.
 
-        ``prefix`` is put before the recorded status of every single search.  When a stored plan is
-        rebuilt, it tells which kind of search to use.
+        ``prefix`` is put before the recorded status of every search, so that a stored plan is
+        rebuilt by the same kind of search.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
-            gram = self._structured_gram(factor, centers)
+            gram = self._matrix_free_gram(factor, centers)
             if gram is not None:
-                solution = self._structured_solution(gram, centers[0])
+                solution = self._matrix_free_solution(gram, centers[0])
                 if isinstance(gram, LevelGram):
                     weights = level_weights(gram, solution.dual)
                 else:
-                    # the closed form of a marginal has one weight for all cells
+                    # the closed form of a marginal has a single weight, the same for all cells
                     weights = np.broadcast_to(solution.dual, gram.cells)
                 solved = solution, lambda: weights / weights.sum()
             else:
@@ -944,7 +960,7 @@ class SubworkloadSolver:
         )
 
 
-def _has_structured_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
+def _is_matrix_free_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
     """Return whether a sum of Grams on one wide attribute can be solved without a matrix.
 
     This is possible for sums of interval queries, and for sums of areas of one hierarchy and the
@@ -968,7 +984,7 @@ LEVEL_STEPS = 200
 SECONDS_PER_AREA, CLASS_SECONDS = 3e-7, 3e-6
 
 
-def structured_cost(gram: IntervalGram | LevelGram) -> Cost:
+def matrix_free_cost(gram: IntervalGram | LevelGram) -> Cost:
     """Return the expected cost of the search for intervals or areas on one wide attribute."""
     n = gram.cells
     if isinstance(gram, LevelGram):

@@ -84,7 +84,12 @@ MOMENTS = {
     "the row is written, not committed": (engine.ledger.ledger, "append", 0, "unspent"),
     "the spend is committed, nothing drawn": (engine.ledger.ledger.Receipt, "of", 0, "lost"),
     "result is partly written": (engine.ledger.result_store, "_digest", 0, "lost"),
-    "the result has its name, no row yet": (engine.ledger.result_store.Draft, "rename_to", 0, "lost"),
+    "the result has its name, no row yet": (
+        engine.ledger.result_store.Draft,
+        "rename_to",
+        0,
+        "lost",
+    ),
     "the saved row is written, not committed": (engine.ledger.ledger, "append", 1, "lost"),
 }
 

@@ -5,9 +5,9 @@ L_B is the smallest weighted squared error on B at privacy cost 1; see
 `engine.residuals.tuning.tune`.  Residual spaces that are equal up to attribute names form one class
 (`SpaceKind`).
 
-The Gram of a residual space is computed from projections (`PartProjection`): the queries of one part
-of a group are projected to the residual space of some attributes of the part.  A projection to the
-total, the space of no attributes, has a single number as its Gram: its total square, which is
+The Gram of a residual space is computed from projections (`PartProjection`): the queries of one
+part of a group are projected to the residual space of some attributes of the part.  A projection to
+the total, the space of no attributes, has a single number as its Gram: its total square, which is
 quadratic in the centers.  The Gram of a space is a sum of terms; a term is a product of total
 squares times a Kronecker product of residual Grams of projections.  Derivatives are computed in
 reverse mode: from S to the L_B, from the L_B to total squares and residual Grams, and from these to
@@ -126,7 +126,7 @@ class Allowance:
 
 
 def _total_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
-    """Return the sum of the weighted squares of q^T pi over the queries q; ``pi`` has shape (n,)."""
+    """Return the weighted sum of the squares of q^T pi over the queries q; pi has shape (n,)."""
     return gram.total_square(pi) if isinstance(gram, LevelGram) else total_square(gram, pi)
 
 
@@ -473,11 +473,11 @@ class PartProjection:
     inside: Axes
 
 
-# Kronecker product of residual Grams: for every factor, its axes of the residual space and the index
-# of the projection with this residual Gram
+# Kronecker product of residual Grams: for every factor, its axes of the residual space and the
+# index of the projection with this residual Gram
 KroneckerProduct = tuple[tuple[Axes, int], ...]
-# Polynomial in total squares: a mapping from monomials to their weights.  A monomial is given by the
-# sorted indices of the projections whose total squares are multiplied.
+# Polynomial in total squares: a mapping from monomials to their weights.  A monomial is given by
+# the sorted indices of the projections whose total squares are multiplied.
 Polynomial = dict[tuple[int, ...], float]
 
 
@@ -759,8 +759,8 @@ class CenterProblem:
         the indices ``monomial``.
         """
         rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-        # for every part, one pair (ranks of the attributes in the space, index of the projection) per
-        # choice of attributes
+        # for every part, one pair (ranks of the attributes in the space, index of the projection)
+        # per choice of attributes
         choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -787,7 +787,7 @@ class CenterProblem:
         return terms
 
     def _projection_index(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
-        """Return the index of a projection in ``projections``, and add the projection if it is new."""
+        """Return the index of a projection in ``projections``; add the projection if it is new."""
         key = (part.key, roles, inside)
         if key not in self._projection_indices:
             self._projection_indices[key] = len(self.projections)

@@ -85,7 +85,8 @@ def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> St
     p = ``power`` replaces the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
     Raises LinAlgError if the strategy is singular.
 
-    >>> round(strategy_rmse(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
+    >>> identity = np.eye(2)
+    >>> round(strategy_rmse(identity, 2.0 * identity, identity, 1e6).value, 4)  # f = 2 / 4, d = 4
     1.4142
     """
     inverse = np.linalg.inv(strategy)
@@ -176,8 +177,8 @@ def cyclic(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
-    # memory that is in use during the whole search and additional memory of one step, in bytes; time
-    # of one evaluation of S, in seconds
+    # memory that is in use during the whole search and additional memory of one step, in bytes;
+    # time of one evaluation of S, in seconds
     retained, peak, seconds = 0, 0, 0.0
     parameters = sum(a.size**2 for a in workload.schema.attributes)
     for sizes, groups in _class_representatives(workload):
@@ -474,8 +475,8 @@ class ComplementProblem:
         """Return the Gram of all queries on the residual space of one attribute, (n - 1, n - 1).
 
         It is the sum of the Grams of the queries on the attribute alone and on its pairs.
-        ``on_attribute`` maps the keys of ``kind.pair_counts`` to the coefficients that the queries on
-        these pairs have on the residual space of the attribute.
+        ``on_attribute`` maps the keys of ``kind.pair_counts`` to the coefficients that the queries
+        on these pairs have on the residual space of the attribute.
         """
         gram = kind.query_rows.T @ kind.query_rows
         for key, count in kind.pair_counts.items():
@@ -544,8 +545,8 @@ class ComplementProblem:
         """
         values = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in values.items()}
-        # coefficients of the queries on pairs on the residual space of one attribute of the pair, by
-        # (class of pairs, position of the attribute in the pair)
+        # coefficients of the queries on pairs on the residual space of one attribute of the pair,
+        # by (class of pairs, position of the attribute in the pair)
         on_attribute = {
             (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
@@ -572,8 +573,8 @@ class ComplementProblem:
     ) -> StrategyRmse:
         """Return the RMSE of the strategy (I + E) B_0, with its derivatives.
 
-        E is the parameter ``name`` in ``values``, and B_0 its initial strategy.  The derivative with
-        respect to E, times ``count``, is added to ``gradient``.
+        E is the parameter ``name`` in ``values``, and B_0 its initial strategy.  The derivative
+        with respect to E, times ``count``, is added to ``gradient``.
         """
         self.allowance.check()
         initial = self.initial_strategies[name]
@@ -728,9 +729,9 @@ class _Search:
         for power, steps in powers if initial is None else powers[2:]:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
-        # If the workload is invariant under reversal of all attributes, coefficients that change sign
-        # under reversal are rounding errors.  They are removed if S stays the same, because they
-        # would give some queries components that are too small to be measured.
+        # If the workload is invariant under reversal of all attributes, coefficients that change
+        # sign under reversal are rounding errors.  They are removed if S stays the same, because
+        # they would give some queries components that are too small to be measured.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE

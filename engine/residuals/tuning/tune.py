@@ -148,8 +148,9 @@ class CenterBalance:
     def _objective(self, errors: Array, squares: Array) -> tuple[float, Array, Array]:
         """Return S and its derivatives with respect to the errors and the total squares.
 
-        ``errors`` has the smallest error of every projection and ``squares`` its total square.  Both
-        arrays and both derivatives have shape (projections + 1,), with a last entry for padding.
+        ``errors`` has the smallest error of every projection and ``squares`` its total square.
+        Both arrays and both derivatives have shape (projections + 1,), with a last entry for
+        padding.
         """
         error_factors, square_factors = errors[self._error_indices], squares[self._square_indices]
         # for every class of spaces, L = (product of errors) * (polynomial in total squares)
@@ -175,7 +176,7 @@ class CenterBalance:
         return float(self._counts @ roots), by_error, by_square
 
     def _error(self, state: Evaluation, index: int) -> float:
-        """Return the smallest error for the residual Gram of a projection; 0 if the Gram is zero."""
+        """Return the smallest error for a projection's residual Gram; 0 if the Gram is zero."""
         if index in self._fixed_errors:
             return self._fixed_errors[index]
         error = state.optimum(index)[0] if state.is_nonzero(index) else 0.0
@@ -185,12 +186,12 @@ class CenterBalance:
 
 
 def separable_projections(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return for every tuned role its projections to an attribute's residual space and to the total.
+    """Return the projections of every tuned role: to one attribute's residual space, to the total.
 
     A role is a class of equivalent attributes.  The result maps roles to pairs of indices in
     ``problem.projections``.  It is empty if the workload is not separable: if a tuned role has
-    several query families, if it is in a part on several attributes, or if the Gram of some residual
-    space has several terms.
+    several query families, if it is in a part on several attributes, or if the Gram of some
+    residual space has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
@@ -308,7 +309,8 @@ class _Search:
         """Run the fixed-point iteration for a separable workload, the gradient search for another.
 
         The gradient search starts at the centers ``initial`` if they are better than uniform ones,
-        otherwise at the best of uniform centers and `CenterProblem.one_parameter_center` for several c.
+        otherwise at the best of uniform centers and `CenterProblem.one_parameter_center` for
+        several c.
         """
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
         if tuned_projections := separable_projections(self.problem):
@@ -344,7 +346,8 @@ class _Search:
             gain = self.lowest - S
             if gain > 0.0:
                 self.lowest, self.best = S, centers
-            # the expected gain of the next round is the last gain times the ratio of the last two gains
+            # the expected gain of the next round is the last gain times the ratio of the last two
+            # gains
             ratio = min(1.0, gain / previous_gain) if math.isfinite(previous_gain) else 1.0
             if gain * ratio < MIN_RELATIVE_GAIN * S or not total_weights:
                 return
@@ -398,7 +401,8 @@ class _Search:
 # version of the cached numbers, part of every cache key
 FORMAT = "split/2"
 # Forecasts of the search for centers, per residual space whose Gram is a sum of several products or
-# has a factor on several attributes: time in seconds without strategy searches, and number of steps.
+# has a factor on several attributes: time in seconds without strategy searches, and number of
+# steps.
 MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
 # additional time in seconds per residual space whose Gram has a factor on several attributes,
 # because the query rows of this factor are computed again in every step
@@ -439,8 +443,8 @@ class SplitMemory:
 
     def centers(self, watch: Listener) -> Split:
         """Return the split with tuned centers and no complements."""
-        # The cache is not used for cyclic workloads, because the computation of its key, a hash of up
-        # to 100,000 groups, would take longer than planning.
+        # The cache is not used for cyclic workloads, because the computation of its key, a hash of
+        # up to 100,000 groups, would take longer than planning.
         if cyclic(self.workload):
             return UNIFORM
         cuts = np.cumsum(self.sizes)

@@ -285,7 +285,8 @@ def choose_unions(
     separate_seconds : function that returns the expected time of tuning without unions.  A union of
         all spaces may take this time or `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the
         best of all matrix mechanisms and needs no tuning.
-    seconds_left : time until the time limit, in seconds; a union of all spaces must not take longer.
+    seconds_left : time until the time limit, in seconds; a union of all spaces must not take
+        longer.
 
     Returns
     -------
@@ -327,8 +328,8 @@ def choose_unions(
             return math.inf
         return step_multiplications(workload, attributes, spaces_inside, memory_limit)
 
-    # On one attribute, separate strategies for the total and for the residual space with the optimal
-    # center are as accurate as a union and take less time.
+    # On one attribute, separate strategies for the total and for the residual space with the
+    # optimal center are as accurate as a union and take less time.
     if (
         len(everything) == 1
         and variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
