@@ -48,13 +48,15 @@ def parse_json(
     Parameters
     ----------
     max_memory : bytes that text and values may take, as estimated from the text.
-    constants : allow NaN and infinite numbers, which Python writes although JSON excludes them.
+    constants : whether NaN and infinite numbers are allowed, which Python writes although JSON
+        excludes them.
     object_pairs_hook : as for `json.loads`.
 
     Raises
     ------
-    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, or
-        has an integer of more than 300 digits.
+    ValueError : the text is not JSON in UTF-8, needs more memory, is nested more than 100 levels
+        deep, has an integer of more than 300 digits, or, without ``constants``, has NaN or a number
+        beyond the range of a double.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}

@@ -104,7 +104,8 @@ def size_in_bytes(
 def _referenced(value: object, seen: set[int]) -> Iterator[object]:
     """Yield a value and every object that can be reached from it, each object once.
 
-    Objects whose ids are in ``seen`` are skipped; the ids of visited objects are added to it.
+    Functions, types, modules and objects whose ids are in ``seen`` are skipped.  The ids of visited
+    objects are added to ``seen``.
     """
     # Objects are visited level by level: one call of get_referents for all objects of a level is
     # twice as fast as one call per object.

@@ -290,7 +290,7 @@ def _ending(code: int | None) -> str:
 
 
 def _run_call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run one call in a forked process, and send its result, or `Failed` if it raised an
+    """Run one call in a worker process, and send its result, or `Failed` if it raised an
     exception."""
     try:
         result = function(*arguments)

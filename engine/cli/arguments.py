@@ -257,7 +257,7 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:
-    """Return a budget for ``--json``: its value in every unit, rows per person and neighbours."""
+    """Return the parameters of a budget for ``--json``."""
     unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
     return {
         "pcost": budget.pcost,
@@ -437,7 +437,7 @@ def option_names(remedy: str) -> Iterator[None]:
 
 
 def print_row_summary(rows: Intake) -> None:
-    """Print how many rows were read and refused to standard error, for the curator only."""
+    """Print the numbers of rows and the warnings to standard error, for the curator only."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {in_options(text)}", file=sys.stderr)

@@ -68,8 +68,8 @@ MAX_DENSE_COORDINATES = {2: 2_000, 3: 300}
 RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
 PRECISION_TOLERANCE = 1e-11
-# An array of weights counts as an outer product of vectors if no entry differs from that product by
-# more than this share of the entry.
+# Vectors replace an array of weights if every entry of their outer product differs from the weight
+# by at most this share of the weight.
 SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
@@ -203,7 +203,7 @@ def block_residual(
     Parameters
     ----------
     look, block : blocks of the look (the first stage) and of the plan on one residual space.
-    max_records : largest number of records; it determines the grid of the noise.
+    max_records : largest allowed number of records, which determines the noise grid.
     stretch : factor by which the noise of ``block`` is multiplied.
 
     Raises
@@ -285,7 +285,8 @@ def block_residual(
             for (a, s), (_, t) in zip(look.factors, block.factors, strict=True)
         ]
         if all(_is_diagonal(gram) for *_, gram in extended):
-            # the look measures the first coordinates of every factor only
+            # The look measures only the first coordinates of every Kronecker factor, so its
+            # precision is 0 in all other coordinates.
             weights = look.weights * np.sqrt(_outer_product([np.diag(g) for *_, g in extended]))
             look_precision = np.zeros([len(c.rows) for c, *_ in extended])
             look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
@@ -398,7 +399,7 @@ def _residual(
 
     Parameters
     ----------
-    max_records : largest number of records; it determines the grid of the noise.
+    max_records : largest allowed number of records, which determines the noise grid.
     basis_block : block with the strategy rows M of every factor.
     coordinates : coordinates of every factor, whose rows are T = P^T M.
     P : one matrix per factor; None if all are the identity.
@@ -487,8 +488,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     """Return the common part of two blocks that are Kronecker products, factor by factor.
 
     The result is None if a block has row weights, or if the factors of the blocks are not on the
-    same attributes.  It is also None unless one of the blocks is the inner one: in every factor,
-    its row space is contained in that of the other block.
+    same attributes.  It is also None if neither block measures a subspace of what the other one
+    measures: the row space of every factor must lie in that of the other block.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
@@ -522,7 +523,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     )
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
-    # weights that are an outer product become part of the rows, so that the block has no weights
+    # If the weights are an outer product with one vector per factor, the rows of each factor are
+    # multiplied by its vector, so that the block needs no row weights.
     factor_weights = _separated(weights)
     if factor_weights is None:
         return replace(other, factors=tuple(factors), noise=noise, weights=weights)
@@ -691,7 +693,7 @@ def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) ->
 
 def _outer_product(vectors: Sequence[Array]) -> Array:
     """Return the outer product of vectors, with one axis per vector."""
-    out = np.ones(())
-    for v in vectors:
-        out = np.multiply.outer(out, v)
-    return np.asarray(out)
+    product = np.ones(())
+    for vector in vectors:
+        product = np.multiply.outer(product, vector)
+    return np.asarray(product)

@@ -337,7 +337,9 @@ class Recreation:
 
 
 def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """Return the mechanism that, after `part` was run, gives the information of `mechanism`.
+    """Return what remains to be measured of `mechanism` after `part`, as a mechanism.
+
+    `part` and the returned mechanism together give exactly the information of `mechanism`.
 
     Guarantee: the privacy cost matrices of part and residual sum to that of `mechanism`, up to a
     relative error of 1e-9.
@@ -364,7 +366,7 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
 
 
 def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """Return `residual` without the check that the part is answerable."""
+    """Return `residual(mechanism, part)` without checking that ``part`` is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
     # in the coordinates S x of the mechanism, the privacy cost matrix of the part is G^T G, whose
     # eigenvalues are from 0 to 1; the privacy cost matrix of the residual is I - G^T G
@@ -768,7 +770,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     >>> sizes.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
-    # matrices that commute have common eigenvectors; a weighted sum of the matrices has them, too
+    # Matrices that commute are diagonal in one common basis.  The eigenvectors of a weighted sum of
+    # the matrices are such a basis.
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
     rotated = [P.T @ c @ P for c in C]
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:

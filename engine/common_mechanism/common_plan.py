@@ -627,9 +627,9 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
 def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) -> CommonPlan:
     """Return a chain of choices with all noise multiplied by at least ``min_stretch``."""
-    # start with the last choice, because the look of each choice is an option of the one before
+    # start with the last choice, because its look is an option of the choice before
     chain = _split_options(options[-2:], names[-2:], min_stretch)
-    # the second option of each choice is the look of the next one
+    # `chain.look` is the second option of the choice before `chain`
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
         previous = _split_options((option, chain.look), (name, CLOSER_LOOK_NAME), min_stretch)
         if not previous.residuals[1].blocks:
@@ -725,8 +725,8 @@ def _residual_blocks(
     blocks = {}
     for space, block in option.blocks.items():
         if space not in block_residuals:
-            # the same factor for all blocks, so that the budget remains divided optimally between
-            # them
+            # The noise of all blocks is multiplied by the same factor, so that the budget remains
+            # divided optimally between the blocks.
             blocks[space] = (
                 block
                 if stretch == 1.0

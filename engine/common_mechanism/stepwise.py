@@ -338,7 +338,7 @@ def finish(
     )
 
     def check_stored(step_key: str, step_tables: list[Space]) -> None:
-        """Raise OtherRecords if ``data`` is given and differs from the records of a stored step."""
+        """Raise OtherRecords if ``data`` is given and differs from the records of a stored stage."""
         if data is not None:
             counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
@@ -374,8 +374,8 @@ def finish(
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if is_paid:
             return
-        # look and first attempt are charged the cost of the plan together; a later attempt is
-        # charged its own cost
+        # The look and the first attempt at the second stage are charged the cost of the plan
+        # together; a later attempt is charged in addition.
         if attempt == 1:
             parts, parts_cost = (
                 [common.look.blocks, residual.blocks],
@@ -409,6 +409,9 @@ def finish(
 
         Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
         """
+        # A changed record may be in the most expensive cell of both stages, so this stage must then
+        # cost at least its privacy cost without the look.
+        separate_cost = max(cost, residual.pcost)
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse":
@@ -416,9 +419,9 @@ def finish(
                 changed,
                 f"This stage costs pcost {cost_text(cost)} only on the records of the look. Nothing"
                 ' was spent. Give the records of the look, or use on_changed="charge", which spends'
-                f" pcost {cost_text(max(cost, residual.pcost))}.",
+                f" pcost {cost_text(separate_cost)}.",
             )
-        report_intake = report_separate_charges(intake, changed, residual.pcost)
+        report_intake = report_separate_charges(intake, changed, separate_cost)
         records = fingerprint_of(book, dataset, counts, sets, report_intake)
         if not changed:
             return cost, records
@@ -433,9 +436,7 @@ def finish(
         # look.  If this stage is the look of a next choice, the second stage of that choice must
         # then be charged as a separate release, too.
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
-        # A changed record may be in the most expensive cell of both stages, so this stage must cost
-        # at least its privacy cost without the look.
-        return max(cost, residual.pcost), records
+        return separate_cost, records
 
     release = Release(
         part=residual,

@@ -448,9 +448,9 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
 def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     """Return a heat map of the RMSE of every table and mechanism.
 
-    An RMSE is divided by that of the best mechanism for the same table.  Rows are tables, the one
-    with the largest ratio first.  Columns are mechanisms; those that are equally accurate for every
-    table share a column.
+    An RMSE is divided by that of the best mechanism for the same table.  Rows are the
+    `MAX_MAP_GROUPS` tables with the largest ratios, the largest one first.  Columns are mechanisms;
+    those that are equally accurate for every table share a column.
     """
     relative = _gaps(comparison)
     drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]
@@ -647,7 +647,8 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
 
 
 def _equal_distributions(distributions: Mapping[str, ErrorDistribution]) -> list[list[str]]:
-    """Group labels so that the mechanisms of a list have equal distributions."""
+    """Group labels so that the distributions of a list have the same quantiles `QUANTILES`, up to a
+    tolerance."""
     ties: list[list[str]] = []
     for label, distribution in distributions.items():
         quantiles = [distribution.quantile(share) for share in QUANTILES]

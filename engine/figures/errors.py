@@ -311,12 +311,12 @@ class Grid:
 
         The array has the shape of the grid.
         """
-        out = np.full(self.shown.shape, np.nan)
+        errors = np.full(self.shown.shape, np.nan)
         if not self.index:
-            out[...] = np.sqrt(plan.variances(self.group)[0])
+            errors[...] = np.sqrt(plan.variances(self.group)[0])
         else:
-            out[self.shown] = np.sqrt(plan.group_variance(self.group).at(self.index))
-        return out
+            errors[self.shown] = np.sqrt(plan.group_variance(self.group).at(self.index))
+        return errors
 
     def columns(self) -> dict[str, list[str]]:
         """Return the labels of the queries as columns of a table, one per axis."""

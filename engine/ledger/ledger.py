@@ -397,8 +397,8 @@ def changed_total(
     Raises
     ------
     LedgerError
-        ``total`` has another unit, is below the amount spent, or equals the present total; or
-        author or reason is missing.
+        ``total`` has another unit, neighbouring relation or number of rows per person, is below the
+        amount spent, or equals the present total; or author or reason is missing.
     """
     check_type(
         "total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError
@@ -568,7 +568,8 @@ class Ledger:
         ------
         LedgerError
             The ledger has a dataset whose name is equal or differs only in case, spaces or
-            invisible characters; or the new name has invisible characters.
+            invisible characters; the name or the note is not allowed; or ``total`` cannot be
+            converted to the unit ``kind``.
         """
         name = new_dataset_name(dataset)
         note = normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True)
@@ -616,8 +617,8 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The new total is below the amount spent, has another unit, or equals the old one; or the
-            author or reason is missing.
+            The new total is below the amount spent, has another unit, neighbouring relation or
+            number of rows per person, or equals the old one; or the author or reason is missing.
         """
         with self._transaction(write=True) as (book, add):
             add(kind="total", **changed_total(book, dataset_name(dataset), total, by, reason))
@@ -787,7 +788,7 @@ class Ledger:
             The ledger has no such dataset, the unit of its total does not allow the release, a text
             is not one printable line, or the key was spent for another dataset, plan or cost.
         BudgetError
-            `pcost` is not a finite positive number.
+            `pcost` or `pure_epsilon` is not a finite positive number.
 
         Notes
         -----

@@ -468,7 +468,7 @@ def rows_in_all() -> int:
 def person_budget(budget: Budget, rows: int) -> Budget:
     """Return the privacy cost for a person with several rows, as a budget.
 
-    ``budget`` is the privacy cost for a person with one row.
+    One row of a person costs what ``budget`` allows for one row.
 
     Raises
     ------

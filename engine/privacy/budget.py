@@ -312,8 +312,9 @@ class Budget:
 
     @classmethod
     def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """Return the budget of rho-zCDP, whose pcost is exactly 2 rho.
+        """Return the budget of rho-zCDP, whose pcost is 2 rho.
 
+        The pcost is rounded down if ``rho`` is not a double, such as a fraction.
         Raises: BudgetError unless rho is finite and above 0, or if 2 rho is not a finite double.
         """
         return cls(
@@ -554,9 +555,10 @@ class Budget:
 
     @property
     def guess(self) -> float:
-        """Largest success rate of guessing one person's presence, in percent, rounded up.
+        """Largest success rate of a guess about one person, in percent, rounded up.
 
-        The guesser knows the rows of all other persons.
+        The guess is whether the person is in the data; for replace-one neighbours, which one of two
+        contributions is that of the person.  The guesser knows the rows of all other persons.
         """
         # the best guess is right with probability (1 + V) / 2, where the total variation distance V
         # equals delta at epsilon 0; the result is rounded up to a tenth of a percent

@@ -185,7 +185,8 @@ def write_package(
     ledger : ledger whose key signs the certificate, which contains the digests of all other files.
         The package is not signed without a ledger, or if the measurement is a rehearsal.
     confidence : confidence level of the intervals.
-    overwrite : whether to replace an earlier file of answers; other files are never replaced.
+    overwrite : whether to replace an earlier output of this project; other files are never
+        replaced.
     progress : called with (fraction, text); if it returns False, writing is cancelled and partial
         files are removed.
     published : errors of the published tables of the measurement, which are then in the folder

@@ -65,8 +65,8 @@ def write_answers(
     written in batches, so that millions of answers need little memory.  In CSV, texts that a
     spreadsheet would interpret as formulas get a leading quote.
 
-    The file is written atomically.  An earlier file of answers is replaced only with ``overwrite``;
-    any other file is never replaced.
+    The file is written atomically.  An earlier output of this project is replaced only with
+    ``overwrite``; any other file is never replaced.
 
     Raises
     ------

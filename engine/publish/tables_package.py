@@ -189,7 +189,8 @@ def is_open(measurement: Measurement) -> bool:
     """Return whether the released integers can be exported in the open form of the module
     docstring.
 
-    This requires a release in one stage, and a plan whose blocks are products of single attributes.
+    This requires a release in one stage, and a plan whose blocks are products of single attributes,
+    without row weights and without complements.
     """
     plan = measurement.plan
     return (
@@ -381,7 +382,8 @@ MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> list[str]:
     """Return the names of the tables of all groups, which are valid as file names and in R.
 
-    A name has the number of the group, from 1, and its attributes.
+    A name has the number of the group, from 1, and in all formats but `NUMBERED_FORMAT` the ASCII
+    letters and digits of its attributes, cut to `MAX_NAME_LENGTH` characters.
 
     >>> from engine.workload import Schema, Workload
     >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
@@ -457,12 +459,15 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
 
 def _query(group: Group, index: int) -> Array:
     """Return one query of a group as a table on its attributes, shape (n_1, ..., n_k)."""
-    places = np.unravel_index(index, [part.count for part in group.parts]) if group.parts else ()
-    out, axes = np.ones(()), list[int]()
-    for part, place in zip(group.parts, places, strict=True):
-        row = part.family.rows(part.sizes, int(place), int(place) + 1).reshape(part.sizes)
-        out, axes = np.multiply.outer(out, row), [*axes, *part.axes]
-    return np.asarray(out.transpose(np.argsort(axes)) if axes else out)
+    # one query of every part (query family) of the group
+    part_queries = (
+        np.unravel_index(index, [part.count for part in group.parts]) if group.parts else ()
+    )
+    tensor, axes = np.ones(()), list[int]()
+    for part, query in zip(group.parts, part_queries, strict=True):
+        row = part.family.rows(part.sizes, int(query), int(query) + 1).reshape(part.sizes)
+        tensor, axes = np.multiply.outer(tensor, row), [*axes, *part.axes]
+    return np.asarray(tensor.transpose(np.argsort(axes)) if axes else tensor)
 
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
@@ -730,8 +735,9 @@ def labelled_rows(
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     """Return the published counts of two attributes as a crosstab.
 
-    Rows are the cells of the first attribute of the group, columns those of the second one.
-    Suppressed counts are NaN.  ``frame`` is the result of `labelled_rows`.
+    Rows are the cells of the first attribute of the group, columns those of the second one, after a
+    column of row labels.  A rehearsal has an additional first column with its mark.  Suppressed
+    counts are NaN.  ``frame`` is the result of `labelled_rows`.
     """
     import pandas as pd
 

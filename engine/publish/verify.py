@@ -213,7 +213,8 @@ def _same_values(one: Any, other: Any) -> bool:
 def _near(one: str, other: str) -> bool:
     """Return whether two texts are numbers that differ by at most `TABLE_TOLERANCE`.
 
-    The result is False for two integers, which have no tolerance.
+    The tolerance is relative or absolute, whichever allows more.  The result is False for two
+    integers, which have no tolerance.
     """
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
         # integers are the same on every machine, so they need no tolerance

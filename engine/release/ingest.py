@@ -236,7 +236,7 @@ MAX_DIGEST_COLUMNS = 80
 
 
 def fingerprint(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: bytes) -> Fingerprint:
-    """Return keyed digests of the measured tables and of each counted column.
+    """Return keyed digests of the measured tables and of counted columns (see `column_digests`).
 
     The ledger compares this fingerprint with stored ones to recognise records of earlier releases.
     """
@@ -633,7 +633,7 @@ def count(
     options : options for reading the records. At most ``options.rows_per_person`` rows of each
         person are counted; None means one row.
     checked : attributes that no block measures, but whose values are checked: a row with a value
-        outside their domain is dropped too.
+        outside their domain is dropped too. They have no effect if ``data`` are counts.
     also : attribute sets whose tables are counted in addition.
 
     Raises
@@ -644,7 +644,8 @@ def count(
         counts that include more rows per person than the budget protects, or that were counted
         without the person column of the schema.
     LimitExceeded
-        A table has more than `MOST_CELLS` cells.
+        A table has more than `MOST_CELLS` cells, or counting needs more memory than the options
+        allow.
     """
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
@@ -700,7 +701,8 @@ def one_cell_attributes(*workloads: Workload) -> list[str]:
 def maximal_sets(part: Measurable) -> list[Space]:
     """Return the attribute sets of blocks, without sets that are contained in another one.
 
-    Only the tables on the returned sets are counted. All other tables are margins of them.
+    Of the measured tables, only those on the returned sets are counted. The other tables are
+    margins of them.
     """
     spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()

@@ -546,7 +546,7 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
         Budget was spent under this key, but its result was not saved, or its file is missing or was
         changed.
     LedgerError
-        Nothing was spent under this key, or the stored file is of a two-stage release.
+        Nothing was spent under this key, or the stored file is damaged or of a two-stage release.
     """
     return _stored(Ledger.at(ledger), key)
 

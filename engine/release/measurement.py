@@ -259,7 +259,11 @@ class Measurement(FrozenValue):
         return cls(**saved_measurement(path))
 
     def headline(self) -> dict[str, str]:
-        """Return the main facts as a mapping from name to text: dataset, time, accuracy, cost."""
+        """Return the main facts as a mapping from name to text.
+
+        They are the facts of the plan, such as its accuracy and cost, after dataset and time of the
+        release, or after the mark of a rehearsal.
+        """
         plan = self.plan.headline()
         if self.rehearsal:
             return {"REHEARSAL": "not for publication"} | plan
@@ -369,7 +373,10 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
 
 
 def _is_answered_by_cells(part: Part, table: Array) -> bool:
-    """Return whether a table is large, and ``part`` has one query per cell (family marginal)."""
+    """Return whether the cells of a table are used as answers without a matrix product.
+
+    They are if the table is large, and the queries of ``part`` are its single cells (marginal).
+    """
     return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
 
 
