@@ -446,12 +446,14 @@ class Plan(FrozenValue):
         PlanError : as `variance_of`, or if an entry of ``queries`` is not a pair.
         """
         pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
-        out = np.zeros((len(pieces), len(pieces)))
+        covariances = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
             for j in range(i, len(pieces)):
                 b = pieces[j]
-                out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
-        return out
+                covariances[i, j] = covariances[j, i] = math.fsum(
+                    float(a[s] @ b[s]) for s in a.keys() & b.keys()
+                )
+        return covariances
 
     def check_query(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
         """Return the attributes of a query, as a tuple, and its tensor, which is not checked.

@@ -574,12 +574,12 @@ def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) 
     The attribute ``name`` of the record is set to each of the ``values`` in turn.  The result has
     shape (values, measurements), or (1, measurements) if the block is not on this attribute.
     """
-    out = np.ones((1, 1))
+    columns = np.ones((1, 1))
     for axes, strategy in block.factors:
         factor_columns = strategy.rows[
             :, _cells(block, axes, record, name, values, strategy.sizes)
         ].T
-        out = (out[:, :, None] * factor_columns[:, None, :]).reshape(
-            max(len(out), len(factor_columns)), -1
+        columns = (columns[:, :, None] * factor_columns[:, None, :]).reshape(
+            max(len(columns), len(factor_columns)), -1
         )
-    return out if block.weights is None else out * block.weights.ravel()
+    return columns if block.weights is None else columns * block.weights.ravel()

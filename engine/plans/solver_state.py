@@ -79,12 +79,12 @@ class Tradeoff:
         """Return the result as JSON-ready data."""
         weights = {"emphasis": self.emphasis, "witness": self.witness}
         packed = {name: None if e is None else e.to_dict() for name, e in weights.items()}
-        out: dict[str, Any] = packed | {"shares": pack(self.shares)}
+        data: dict[str, Any] = packed | {"shares": pack(self.shares)}
         if self.limits is not None:
-            out["limits"] = pack(self.limits)
+            data["limits"] = pack(self.limits)
         if self.lines is not None:
-            out["lines"] = self.lines.to_dict()
-        return out
+            data["lines"] = self.lines.to_dict()
+        return data
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -582,12 +582,14 @@ class ExplicitPlan(Plan):
     def covariance(self, queries: Sequence[NamedQuery]) -> Array:
         checked = [self.check_query(query) for query in queries]
         chosen = [(self.component_for(*query), self.essential(*query)) for query in checked]
-        out = np.zeros((len(chosen), len(chosen)))
+        covariances = np.zeros((len(chosen), len(chosen)))
         for i, (a, left) in enumerate(chosen):
             for j, (b, right) in enumerate(chosen[: i + 1]):
                 if a == b:
-                    out[i, j] = out[j, i] = covariance_of(self.components[a], left, right)
-        return out
+                    covariances[i, j] = covariances[j, i] = covariance_of(
+                        self.components[a], left, right
+                    )
+        return covariances
 
     def essential(
         self, attributes: Sequence[str], query_tensor: npt.ArrayLike
@@ -810,7 +812,7 @@ class MarginalsPlan(Plan):
 
         The precision is the inverse variance of the residual coordinates estimated from this table.
         """
-        out: dict[Space, list[tuple[Space, float]]] = {}
+        precisions: dict[Space, list[tuple[Space, float]]] = {}
         for key, block in self.blocks.items():
             names = block.attributes
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
@@ -818,12 +820,14 @@ class MarginalsPlan(Plan):
                 if all(sizes[n] > 1 for n in space):
                     # A cell of the table on ``space`` is the sum of this many noisy cells.
                     summed_cells = math.prod(sizes[n] for n in names if n not in space)
-                    out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed_cells)))
-        return out
+                    precisions.setdefault(space, []).append(
+                        (key, 1.0 / (block.noise**2 * summed_cells))
+                    )
+        return precisions
 
     @cached_property
     def estimate_blocks(self) -> Mapping[Space, Block]:
-        out = {}
+        blocks = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
             # The estimates are averaged with inverse-variance weights, so the precision of the mean
             # is the sum of their precisions.
@@ -835,8 +839,8 @@ class MarginalsPlan(Plan):
             )
             # At noise 1, the coordinates of `marginal_strategy` have the variance 1 - 1/n, not 1.
             noise /= math.sqrt(math.prod(1.0 - 1.0 / n for n in sizes if is_wide(n)))
-            out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
-        return out
+            blocks[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
+        return blocks
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         averages: dict[Space, Array] = {}

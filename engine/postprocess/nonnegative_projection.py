@@ -118,9 +118,9 @@ class _Multipliers:
 
     def means(self) -> dict[Axes, Array]:
         """Return the means of ``point`` on every proper subset of ``axes``, over the other axes."""
-        out: dict[Axes, Array] = {}
+        means: dict[Axes, Array] = {}
         if not self.cells.size:
-            return out
+            return means
         index = np.unravel_index(self.cells, self.shape)
         for k, subset in enumerate(largest_subsets(self.axes)):
             shape = self.shape[:k] + self.shape[k + 1 :]
@@ -130,11 +130,11 @@ class _Multipliers:
                 else np.zeros(len(self.cells), int)
             )
             sums = np.bincount(margin_cells, weights=self.point, minlength=math.prod(shape))
-            out[subset] = sums.reshape(shape) / self.shape[k]
+            means[subset] = sums.reshape(shape) / self.shape[k]
             for inside in proper_subsets(subset):
-                if inside not in out:
-                    out[inside] = mean_over(out[subset], subset, inside)
-        return out
+                if inside not in means:
+                    means[inside] = mean_over(means[subset], subset, inside)
+        return means
 
     @property
     def weight(self) -> float:
@@ -301,15 +301,15 @@ def _search_state(
 ) -> dict[str, Array]:
     """Return the state of a search before round ``number`` as a mapping from names to arrays."""
     axes = list(duals)
-    out = {
+    arrays = {
         "number": np.array(number),
         "momentum": np.array(momentum),
         "worst": np.array([violations[a] for a in axes]),
     }
-    out["active"] = np.array([axes.index(dual.axes) for dual in active], dtype=np.int64)
+    arrays["active"] = np.array([axes.index(dual.axes) for dual in active], dtype=np.int64)
     for k, dual in enumerate(duals.values()):
-        out |= {f"cells {k}": dual.cells, f"values {k}": dual.values, f"point {k}": dual.point}
-    return out
+        arrays |= {f"cells {k}": dual.cells, f"values {k}": dual.values, f"point {k}": dual.point}
+    return arrays
 
 
 def _restore_search(
@@ -415,14 +415,14 @@ def _multipliers(
     for axes in tables:
         for inside in proper_subsets(axes):
             table_counts[inside] = table_counts.get(inside, 0) + 1
-    out = {}
+    multipliers = {}
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
         step, shape = _step_size(axes, sizes, table_counts), contrasts[axes].shape
-        out[axes] = _Multipliers(
+        multipliers[axes] = _Multipliers(
             axes=axes, shape=shape, step=step, exact=exact, impossible=impossible
         )
-    return out
+    return multipliers
 
 
 def _step_size(axes: Axes, sizes: Sequence[int], table_counts: Mapping[Axes, int]) -> float:

@@ -132,11 +132,13 @@ def single_tables(
             direct[axes] = total * (1.0 / n - pi), PRIOR_WEIGHT
         else:
             direct[axes] = estimate.cells, 1.0 / estimate.variance
-    out: dict[Axes, Array] = {a: _on_simplex_table(evidence, total, a, *direct[a]) for a in singles}
+    tables: dict[Axes, Array] = {
+        a: _on_simplex_table(evidence, total, a, *direct[a]) for a in singles
+    }
     for a, estimate in evidence.residuals.items():
         if len(a) == 1 and estimate.metric is not None:
-            out[a] = nearest_single(estimate, total, evidence.centers[a[0]])
-    out |= {a: evidence.exact[a] for a in singles if a in evidence.exact}
+            tables[a] = nearest_single(estimate, total, evidence.centers[a[0]])
+    tables |= {a: evidence.exact[a] for a in singles if a in evidence.exact}
     pooled = [
         a
         for a in singles
@@ -150,24 +152,24 @@ def single_tables(
             a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
             for a in pooled
         }
-        q: dict[Axes, Array] = {a: out[a] / total - evidence.centers[a[0]] for a in singles}
+        q: dict[Axes, Array] = {a: tables[a] / total - evidence.centers[a[0]] for a in singles}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
             excess, _ = dispersion(
                 t - total * np.outer(q[i], q[j]), v, evidence.residuals[pair].rank
             )
-            weight = 1.0 / (v + max(0.0, excess) / total**2 * np.outer(out[i], out[j]))
+            weight = 1.0 / (v + max(0.0, excess) / total**2 * np.outer(tables[i], tables[j]))
             for a, other, table, w in ((i, q[j], t, weight), (j, q[i], t.T, weight.T)):
                 if a not in sums:
                     continue
                 value, precision = (w * table) @ other, w @ other**2
                 share = _precision_factor(evidence.residuals.get(a), value, precision)
                 sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
-        out |= {
+        tables |= {
             a: _on_simplex_table(evidence, total, a, value / weight, weight)
             for a, (value, weight) in sums.items()
         }
-    return out
+    return tables
 
 
 def _on_simplex_table(
@@ -179,12 +181,12 @@ def _on_simplex_table(
     ``weight``, the precision of its cells in 1 / counts^2.  Impossible cells of the result are 0.
     """
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
-    out = np.zeros(residual.shape)
+    table = np.zeros(residual.shape)
     possible = estimates.possible.get(axes, np.ones(residual.shape, dtype=bool))
-    out[possible] = on_simplex(
+    table[possible] = on_simplex(
         (residual + total * estimates.centers[axes[0]])[possible], weights[possible], total
     )
-    return out
+    return table
 
 
 def _precision_factor(
@@ -271,13 +273,13 @@ def better_pairs(
                     precision = np.tensordot(weights, factor**2, axes=(k, 0))
                 share = _precision_factor(evidence.residuals[pair], value, precision)
                 sums[pair] = (sums[pair][0] + share * value, sums[pair][1] + share * precision)
-    out = {}
+    pooled = {}
     for pair, (value, weight) in sums.items():
-        out[pair] = (
+        pooled[pair] = (
             evidence.residuals[pair].projection.of(value / weight),
             1.0 / float(weight.mean()),
         )
-    return out
+    return pooled
 
 
 def _triple_weights(

@@ -547,11 +547,11 @@ def _as_measured(estimates: Evidence, measurement: Measurement, total: float) ->
     """Return the contrasts of the unbiased tables by attribute set, with ``total`` as the total."""
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
-    out = {
+    contrasts = {
         axes: contrast(answers.partial_table([estimates.names[a] for a in axes]))
         for axes in estimates.sets
     }
-    return out | {(): np.array(total)}
+    return contrasts | {(): np.array(total)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,10 +46,10 @@ def contrast(table: Array) -> Array:
     >>> contrast(np.array([[3.0, 1.0], [1.0, 1.0]])).tolist()
     [[0.5, -0.5], [-0.5, 0.5]]
     """
-    out = np.array(table, dtype=float)
-    for axis in range(out.ndim):
-        out -= out.mean(axis=axis, keepdims=True)
-    return out
+    residual = np.array(table, dtype=float)
+    for axis in range(residual.ndim):
+        residual -= residual.mean(axis=axis, keepdims=True)
+    return residual
 
 
 def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
@@ -118,9 +118,9 @@ def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
     ``contrasts`` maps attribute sets, among them ``axes``, to contrasts (see the module docstring).
     Proper subsets of ``axes`` without an entry have contrast 0.
     """
-    out = np.array(contrasts[axes], dtype=float)
-    add_lower(out, axes, contrasts)
-    return out
+    table = np.array(contrasts[axes], dtype=float)
+    add_lower(table, axes, contrasts)
+    return table
 
 
 EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances count as equal
@@ -145,13 +145,13 @@ class Metric:
 
         Shape (n_1, ..., n_k), as ``gap``; in 1 / counts.
         """
-        out = gap
+        product = gap
         for axis, factor in enumerate(self.factors):
             if isinstance(factor, PrecisionMatrix):
-                out = np.moveaxis(np.moveaxis(out, axis, -1) @ factor, -1, axis)
+                product = np.moveaxis(np.moveaxis(product, axis, -1) @ factor, -1, axis)
             else:
-                out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
-        return np.asarray(self.scale * out)
+                product = np.moveaxis(np.tensordot(factor, product, axes=(1, axis)), 0, axis)
+        return np.asarray(self.scale * product)
 
     def squared(self, gap: Array) -> float:
         """Return the squared norm of ``gap``, a difference of residual tables.
@@ -275,10 +275,12 @@ class MeasuredProjection:
     def of(self, table: Array) -> Array:
         """Return the measured part of the residual of a table, in counts, in the table's shape."""
         if self.plain:
-            out = np.array(table, dtype=float)
+            residual = np.array(table, dtype=float)
             for axis, pi in enumerate(self.centers):
-                out -= spread_along(pi, axis, out.ndim) * out.sum(axis=axis, keepdims=True)
-            return out
+                residual -= spread_along(pi, axis, residual.ndim) * residual.sum(
+                    axis=axis, keepdims=True
+                )
+            return residual
         axes = tuple(range(table.ndim))
         complements: dict[Axes, Complement] = (
             {} if self.complement is None else {(0, 1): self.complement}

@@ -185,12 +185,12 @@ def fit_margins(
     sweeps : maximum number of passes over all margins.
     """
     for _ in range(sweeps):
-        done = True
+        all_near = True
         for subset in largest_subsets(axes):
             sums = table.sum(axis=_other_axes(axes, subset))
-            done &= near(sums - margins[subset])
+            all_near &= near(sums - margins[subset])
             table *= along_axes(_ratio(margins[subset], sums), subset, axes)
-        if done:
+        if all_near:
             break
     return table
 
@@ -554,7 +554,7 @@ def shrunk_contrasts(
     saved = checkpoints.read("low")
     tables = arrays_by_axes(saved) if saved else _low_order_tables(evidence, total, by_order, tell)
     checkpoints.write("low", arrays_by_name(tables))
-    out = {axes: contrast(table) for axes, table in tables.items()}
+    contrasts = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in evidence.sets if len(axes) > 2]
     margin_sets = {subset for axes in upper for subset in largest_subsets(axes)}
     for number, axes in enumerate(upper):
@@ -571,9 +571,9 @@ def shrunk_contrasts(
                 checkpoints.write(name, {"table": table})
         if axes in margin_sets:
             tables[axes] = table
-        out[axes] = contrast(table)
+        contrasts[axes] = contrast(table)
         tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
-    return out
+    return contrasts
 
 
 def _low_order_tables(
@@ -622,7 +622,7 @@ def _mediator_references(
     pairs : the pairs for which references are computed.
     residuals : pooled residuals of pairs.
     """
-    predictions, out = PairPredictions(tables), dict[Axes, Array]()
+    predictions, references = PairPredictions(tables), dict[Axes, Array]()
     for axes in pairs:
         if axes in estimates.possible or axes in estimates.exact:
             continue
@@ -632,8 +632,8 @@ def _mediator_references(
         estimate = _pooled_estimate(estimates.residuals[axes], axes, residuals)
         mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], estimate)
         near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
-        out[axes] = fit_margins(mean, axes, margins, near)
-    return out
+        references[axes] = fit_margins(mean, axes, margins, near)
+    return references
 
 
 def _pooled_estimate(

@@ -356,10 +356,10 @@ def flat_cells(records: Index, axes: list[int] | Axes, sizes: tuple[int, ...]) -
     """Return the flat index of every record's cell in the table on ``axes``, shape (records,)."""
     if not len(axes):
         return np.zeros(len(records), np.int64)
-    out: Index = records[:, axes[0]]
+    cells: Index = records[:, axes[0]]
     for a in axes[1:]:
-        out = out * sizes[a] + records[:, a]
-    return out
+        cells = cells * sizes[a] + records[:, a]
+    return cells
 
 
 def table_of(records: Index, axes: Axes, sizes: tuple[int, ...]) -> Index:
@@ -483,14 +483,14 @@ def meet_facts(
     LimitExceeded : several public totals share attributes of too many cells.
     PlanError : under the rules of the schema, no integer counts have all public totals.
     """
-    out = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
-    people = len(next(iter(out.values()))) if out else 0
+    changed = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
+    people = len(next(iter(changed.values()))) if changed else 0
     for fact in schema.facts:
-        names = [name for name in fact.names if name in out]
+        names = [name for name in fact.names if name in changed]
         if not names or not people:
             continue
         possible = fact.possible(names) > 0.0
-        records = np.stack([out[name] for name in names], axis=1)
+        records = np.stack([changed[name] for name in names], axis=1)
         impute_records(records, [(list(range(len(names))), possible)], generator)
         margins = []
         for invariant in schema.invariants:
@@ -508,8 +508,8 @@ def meet_facts(
             _move_records(
                 records, counts, _meet_margins(counts, possible, margins, names), generator
             )
-        out |= {name: records[:, i] for i, name in enumerate(names)}
-    return out
+        changed |= {name: records[:, i] for i, name in enumerate(names)}
+    return changed
 
 
 def _move_records(

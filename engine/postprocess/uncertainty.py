@@ -129,7 +129,7 @@ def residual_posteriors(
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
         if bound > 0.0:
             references[axes], excesses_of[axes], bounds[axes] = reference, excess, bound
-    out = {}
+    posteriors = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
         # ``squares`` has the squared distance of each table for each value of s.  Given a squared
@@ -150,14 +150,14 @@ def residual_posteriors(
             # probabilities remain positive.
             prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
-            out[axes] = ResidualPosterior(
+            posteriors[axes] = ResidualPosterior(
                 reference=references[axes],
                 variance=estimates.residuals[axes].variance,
                 rank=estimates.residuals[axes].rank,
                 bound=bounds[axes],
                 probabilities=probabilities,
             )
-    return out
+    return posteriors
 
 
 def _excess_dispersions(
@@ -193,13 +193,13 @@ def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dic
     tables.  The share is tau m / (v + tau m): the weight of the noisy residual in linear shrinkage.
     The remaining weight is that of the reference, which smaller tables predict.
     """
-    out = {}
+    shares = {}
     for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
         estimate = estimates.residuals[axes]
         scale = reference.size / estimate.rank
         prior = scale * max(0.0, excess) / float(contrasts[()]) * reference
-        out[axes] = prior / (estimate.variance + prior)
-    return out
+        shares[axes] = prior / (estimate.variance + prior)
+    return shares
 
 
 def draw_truth(
@@ -214,7 +214,7 @@ def draw_truth(
     contrasts : contrasts of the published tables, in the shapes (n_1, ..., n_k) of the tables.
     posteriors : result of `residual_posteriors`; other sets keep their published contrasts.
     """
-    out = dict(contrasts)
+    truth = dict(contrasts)
     for axes, posterior in posteriors.items():
         variance = posterior.draw_cell_variances(generator)
         table = np.maximum(assemble_table(contrasts, axes), 0.0)
@@ -226,8 +226,8 @@ def draw_truth(
         )
         scale = variance[positive] / table[positive]
         deviation[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
-        out[axes] = contrasts[axes] + contrast(deviation)
-    return out
+        truth[axes] = contrasts[axes] + contrast(deviation)
+    return truth
 
 
 def simulate_measurement(
