@@ -4,15 +4,15 @@ Variances
 ---------
 The variance of a product query q is a sum over residual spaces on attributes of its group.  The
 term of a space is the squared noise of the space times one number per attribute: (q . pi)^2 for an
-attribute outside the space, and the variance of q under the strategy of the attribute for one in
-the space.  If all queries and all cells of an attribute are equivalent, one strategy of the
-attribute is best whatever the weights are.  Every other attribute of a space has a *line*: a
-strategy on one attribute whose query weights change at every iteration.
+attribute outside the space, and for an attribute in the space the variance of q under the strategy
+on this attribute.  If all queries and all cells of an attribute are equivalent, one strategy is
+optimal for all query weights.  Every other attribute of a space has an *adapted strategy*: its
+query weights change at every iteration.
 
-Lines
------
-A line has query rows W, query weights w and cell weights mu with sum 1.  With D = diag(mu) and the
-singular value decomposition diag(sqrt w) W D^1/2 = U S V^T, its strategy has
+Adapted strategies
+------------------
+An adapted strategy has query rows W, query weights w and cell weights mu with sum 1.  With D =
+diag(mu) and the singular value decomposition diag(sqrt w) W D^1/2 = U S V^T, it has
 
     precision matrix     X = D^-1/2 V S V^T D^-1/2
     cost of cell c       X_cc, with the weighted mean sum_c mu_c X_cc = T = tr S
@@ -24,9 +24,9 @@ cost above T, as in `engine.residuals.dual_solver`.
 Search
 ------
 Multiplicative weights: queries above the mean variance gain weight, queries below it lose weight.
-In every iteration, weights of the workload's queries determine weights of the queries on each line,
-and every line takes one step towards the optimal strategy for these.  At the end the budget is
-divided optimally among the strategies.
+In every iteration, the weights of product queries determine query weights on every attribute, and
+every adapted strategy takes one step towards the optimal strategy for its query weights.  At the
+end the budget is divided optimally among the strategies.
 
 Lower bound
 -----------
@@ -73,51 +73,55 @@ from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 from engine.workload.families import Intervals
 
-# Largest number of queries with separate weights; equal groups are counted once.
-MAX_LINE_QUERIES = 8_000_000
-# Largest number of matrix entries in the query rows of all lines (strategies on one attribute).
+# The minimax search applies to workloads with at most this number of queries of separate weights.
+# Equal groups are counted once.
+MAX_WEIGHTED_QUERIES = 8_000_000
+# The minimax search applies if the query rows on single attributes have at most this number of
+# entries in total.
 MAX_ROW_ENTRIES = 8_000_000
-# Every class of residual spaces has separate lines if these are at most MAX_SEPARATE_LINES lines in
-# total. Otherwise different classes of spaces share lines, unless the spaces have at most
-# MAX_SEPARATE_AXES attributes; see `Layout._key`.
-MAX_SEPARATE_LINES = 40
+# Residual spaces that are not equivalent have separate adapted strategies if there are at most
+# MAX_SEPARATE_STRATEGIES of them.  Otherwise only spaces on at most MAX_SEPARATE_AXES attributes
+# have separate strategies; see `StrategyLayout._key`.
+MAX_SEPARATE_STRATEGIES = 40
 MAX_SEPARATE_AXES = 2
 
 
-def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
-    """Count the queries with separate weights in the minimax search; 0 if it does not apply.
+def count_weighted_queries(workload: Workload, goal: Objective, split: Split) -> int:
+    """Return the number of queries with separate weights; 0 if the minimax search does not apply.
 
     The search applies if
 
     - the objective is "max", and the split has no complements and no unions;
     - all queries are products over attributes without separate query weights;
-    - there are at most `MAX_LINE_QUERIES` queries, with at most `MAX_ROW_ENTRIES` entries of rows;
-    - some group has two or more attributes with a line (strategy with separate query weights).
-      Otherwise the factored weights of `engine.mechanisms.reweighting` are as general.
+    - there are at most `MAX_WEIGHTED_QUERIES` such queries, whose rows on single attributes have at
+      most `MAX_ROW_ENTRIES` entries;
+    - some group has two or more attributes on which its queries need different weights.  Otherwise
+      the product weights of `engine.mechanisms.reweighting` are as general.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
     groups = {group.key: group for group in workload.groups if group.weight > 0}.values()
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
         return 0
-    # for every group, the parts whose queries need different weights
-    line_parts = [
-        [p for p in g.parts if not is_symmetric_part(p, split.centers.get(g.attributes[p.axes[0]]))]
-        for g in groups
-    ]
-    row_entries = {p.key: p.count * p.cells for parts in line_parts for p in parts}
-    queries = sum(math.prod(p.count for p in parts) for parts in line_parts)
-    is_suitable = (
-        any(len(parts) > 1 for parts in line_parts)
-        and sum(row_entries.values()) <= MAX_ROW_ENTRIES
-        and queries <= MAX_LINE_QUERIES
-    )
-    return queries if is_suitable else 0
+    row_entries: dict[Hashable, int] = {}
+    queries, is_needed = 0, False
+    for group in groups:
+        # parts whose queries need different weights
+        weighted_parts = [
+            part
+            for part in group.parts
+            if not is_symmetric_part(part, split.centers.get(group.attributes[part.axes[0]]))
+        ]
+        row_entries |= {part.key: part.count * part.cells for part in weighted_parts}
+        queries += math.prod(part.count for part in weighted_parts)
+        is_needed = is_needed or len(weighted_parts) > 1
+    is_small = sum(row_entries.values()) <= MAX_ROW_ENTRIES and queries <= MAX_WEIGHTED_QUERIES
+    return queries if is_needed and is_small else 0
 
 
 def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
     """Return whether the minimax search applies to the workload."""
-    return line_queries(workload, goal, split) > 0
+    return count_weighted_queries(workload, goal, split) > 0
 
 
 def is_symmetric_part(part: Part, pi: Array | None) -> bool:
@@ -128,7 +132,7 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # `has_equal_weights` above accepts no interval families but the marginal and the total
+    # the only interval families for which `has_equal_weights` is true are marginal and total
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -136,29 +140,32 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
 
 
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """Return the distinct parts (query families) of every attribute, sorted by key.
+    """Return the distinct query families of positive weight on every attribute, sorted by key.
 
-    Only groups of positive weight are considered.
+    The result has all attributes of the workload's groups.
     """
-    out: dict[str, dict[str, Part]] = {}
+    parts_by_name: dict[str, dict[str, Part]] = {}
     for group in {g.attributes: g for g in workload.groups}.values():
         for name in group.attributes:
-            out.setdefault(name, {})
+            parts_by_name.setdefault(name, {})
     for group in workload.groups:
         for part in group.parts if group.weight > 0 else ():
-            out[group.attributes[part.axes[0]]].setdefault(repr(part.key), part)
-    return {name: tuple(parts[key] for key in sorted(parts)) for name, parts in out.items()}
+            parts_by_name[group.attributes[part.axes[0]]].setdefault(repr(part.key), part)
+    return {
+        name: tuple(parts[key] for key in sorted(parts)) for name, parts in parts_by_name.items()
+    }
 
 
 class SortedWorkload:
-    """A workload with the parts of every group sorted by query family, center and symmetry class.
+    """A workload in which the parts of every group are sorted.
 
-    Groups that differ only in the order of their attributes in the schema are then equal.
+    They are sorted by query family, label, center and equivalence class of their attribute.  Groups
+    that differ only in the order of their attributes in the schema are then equal.
 
     Attributes
     ----------
     workload : the same groups with sorted parts.
-    orders : for every group, the original positions of its sorted parts.
+    orders : for every group, the original index of each of its sorted parts.
     classes : equivalence classes of groups and residual spaces.
     """
 
@@ -175,8 +182,8 @@ class SortedWorkload:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # the first pass computes symmetry classes of attributes, by which the second pass orders
-        # parts with equal families and centers
+        # The first pass finds equivalence classes of attributes.  The second pass sorts parts with
+        # equal families, labels and centers by these classes.
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -194,7 +201,7 @@ class SortedWorkload:
     def _order(
         group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]
     ) -> tuple[int, ...]:
-        """Return the positions of a group's parts in sorted order."""
+        """Return the indices of a group's parts in sorted order."""
         names = [group.attributes[part.axes[0]] for part in group.parts]
         keys = [
             (repr(part.key), labels_of[name], space_classes.get((name,), -1))
@@ -204,20 +211,24 @@ class SortedWorkload:
 
     def emphasis(self, sorted_emphasis: Emphasis) -> Emphasis:
         """Convert query weights for the sorted workload to weights for the original workload."""
-        # groups of one class of the sorted workload may have parts in different orders
-        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        # Groups of one class of the sorted workload may have different orders of parts.  They are
+        # in different classes of the result.
+        class_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         class_of_group = tuple(
-            numbers.setdefault((c, order), len(numbers)) if c >= 0 else -1
-            for c, order in zip(sorted_emphasis.class_of_group, self.orders, strict=True)
+            class_numbers.setdefault((sorted_class, order), len(class_numbers))
+            if sorted_class >= 0
+            else -1
+            for sorted_class, order in zip(sorted_emphasis.class_of_group, self.orders, strict=True)
         )
+        vector_indices = []
+        for sorted_class, order in class_numbers:
+            indices = sorted_emphasis.vector_indices[sorted_class]
+            vector_indices.append(tuple(indices[order.index(p)] for p in range(len(order))))
         return Emphasis(
             class_of_group=class_of_group,
-            weights=np.array([sorted_emphasis.weights[c] for c, _ in numbers]),
-            vector_indices=tuple(
-                tuple(sorted_emphasis.vector_indices[c][order.index(p)] for p in range(len(order)))
-                for c, order in numbers
-            ),
-            single_vector=tuple(sorted_emphasis.single_vector[c] for c, _ in numbers),
+            weights=np.array([sorted_emphasis.weights[c] for c, _ in class_numbers]),
+            vector_indices=tuple(vector_indices),
+            single_vector=tuple(sorted_emphasis.single_vector[c] for c, _ in class_numbers),
             vectors=sorted_emphasis.vectors,
         )
 
@@ -230,52 +241,55 @@ def _reorder(group: Group, order: tuple[int, ...]) -> Group:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupClass:
-    """One equivalence class of groups; a *line* is a strategy on one attribute.
+class ClassLayout:
+    """How the variances of the queries of equivalent groups depend on adapted strategies.
+
+    Adapted strategies are strategies on one attribute; see the module docstring.  The residual
+    spaces are those on attributes of a group.
 
     Attributes
     ----------
-    number : index of the class.
-    groups : number of groups in the class.
+    number : index of the class of groups.
+    group_count : number of groups in the class.
     target : target variance of the queries, in counts^2.
     multiplicity : number of queries of a group that are equivalent, because they differ only on
-        attributes without a line.
-    parts : positions of the parts of the group whose attribute has a line.
-    spaces : index of the equivalence class of every residual space on attributes of the group.
-    factors : for every space, the factor that attributes without a line contribute to the variance
-        of a query, shape (spaces,).
-    lines : for every space, the index of the line of each part; -1 if the attribute of the part is
-        not in the space.
-    outside : for every part, (q . pi)^2 of its queries q, shape (queries,) each.
-    windows : for every part, the slice that selects its queries from all queries on the attribute.
+        attributes without an adapted strategy.
+    adapted_parts : indices of the parts of a group whose attributes have an adapted strategy.
+    space_classes : index of the equivalence class of every residual space.
+    factors : factor that attributes without an adapted strategy contribute to the variance of a
+        query, for every residual space, shape (spaces,).
+    strategy_indices : index of the adapted strategy for each residual space and adapted part; -1 if
+        the attribute of the part is not in the space.
+    outside_factors : for every adapted part, (q . pi)^2 of its queries q, shape (queries,).
+    query_slices : for every adapted part, its queries among all queries on the attribute.
     """
 
     number: int
-    groups: float
+    group_count: float
     target: float
     multiplicity: int
-    parts: tuple[int, ...]
-    spaces: tuple[int, ...]
+    adapted_parts: tuple[int, ...]
+    space_classes: tuple[int, ...]
     factors: Array
-    lines: tuple[tuple[int, ...], ...]
-    outside: tuple[Array, ...]
-    windows: tuple[slice, ...]
+    strategy_indices: tuple[tuple[int, ...], ...]
+    outside_factors: tuple[Array, ...]
+    query_slices: tuple[slice, ...]
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of queries of every part that has a line."""
-        return tuple(map(len, self.outside))
+        """Number of queries of every adapted part."""
+        return tuple(map(len, self.outside_factors))
 
 
-class Layout:
-    """Assignment of a line (strategy on one attribute) to each attribute of each residual space.
+class StrategyLayout:
+    """Assignment of adapted strategies to the attributes of all residual spaces.
 
     Attributes
     ----------
-    group_classes : one `GroupClass` per class of groups that are equivalent under the symmetry of
-        the workload.
-    rows : for every line, the residual rows of its queries, shape (queries, cells).
-    line_of : mapping from (space, attribute) to the index of its line, for attributes with a line.
+    is_adapted : mapping from attributes to whether they have adapted strategies.
+    strategy_of : mapping from (residual space, adapted attribute) to the index of the strategy.
+    rows : residual rows of the queries of every adapted strategy, shape (queries, cells).
+    group_classes : one `ClassLayout` per class of equivalent groups.
     """
 
     def __init__(
@@ -285,27 +299,24 @@ class Layout:
         self.parts = parts_of(workload)
         self._symmetric: dict[Hashable, bool] = {}
         self._rows: dict[Hashable, Array] = {}
-        spaces = list(classes.spaces)
-        self.needs_line = {
+        self.is_adapted = {
             name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
         }
-        separate_keys = {
-            self._key(s, name, True) for s in spaces for name in s if self.needs_line[name]
-        }
-        self.has_separate_lines = len(separate_keys) <= MAX_SEPARATE_LINES
-        numbers: dict[Hashable, int] = {}
-        self.line_of: dict[tuple[Space, str], int] = {}
+        adapted_axes = [
+            (space, name) for space in classes.spaces for name in space if self.is_adapted[name]
+        ]
+        separate_keys = {self._key(space, name, True) for space, name in adapted_axes}
+        is_separate = len(separate_keys) <= MAX_SEPARATE_STRATEGIES
+        index_of_key: dict[Hashable, int] = {}
+        self.strategy_of: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
-        for s in spaces:
-            for name in s:
-                if self.needs_line[name]:
-                    number = numbers.setdefault(
-                        self._key(s, name, self.has_separate_lines), len(numbers)
-                    )
-                    self.line_of[s, name] = number
-                    if number == len(self.rows):
-                        self.rows.append(self._residual_rows(name))
+        for space, name in adapted_axes:
+            key = self._key(space, name, is_separate)
+            if key not in index_of_key:
+                index_of_key[key] = len(self.rows)
+                self.rows.append(self._residual_rows(name))
+            self.strategy_of[space, name] = index_of_key[key]
         self.group_classes = [
             self._group_class(k, workload.groups[i]) for k, i in enumerate(classes.examples)
         ]
@@ -318,12 +329,11 @@ class Layout:
         return self._symmetric[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
-        """Return the key of the line of an attribute in a space; equal keys mean the same line.
+        """Return a key; attributes of residual spaces with equal keys share an adapted strategy.
 
-        A line is a strategy on one attribute.  Equivalent attributes of two spaces share a line if
-        the spaces are in the same equivalence class.  Unless ``separate`` is set or the space has
-        at most `MAX_SEPARATE_AXES` attributes, the classes may differ: two spaces must then have
-        equally many attributes, and their attributes that need a line must be equivalent.
+        Keys are equal only for equivalent attributes.  If ``separate`` is true or the space has at
+        most `MAX_SEPARATE_AXES` attributes, the spaces must be equivalent, too.  Otherwise it is
+        enough that the spaces have equally many attributes, and equivalent adapted attributes.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -333,11 +343,11 @@ class Layout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.classes.spaces[space]
-        # The cells of attributes without a line are equivalent, so only the number of these
-        # attributes matters.
+        # The cells of attributes without adapted strategies are equivalent, so that only the number
+        # of these attributes matters.
         return (
             axis_key,
-            tuple(sorted(str(attribute_classes[n]) for n in space if self.needs_line[n])),
+            tuple(sorted(str(attribute_classes[n]) for n in space if self.is_adapted[n])),
             len(space),
         )
 
@@ -350,87 +360,93 @@ class Layout:
             self._rows[key] = rows - (rows @ center(rows.shape[1], pi))[:, None]
         return self._rows[key]
 
-    def _group_class(self, number: int, group: Group) -> GroupClass:
-        """Return the `GroupClass` with index ``number``; ``group`` is any group of the class."""
-        schema, classes = self.workload.schema, self.classes
+    def _group_class(self, number: int, group: Group) -> ClassLayout:
+        """Return the `ClassLayout` with index ``number``; ``group`` is any group of the class."""
+        classes = self.classes
         names = [group.attributes[p.axes[0]] for p in group.parts]
-        line_parts = tuple(k for k, name in enumerate(names) if self.needs_line[name])
-        # for every part, the factor of the variance in spaces without and with its attribute
-        outside, inside = [], []
-        for part, name in zip(group.parts, names, strict=True):
-            outside.append(
-                part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name)))
-                ** 2
-            )
-            # for equivalent cells the identity is optimal; projected to the residual space of a
-            # uniform center, its columns have the squared norm 1 - 1/n
-            if self.needs_line[name]:
-                inside.append(math.nan)
-            else:
-                row = part.family.rows(part.sizes)[0]
-                residual = row - row.mean()
-                inside.append(float(residual @ residual) * (1.0 - 1.0 / part.sizes[0]))
-        spaces, factors, line_indices = [], [], []
-        for axes in group.spaces(schema):
-            space = group.named(axes)
-            if space not in classes.spaces:
-                continue
-            spaces.append(classes.spaces[space])
-            others = [k for k in range(len(names)) if k not in line_parts]
+        adapted_parts = tuple(k for k, name in enumerate(names) if self.is_adapted[name])
+        fixed_parts = [k for k in range(len(names)) if k not in adapted_parts]
+        # factor of the variance of every query in residual spaces without the part's attribute
+        outside = [
+            part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2
+            for part, name in zip(group.parts, names, strict=True)
+        ]
+        # factor of the variance of all queries in residual spaces with the attribute
+        inside = {k: self._fixed_variance(group.parts[k]) for k in fixed_parts}
+        spaces = [group.named(axes) for axes in group.spaces(self.workload.schema)]
+        spaces = [space for space in spaces if space in classes.spaces]
+        factors, strategy_indices = [], []
+        for space in spaces:
             factors.append(
-                math.prod(inside[k] if names[k] in space else float(outside[k][0]) for k in others)
-            )
-            line_indices.append(
-                tuple(
-                    self.line_of[space, names[k]] if names[k] in space else -1 for k in line_parts
+                math.prod(
+                    inside[k] if names[k] in space else float(outside[k][0]) for k in fixed_parts
                 )
             )
-        windows = []
-        for k in line_parts:
-            start = 0
-            for part in self.parts[names[k]]:
-                if part.key == group.parts[k].key:
-                    break
-                start += part.count
-            windows.append(slice(start, start + group.parts[k].count))
-        return GroupClass(
+            strategy_indices.append(
+                tuple(self.strategy_of.get((space, names[k]), -1) for k in adapted_parts)
+            )
+        return ClassLayout(
             number=number,
-            groups=float(classes.sizes[number]),
+            group_count=float(classes.sizes[number]),
             target=self.goal.target(classes.examples[number]),
-            multiplicity=math.prod(
-                p.count for k, p in enumerate(group.parts) if k not in line_parts
-            ),
-            parts=line_parts,
-            spaces=tuple(spaces),
+            multiplicity=math.prod(group.parts[k].count for k in fixed_parts),
+            adapted_parts=adapted_parts,
+            space_classes=tuple(classes.spaces[space] for space in spaces),
             factors=np.array(factors),
-            lines=tuple(line_indices),
-            outside=tuple(outside[k] for k in line_parts),
-            windows=tuple(windows),
+            strategy_indices=tuple(strategy_indices),
+            outside_factors=tuple(outside[k] for k in adapted_parts),
+            query_slices=tuple(self._query_slice(names[k], group.parts[k]) for k in adapted_parts),
         )
 
+    @staticmethod
+    def _fixed_variance(part: Part) -> float:
+        """Return the variance of each query of a symmetric part, under the optimal strategy.
 
-# This share of the largest query weight of a line (strategy on one attribute) is added to all its
-# query weights, because a query of weight 0 could have an infinite variance.
+        This strategy measures all cells.  Projected to the residual space of the uniform center,
+        its columns have the squared norm 1 - 1/n.
+        """
+        row = part.family.rows(part.sizes)[0]
+        residual = row - row.mean()
+        return float(residual @ residual) * (1.0 - 1.0 / part.sizes[0])
+
+    def _query_slice(self, name: str, part: Part) -> slice:
+        """Return the slice of the queries of a part among all queries on its attribute."""
+        start = 0
+        for other in self.parts[name]:
+            if other.key == part.key:
+                break
+            start += other.count
+        return slice(start, start + part.count)
+
+
+# This share of the largest query weight on an attribute is added to all query weights on it,
+# because a query of weight 0 could have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
-# Smallest cell weight as a share of the mean, because a weight of 0 would never increase.
+# Cell weights are at least this share of their mean, because a weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Before a plan is computed, lines are iterated at fixed query weights: at most POLISH_ITERATIONS
-# times, or until their gap is at most POLISH_GAP.
+# Before a plan is computed, every adapted strategy is improved at fixed query weights, in at most
+# POLISH_ITERATIONS steps, or until its gap is at most POLISH_GAP.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
-class Line:
+class AdaptedStrategy:
     """Strategy on one attribute that is adapted step by step to changing weights of its queries.
 
     Parameters
     ----------
     rows : residual row q (I - pi 1^T) of every query q, shape (queries, cells).
 
-    >>> line = Line(np.array([[0.5, -0.5]]))
-    >>> line.update(np.ones(1))
-    >>> line.cell_weights, line.variances.round(6)
+    Attributes
+    ----------
+    weights : query weights, shape (queries,).
+    cell_weights : weights of the cells, which determine the strategy, shape (cells,), with sum 1.
+    variances : variances of the queries at privacy cost 1, shape (queries,).
+
+    >>> strategy = AdaptedStrategy(np.array([[0.5, -0.5]]))
+    >>> strategy.update(np.ones(1))
+    >>> strategy.cell_weights, strategy.variances.round(6)
     (array([0.5, 0.5]), array([0.25]))
     """
 
@@ -442,16 +458,15 @@ class Line:
         self.variances = np.zeros(len(rows))
 
     def update(self, weights: Array) -> None:
-        """Take one step with new query weights, shape (queries,); see `step`."""
+        """Set the query weights, shape (queries,), and improve the strategy by one step."""
         self.weights = weights / weights.max() + QUERY_WEIGHT_FLOOR
         self.step()
 
     def step(self) -> float:
-        """Improve the cell weights once for the current query weights.
+        """Improve the cell weights by one step, and return the gap of the weights before it.
 
-        ``variances`` are then the variances of the queries at privacy cost 1, shape (queries,),
-        with the cell weights before the step.  Return the gap of these cell weights: the largest
-        cost of a cell divided by the mean cost, minus 1.
+        The gap is the largest cost of a cell, divided by the mean cost, minus 1.  ``variances`` are
+        set to those for the cell weights before the step.
         """
         # The symbols are those of the module docstring.  The eigenvectors of the Gram matrix of
         # diag(sqrt w) W D^1/2 are V, and its eigenvalues are the squares of the singular values S.
@@ -476,11 +491,12 @@ class Line:
                 return
 
 
-# In an iteration for the lower bound, a cell weight is multiplied by (cost of the cell / mean cost)
-# to the power PROOF_WEIGHT_EXPONENT. There are at most PROOF_ITERATIONS iterations.
+# The search for the lower bound multiplies a cell weight by (cost of the cell / mean cost) to the
+# power PROOF_WEIGHT_EXPONENT in each of at most PROOF_ITERATIONS iterations.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
-# Pairs of dual weights and termination message from a plan file, in the order of the searches.
+# results of searches from a plan file: pairs (cell weights, termination message), in the order in
+# which the searches were made
 Recorded = list[tuple[Array, str]]
 
 
@@ -493,15 +509,15 @@ class MeasuredSpaces:
     parts : decomposition; ``parts.spaces`` maps every residual space to a pair whose first entry is
         the index in ``solutions``.
     solutions : distinct strategies of residual spaces.
-    duals : cell weights that determine the strategies, in the order of first use; one array per
-        strategy on one attribute.
-    lines : query weights for which the strategies are optimal.
+    duals : cell weights that determine the strategies on single attributes, one array per distinct
+        strategy, in the order of first use.
+    attribute_weights : query weights on single attributes for which the strategies are optimal.
     """
 
     parts: Decomposition
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
-    lines: LineWeights
+    attribute_weights: LineWeights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -526,21 +542,20 @@ def strategies_of_weights(
     split: Split,
     spaces: Sequence[Space],
     weights: Sequence[Array],
-    line_of: Mapping[tuple[Space, str], int],
+    strategy_of: Mapping[tuple[Space, str], int],
     cell_weights: Sequence[Array] | None,
     recorded: Recorded | None = None,
 ) -> MeasuredSpaces:
-    """Return one strategy per attribute of every residual space, for given query weights.
+    """Return the strategies of all residual spaces for given query weights on single attributes.
 
     Parameters
     ----------
-    weights : one vector of query weights per line, shape (queries,) each.
-    line_of : mapping from (space, attribute) to the index of its vector in ``weights``.  Queries on
+    weights : query weights of every adapted strategy, shape (queries,).
+    strategy_of : mapping from (space, attribute) to the index of its adapted strategy.  Queries on
         an attribute that is not in the mapping have equal weights.
-    cell_weights : for every vector, the weights of the cells that define the strategy, shape
-        (cells,); None for uniform weights.
-    recorded : stored cell weights of a plan file that replace ``cell_weights``, with one weight per
-        class of equivalent cells.  Used entries are removed from ``recorded``.
+    cell_weights : cell weights of every adapted strategy, shape (cells,); None for uniform weights.
+    recorded : cell weights from a plan file that replace ``cell_weights``, one weight per class of
+        equivalent cells.  The list is emptied from the front as they are used.
 
     Raises
     ------
@@ -550,20 +565,20 @@ def strategies_of_weights(
     parts, solved = parts_of(workload), dict[Any, Solution]()
     duals: list[Array] = []
     solutions: list[SpaceSolution] = []
-    # index of the solution of a space, by the keys of its attributes
+    # residual spaces whose attributes have the same keys have the same solution
     solution_index: dict[tuple[Any, ...], int] = {}
     assignment: dict[Space, tuple[int, float]] = {}
     for space in spaces:
         keys = []
         for name in space:
-            line, pi = line_of.get((space, name), -1), split.centers.get(name)
-            key = (line, tuple(p.key for p in parts[name]), digest(pi))
+            index, pi = strategy_of.get((space, name), -1), split.centers.get(name)
+            key = (index, tuple(p.key for p in parts[name]), digest(pi))
             if key not in solved:
-                search = _search(_gram(parts[name], None if line < 0 else weights[line]), pi)
+                search = _search(_gram(parts[name], None if index < 0 else weights[index]), pi)
                 if recorded is not None:
                     dual_weights = _next_recorded(recorded)
                 else:
-                    initial = None if cell_weights is None or line < 0 else cell_weights[line]
+                    initial = None if cell_weights is None or index < 0 else cell_weights[index]
                     with threads_for(1):
                         dual_weights = _dual_weights(search.problem(), initial)
                 solved[key] = search.replay(dual_weights, "optimal")
@@ -581,12 +596,12 @@ def strategies_of_weights(
                 )
             )
         assignment[space] = solution_index[tuple(keys)], 1.0
-    indices = tuple(tuple(line_of.get((space, name), -1) for name in space) for space in spaces)
+    indices = tuple(tuple(strategy_of.get((space, name), -1) for name in space) for space in spaces)
     return MeasuredSpaces(
         parts=Decomposition(factors=(), subworkloads=(), spaces=assignment),
         solutions=solutions,
         duals=tuple(duals),
-        lines=LineWeights(weights=tuple(weights), indices=indices),
+        attribute_weights=LineWeights(weights=tuple(weights), indices=indices),
     )
 
 
@@ -600,16 +615,16 @@ def proof(
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
-    """Compute the lower bound on the objective of all plans that given query weights prove.
+    """Compute the lower bound on the objective that follows from given query weights.
 
     Parameters
     ----------
     emphasis : query weights, as products over attributes.
-    initial_weights : function of a space and one of its attributes that returns initial cell
-        weights, shape (cells,), or None for uniform weights.
-    recorded : stored cell weights of a plan file that replace the search.  Used entries are removed
-        from ``recorded``.
-    deadline : time after which the cell weights are not improved further.
+    initial_weights : function of a space and one of its attributes that returns the cell weights at
+        which a search starts, shape (cells,), or None for uniform weights.
+    recorded : cell weights from a plan file that replace the searches.  The list is emptied from
+        the front as they are used.
+    deadline : time after which no search takes a further step.
 
     Raises
     ------
@@ -666,38 +681,42 @@ def rebuild_proof(
     ----------
     tradeoff : result of the search, from the plan file.  ``tradeoff.lines`` has the query weights
         of the strategies on single attributes.
-    recorded : cell weights of these strategies and of the bound.  Used entries are removed.
+    recorded : cell weights of these strategies, then those of the lower bound.  The list is emptied
+        from the front as they are used.
 
     Returns
     -------
-    The assignment of residual spaces to solutions, the solutions, and the lower bound.
+    A decomposition that assigns residual spaces to solutions; the solutions; the lower bound.
 
     Raises
     ------
     ValueError
         If the query weights or the dual weights do not fit the workload.
     """
-    line_weights = tradeoff.lines
-    if line_weights is None or not is_applicable(workload, goal, split):
+    attribute_weights = tradeoff.lines
+    if attribute_weights is None or not is_applicable(workload, goal, split):
         raise ValueError(
             "query weights by attribute are stored for a workload that does not use them"
         )
     spaces = list(decompose(workload, split, labels).spaces)
-    if len(line_weights.indices) != len(spaces) or any(
-        len(s) != len(i) for s, i in zip(spaces, line_weights.indices, strict=True)
+    if len(attribute_weights.indices) != len(spaces) or any(
+        len(s) != len(i) for s, i in zip(spaces, attribute_weights.indices, strict=True)
     ):
         raise ValueError("the stored query weights do not fit the residual spaces")
-    line_of = {
+    strategy_of = {
         (space, name): index
-        for space, indices in zip(spaces, line_weights.indices, strict=True)
+        for space, indices in zip(spaces, attribute_weights.indices, strict=True)
         for name, index in zip(space, indices, strict=True)
         if index >= 0
     }
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
-    if any(len(line_weights.weights[index]) != rows[name] for (_, name), index in line_of.items()):
+    if any(
+        len(attribute_weights.weights[index]) != rows[name]
+        for (_, name), index in strategy_of.items()
+    ):
         raise ValueError("the stored query weights do not fit the numbers of queries")
     measured = strategies_of_weights(
-        workload, split, spaces, line_weights.weights, line_of, None, recorded
+        workload, split, spaces, attribute_weights.weights, strategy_of, None, recorded
     )
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
@@ -705,7 +724,10 @@ def rebuild_proof(
 
 
 def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
-    """Return the residual Gram of all queries on an attribute; without weights, all are 1."""
+    """Return the residual Gram of all queries on an attribute.
+
+    ``parts`` are the query families; ``weights`` has one weight per query, or is None if all are 1.
+    """
     (n,) = parts[0].sizes
     gram, start = np.zeros((n, n)), 0
     for part in parts:
@@ -723,12 +745,18 @@ def _search(factor: Factor, pi: Array | None) -> Search:
 def _dual_weights(
     problem: DualProblem, initial: Array | None, steps: int = 0, deadline: float = math.inf
 ) -> Array:
-    """Return dual weights with a large lower bound: one per orbit (class of equivalent cells).
+    """Return cell weights with a large lower bound, one per class of equivalent cells (orbit).
 
-    The search starts from the cell weights ``initial`` (uniform if None), which are summed over
-    each orbit and scaled to sum 1.  It takes at most ``steps`` steps, and none after the deadline.
-    The result, of shape (orbits,), has the largest bound of all evaluated weights.  If no step is
-    taken, it is the start.
+    Parameters
+    ----------
+    initial : cell weights at which the search starts, shape (cells,); None for uniform weights.
+        They are summed over each orbit and scaled to sum 1.
+    steps : largest number of evaluated weights.  With 0, or after the deadline, the initial weights
+        are returned.
+
+    Returns
+    -------
+    The evaluated weights with the largest bound, shape (orbits,).
     """
     cell_weights = np.ones(len(problem.orbit)) if initial is None else initial
     weights: Array = (
@@ -747,54 +775,59 @@ def _dual_weights(
 
 
 def _next_recorded(recorded: Recorded) -> Array:
-    """Remove and return the next stored weights."""
+    """Remove the first entry of ``recorded``, and return its cell weights."""
     if not recorded:
         raise ValueError("fewer dual weights are stored than searches need")
     return recorded.pop(0)[0]
 
 
-# Iterations before the first plan, between plans, and in total.
+# `minimax_search` changes the query weights this many times before the first plan, between two
+# plans, and in total.
 FIRST_ITERATIONS, SEARCH_ITERATIONS, MAX_ITERATIONS = 60, 20, 160
-# Iterations if only one plan is computed.
+# number of iterations of `minimax_search` if it computes only one plan
 SINGLE_PLAN_ITERATIONS = 96
-# Iterations before the time limit is checked.
+# `minimax_search` makes this number of iterations even if the deadline has passed.
 MIN_ITERATIONS = 10
-# With at most this many queries with separate weights, several plans are computed and the best one
-# is returned.
+# `minimax_search` computes several plans and returns the best one, if at most this number of
+# queries have separate weights; otherwise it computes one plan.
 MAX_COMPARED_QUERIES = 500_000
-# Weights below about this share of the mean weight of their class increase faster.
+# Query weights below about this share of the mean in their class of groups increase faster.
 LIGHT_WEIGHT = 1e-2
-# Largest change of the logarithm of a weight in one iteration.
+# largest change of the logarithm of a query weight in one iteration
 MAX_LOG_STEP = 3.0
-# Smallest mean weight of the queries of a group, as a share of the mean of all queries.
+# The mean weight of the queries of a class of groups counts as at least this share of the mean
+# weight of all queries.
 MIN_GROUP_WEIGHT = 1e-9
-# Smallest weight of a query in the lower bound, relative to the smallest weight that the search
-# allows for this query.
+# The search has a smallest weight for every query.  For the lower bound the weight is at least this
+# share of it.
 PROOF_WEIGHT_FLOOR = 1e-2
 # The search over millions of queries computes in single precision; plans and lower bounds are
 # computed in double precision.
 SEARCH_DTYPE: Any = np.float32
-# Relative gap of the standard error at which the search stops.
+# The search stops if the largest standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# If the relative gap of the standard error is larger at the end, `TradeoffSearch` is tried, too.
+# If the largest standard error exceeds its lower bound by more than this share at the end of the
+# minimax search, `TradeoffSearch` is tried, too.
 POOR_FIT_GAP = 1e-3
-# The search stops after `MAX_STALLED_PLANS` consecutive plans whose gap exceeds `STALLED_GAP_RATIO`
-# times the gap before them.
+# The search stops after `MAX_STALLED_PLANS` consecutive plans that have more than
+# `STALLED_GAP_RATIO` times the gap of the plan before.
 STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
-# Target gap of the budget allocation, relative to the largest variance.
+# The division of the budget among residual spaces is improved until its largest variance exceeds
+# the lower bound by at most this share.
 ALLOCATION_GAP = 4e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class _UpdateRule:
-    """Parameters of the update of query weights.
+    """Parameters of one iteration of the query weights.
 
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : amount that is added to ``power`` for weights near 0 that increase.
-    momentum : share of the previous step of the logarithms that is added to the next one.
-    min_share : smallest weight of a query, as a share of the mean of its group.
+    light_power : number that is added to ``power`` for a weight near 0 if it increases.
+    momentum : share of the previous change of the logarithm of a weight that is added to the next
+        change.
+    min_share : smallest weight of a query, as a share of the mean weight in its class of groups.
     """
 
     power: float
@@ -803,8 +836,8 @@ class _UpdateRule:
     min_share: float
 
 
-# For workloads with few queries, FIRST_RULE applies until the first plan. In all other cases
-# MOMENTUM_RULE applies.
+# If several plans are computed, FIRST_RULE applies to the iterations before the first one, and
+# MOMENTUM_RULE to later iterations.  If one plan is computed, MOMENTUM_RULE applies to all.
 FIRST_RULE = _UpdateRule(power=2.0, light_power=20.0, momentum=0.0, min_share=1e-8)
 MOMENTUM_RULE = _UpdateRule(power=1.5, light_power=10.0, momentum=0.7, min_share=1e-4)
 
@@ -817,8 +850,9 @@ class MinimaxResult:
     ----------
     plan : strategies of all residual spaces.
     shares : squared noise of every residual space, in the order of ``plan.parts.spaces``.
-    value : largest ratio of a variance to its target; in counts^2 without targets.
-    proof : query weights and the lower bound that they prove.
+    value : largest ratio of a variance to its target; without targets, the largest variance in
+        counts^2.
+    proof : query weights and the lower bound on ``value`` that they prove.
     """
 
     plan: MeasuredSpaces
@@ -828,9 +862,9 @@ class MinimaxResult:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """Cell weights of all strategies, then those of the lower bound: one array per search.
+        """Cell weights of all strategies, then those of the lower bound, one array per search.
 
-        Each array has one weight per orbit (class of equivalent cells).
+        An array has one weight per class of equivalent cells.
         """
         return (*self.plan.duals, *self.proof.duals)
 
@@ -856,71 +890,82 @@ class MinimaxResult:
 
     @property
     def tradeoff(self) -> Tradeoff:
-        """Solver state for a plan file."""
-        return Tradeoff(shares=self.shares, emphasis=self.proof.emphasis, lines=self.plan.lines)
+        """Noise and query weights, from which the plan can be rebuilt."""
+        return Tradeoff(
+            shares=self.shares, emphasis=self.proof.emphasis, lines=self.plan.attribute_weights
+        )
 
 
 class _SearchState:
-    """State of the search: query weights, lines (strategies on one attribute) and noise.
+    """State of the search: query weights, adapted strategies and noise.
 
     Parameters
     ----------
-    counts : number of residual spaces in each equivalence class of spaces, shape (classes,).
+    layout : assignment of adapted strategies to attributes of residual spaces.
+    counts : number of residual spaces in each class of equivalent spaces, shape (classes,).
 
-    Notes
-    -----
-    ``weights`` has one array per class of groups, with one axis per part that has a line.  An entry
-    is the total weight of equivalent queries over all groups of the class.  The entries of all
-    arrays sum to 1, or to slightly more if some were raised to the smallest allowed weight.
+    Attributes
+    ----------
+    weights : query weights, one array per class of groups, with one axis per adapted part.  An
+        entry is the sum of the weights of equivalent queries in all groups of the class.  The
+        entries of all arrays sum to 1, or to slightly more if some were raised to the smallest
+        allowed weight.
+    strategies : the adapted strategies.
+    noises : squared noise at privacy cost 1, one per class of residual spaces, shape (classes,).
+    tables : factors of the variances of queries, see `tabulate_variances`.
     """
 
-    def __init__(self, layout: Layout, counts: Array) -> None:
+    def __init__(self, layout: StrategyLayout, counts: Array) -> None:
         self.layout, self.group_classes, self.counts = layout, layout.group_classes, counts
-        self.lines = [Line(rows) for rows in layout.rows]
+        self.strategies = [AdaptedStrategy(rows) for rows in layout.rows]
         n_queries = math.fsum(math.prod(k.counts) for k in self.group_classes)
         self.weights = [
             np.full(k.counts, 1.0 / n_queries, dtype=SEARCH_DTYPE) for k in self.group_classes
         ]
         self.rule, self.min_group_mean = MOMENTUM_RULE, MIN_GROUP_WEIGHT / n_queries
         self.log_steps = [np.zeros_like(w) for w in self.weights]
-        self.outside = [[out.astype(SEARCH_DTYPE) for out in k.outside] for k in self.group_classes]
-        self.update([np.ones(len(line.rows)) for line in self.lines])
+        self.outside = [
+            [out.astype(SEARCH_DTYPE) for out in k.outside_factors] for k in self.group_classes
+        ]
+        self.update([np.ones(len(strategy.rows)) for strategy in self.strategies])
         self.noises = self.best_noises()
 
     def update(self, weights: Sequence[Array]) -> None:
-        """Set the query weights of every line, improve its strategy by one step, update ``tables``.
+        """Set the query weights of all adapted strategies, and improve each by one step.
 
-        ``weights`` has one array per line (strategy on one attribute), shape (queries,) each.
+        ``weights`` has one array per strategy, shape (queries,).  ``tables`` is updated.
         """
-        for line, line_weights in zip(self.lines, weights, strict=True):
-            line.update(line_weights)
+        for strategy, query_weights in zip(self.strategies, weights, strict=True):
+            strategy.update(query_weights)
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
-        """Set ``tables``, one array of shape (spaces, queries) per class and part with a line.
+        """Set ``tables``: one array, shape (spaces, queries), per class of groups and adapted part.
 
         If the space contains the attribute of the part, the entry of query q is its variance under
-        the line (strategy on this attribute) for the space.  Otherwise it is (q . pi)^2.  The
-        variance of a product query in a space is the product of these entries over the parts, times
-        the squared noise of the space, times its entry in `GroupClass.factors`.
+        the adapted strategy on this attribute.  Otherwise it is (q . pi)^2.  The variance of a
+        product query in a space is the product of its entries for all parts, times the squared
+        noise of the space, times `ClassLayout.factors` for the space.
         """
-        variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
+        variances = [strategy.variances.astype(SEARCH_DTYPE) for strategy in self.strategies]
         self.tables: list[list[Array]] = []
         for group_class, outside in zip(self.group_classes, self.outside, strict=True):
             tables_of_class = []
-            for p, window in enumerate(group_class.windows):
-                # one row per residual space; the index of a line is -1 in a space without the part
+            for p, window in enumerate(group_class.query_slices):
+                # one row per residual space; the index is -1 if the space lacks the attribute
                 rows = [
-                    outside[p] if lines_of_space[p] < 0 else variances[lines_of_space[p]][window]
-                    for lines_of_space in group_class.lines
+                    outside[p]
+                    if indices_of_space[p] < 0
+                    else variances[indices_of_space[p]][window]
+                    for indices_of_space in group_class.strategy_indices
                 ]
                 tables_of_class.append(np.stack(rows))
             self.tables.append(tables_of_class)
 
     def best_noises(self) -> Array:
-        """Return the optimal squared noises at privacy cost 1, one per class of spaces.
+        """Return the optimal squared noises at privacy cost 1, one per class of residual spaces.
 
-        They minimize the weighted sum of the variances relative to their targets.
+        They minimize the weighted sum of the ratios of variances to targets.
         """
         weighted_variances = np.zeros(len(self.counts))
         for group_class, weights, tables in zip(
@@ -928,37 +973,44 @@ class _SearchState:
         ):
             sums = _weighted_sums(weights, tables) * group_class.factors
             weighted_variances += np.bincount(
-                group_class.spaces, sums / group_class.target, minlength=len(weighted_variances)
+                group_class.space_classes,
+                sums / group_class.target,
+                minlength=len(weighted_variances),
             )
         best = np.sqrt(self.counts / np.maximum(weighted_variances, 1e-300))
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
-    def line_weights(self) -> list[Array]:
-        """Return for every line (strategy on one attribute) the weights of its queries.
+    def strategy_weights(self) -> list[Array]:
+        """Return the weights of the queries on one attribute, for every adapted strategy.
 
-        Every array has shape (queries,).  Let E be the weighted sum of (variance / target) that
-        `best_noises` minimizes.  The weight of a query is the derivative of E with respect to the
-        variance of this query under the line.
+        The array of a strategy has shape (queries,).  A weight is the derivative of the objective
+        of `best_noises` with respect to the variance of the query under the strategy.
         """
-        sums = [np.zeros(len(line.rows)) for line in self.lines]
+        sums = [np.zeros(len(strategy.rows)) for strategy in self.strategies]
         for group_class, weights, tables in zip(
             self.group_classes, self.weights, self.tables, strict=True
         ):
-            scale = group_class.factors * self.noises[list(group_class.spaces)] / group_class.target
-            for p, window in enumerate(group_class.windows):
+            scale = (
+                group_class.factors
+                * self.noises[list(group_class.space_classes)]
+                / group_class.target
+            )
+            for p, window in enumerate(group_class.query_slices):
                 contributions = _weighted_sums(weights, tables, p) * scale[:, None]
-                for j, indices in enumerate(group_class.lines):
+                for j, indices in enumerate(group_class.strategy_indices):
                     if indices[p] >= 0:
                         sums[indices[p]][window] += contributions[j]
         return sums
 
     def step(self, rule: _UpdateRule) -> None:
-        """Update the strategies of the lines, the noise and then the query weights by ``rule``."""
-        self.update(self.line_weights())
+        """Update the adapted strategies, then the noise, and then the query weights by ``rule``."""
+        self.update(self.strategy_weights())
         self.noises = self.best_noises()
         variances = [
             _products(
-                group_class.factors * self.noises[list(group_class.spaces)] / group_class.target,
+                group_class.factors
+                * self.noises[list(group_class.space_classes)]
+                / group_class.target,
                 tables,
             )
             for group_class, tables in zip(self.group_classes, self.tables, strict=True)
@@ -978,25 +1030,24 @@ class _SearchState:
         ]
 
     def emphasis(self, classes: Symmetry) -> Emphasis:
-        """Return query weights for the lower bound, as products of one vector per part.
+        """Return query weights for the lower bound, as products of one vector per part of a group.
 
-        The entry of a query in the vector of its part is the sum of ``weights`` over the queries of
-        all other parts.  All entries are equal for a part without a line (strategy with separate
-        query weights).
+        For an adapted part, the entry of a query is the sum of ``weights`` over the queries of all
+        other parts.  For other parts all entries are equal.
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
-        # mapping from number of queries to the index of a vector of ones
+        # index of the vector of ones for each number of queries
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
-            # the search raises all weights to a smallest weight, to keep them positive; the bound
-            # is better without this addition
+            # The search keeps weights at or above a smallest positive weight.  It is subtracted
+            # here, which raises the bound.
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group, indices = self.layout.workload.groups[classes.examples[group_class.number]], []
             for k, part in enumerate(group.parts):
-                if k in group_class.parts:
-                    axis = group_class.parts.index(k)
+                if k in group_class.adapted_parts:
+                    axis = group_class.adapted_parts.index(k)
                     vector = weights.sum(
                         axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float
                     )
@@ -1010,7 +1061,7 @@ class _SearchState:
             vector_indices.append(tuple(indices))
             class_weights.append(
                 float(weights.sum())
-                / (group_class.groups * group_class.multiplicity * group_class.target)
+                / (group_class.group_count * group_class.multiplicity * group_class.target)
             )
         return Emphasis(
             class_of_group=classes.class_of_group,
@@ -1023,7 +1074,7 @@ class _SearchState:
 
 def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     """Return how many plans `minimax_search` computes at most; 0 if it does not apply."""
-    queries = line_queries(workload, goal, split)
+    queries = count_weighted_queries(workload, goal, split)
     if queries > MAX_COMPARED_QUERIES:
         return 1
     return 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS if queries else 0
@@ -1039,8 +1090,9 @@ def minimax_search(
 ) -> MinimaxResult:
     """Search for the plan that minimises the largest variance, and for the best lower bound.
 
-    The search ends at the gap `STOP_GAP`, when the gap no longer falls, after the largest number of
-    iterations, or after the deadline; but not before `MIN_ITERATIONS` iterations.
+    The search ends when the gap is at most `STOP_GAP`, when several plans did not lower it enough,
+    after the largest number of iterations, or after the deadline, but not before `MIN_ITERATIONS`
+    iterations.
 
     Raises
     ------
@@ -1049,11 +1101,11 @@ def minimax_search(
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = SortedWorkload(workload, spaces, goal, labels, split)
-    layout = Layout(arranged.workload, arranged.classes, goal, split)
+    layout = StrategyLayout(arranged.workload, arranged.classes, goal, split)
     state = _SearchState(layout, arranged.classes.counts)
     best: MinimaxResult | None = None
     done, gap, stalled = 0, math.inf, 0
-    single_plan = line_queries(workload, goal, split) > MAX_COMPARED_QUERIES
+    single_plan = count_weighted_queries(workload, goal, split) > MAX_COMPARED_QUERIES
     if single_plan:
         iterations = max_iterations = SINGLE_PLAN_ITERATIONS
     else:
@@ -1063,7 +1115,7 @@ def minimax_search(
         for _ in range(iterations):
             message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
             tell(0.9 * done / max_iterations, message)
-            # BLAS is slower with several threads, because the matrix products are small
+            # several threads would slow down matrix products of this size
             with threads_for(1):
                 state.step(rule)
             done += 1
@@ -1094,39 +1146,39 @@ def _plan_and_bound(
 ) -> MinimaxResult:
     """Return the plan and the lower bound for the current query weights.
 
-    For the plan, the lines (strategies on one attribute) are iterated to convergence at fixed query
-    weights.  Their state is restored afterwards, so the search continues as if without this call.
+    For the plan, the adapted strategies are improved until they converge, at fixed query weights.
+    Afterwards their state is restored, so that the search continues as if without this call.
 
     Raises
     ------
     Unanswered
         If the strategies do not measure a query because its weight is rounded to 0.
     """
-    line_states = [(line.cell_weights, line.variances) for line in state.lines]
-    line_of, classes = state.layout.line_of, arranged.classes
+    saved_states = [(strategy.cell_weights, strategy.variances) for strategy in state.strategies]
+    strategy_of, classes = state.layout.strategy_of, arranged.classes
 
     def initial_weights(space: Space, name: str) -> Array | None:
-        """Return the cell weights of the line (strategy) of an attribute in a space, or None."""
-        line = line_of.get((space, name))
-        return None if line is None else line_states[line][0]
+        """Return the cell weights of the adapted strategy on an attribute; None if it has none."""
+        index = strategy_of.get((space, name))
+        return None if index is None else saved_states[index][0]
 
     emphasis = arranged.emphasis(state.emphasis(classes))
     lower_bound = proof(workload, goal, split, labels, emphasis, initial_weights, deadline=deadline)
     with threads_for(1):
-        for line in state.lines:
-            line.polish()
+        for strategy in state.strategies:
+            strategy.polish()
     measured = strategies_of_weights(
         workload,
         split,
         list(classes.spaces),
-        [line.weights for line in state.lines],
-        line_of,
-        [line.cell_weights for line in state.lines],
+        [strategy.weights for strategy in state.strategies],
+        strategy_of,
+        [strategy.cell_weights for strategy in state.strategies],
     )
     state.tabulate_variances()
     noises = state.best_noises()
-    for line, (cell_weights, variances) in zip(state.lines, line_states, strict=True):
-        line.cell_weights, line.variances = cell_weights, variances
+    for strategy, (cell_weights, variances) in zip(state.strategies, saved_states, strict=True):
+        strategy.cell_weights, strategy.variances = cell_weights, variances
     state.tabulate_variances()
     builder = unit_builder(measured.parts, measured.solutions, split, workload.schema)
     queries = queries_by_class(arranged.workload, builder, classes, goal)
@@ -1137,10 +1189,10 @@ def _plan_and_bound(
     return MinimaxResult(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
 
 
-def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
+def _best_of(first: MinimaxResult, second: MinimaxResult) -> MinimaxResult:
     """Return the better plan of two results together with the larger lower bound."""
-    better = a if a.value <= b.value else b
-    return replace(better, proof=max(a.proof, b.proof, key=lambda p: p.bound))
+    better = first if first.value <= second.value else second
+    return replace(better, proof=max(first.proof, second.proof, key=lambda p: p.bound))
 
 
 def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) -> Array:
@@ -1148,8 +1200,9 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
 
     Parameters
     ----------
-    weights, ratio, previous : query weights, variance over mean variance, and the previous change;
-        all of the same shape.
+    weights : query weights.
+    ratio : variances divided by the mean variance, same shape.
+    previous : changes in the previous iteration, same shape.
     """
     light_weight = LIGHT_WEIGHT * float(weights.mean())
     power = rule.power + np.where(
@@ -1165,34 +1218,38 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
 
 
 def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1) -> Array:
-    """Return for every space the sum over queries of weight times the product of table entries.
+    """Return weighted sums of variances of product queries, for every residual space.
+
+    The sum of a space s is that of weights[i, j, ...] tables[0][s, i] tables[1][s, j] ... over all
+    queries (i, j, ...).
 
     Parameters
     ----------
-    weights : weights of queries, with one axis per table.
-    tables : one table per axis of ``weights``, shape (spaces, length of the axis) each.
-    free_axis : axis of ``weights`` that is not summed and whose table is not multiplied; -1 for
+    weights : query weights, with one axis per table.
+    tables : one table per axis of ``weights``, shape (spaces, length of the axis).
+    free_axis : axis of ``weights`` that is not summed, and whose table is not a factor; -1 for
         none.
 
     Returns
     -------
-    Shape (spaces,), or (spaces, queries of axis ``free_axis``).
+    The sums, shape (spaces,), or (spaces, length of the axis) with a ``free_axis``.
     """
     if free_axis >= 0:
         weights = np.moveaxis(weights, free_axis, 0)
-    others = [t for k, t in enumerate(tables) if k != free_axis]
-    if not others and free_axis >= 0:
+    other_tables = [table for axis, table in enumerate(tables) if axis != free_axis]
+    if not other_tables and free_axis >= 0:
         return np.broadcast_to(weights, (len(tables[free_axis]), *weights.shape))
-    if not others:
+    if not other_tables:
         return weights.reshape(1)
-    # vector instructions may raise this flag for unused entries; the result is checked below
+    # Vector instructions may signal invalid values in unused entries of a register.  Whether the
+    # result is finite is checked below.
     with np.errstate(invalid="ignore"):
-        out = weights @ others[-1].T
-    if not np.isfinite(out).all():
+        sums = weights @ other_tables[-1].T
+    if not np.isfinite(sums).all():
         raise FloatingPointError("the weighted sums of variances are not finite")
-    for table in others[-2::-1]:
-        out = np.einsum("...as,sa->...s", out, table)
-    return np.asarray(out.T)
+    for table in other_tables[-2::-1]:
+        sums = np.einsum("...as,sa->...s", sums, table)
+    return np.asarray(sums.T)
 
 
 def _products(scale: Array, tables: Sequence[Array]) -> Array:

@@ -13,11 +13,11 @@ from engine.errors import PlanError
 from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms import residual_base as residual
 from engine.mechanisms.minimax import (
-    Line,
+    AdaptedStrategy,
     SortedWorkload,
+    count_weighted_queries,
     is_applicable,
     is_symmetric_part,
-    line_queries,
     max_rounds,
 )
 from engine.plans.objectives import objective
@@ -188,16 +188,16 @@ def test_is_symmetric_part_is_true_for_marginals_only():
     assert not is_symmetric_part(part("range"), None)
 
 
-def test_line_variances_match_planned_strategy():
+def test_adapted_variances_match_planned_strategy():
     n, weights = 7, np.linspace(1.0, 2.0, 7)
     rows = np.tril(np.ones((n, n)))
-    line = Line(rows - rows.mean(axis=1, keepdims=True))
-    line.update(weights)
-    line.polish()
+    adapted = AdaptedStrategy(rows - rows.mean(axis=1, keepdims=True))
+    adapted.update(weights)
+    adapted.polish()
     result = plan(Workload(shapes.numeric(n)).add(("a",), "prefix", query_weights=weights), ONE)
     ((_, strategy),) = result.blocks[("a",)].factors
     expected = np.sum((rows @ basis(n) @ strategy.pinv) ** 2, axis=1)
-    np.testing.assert_allclose(line.variances, expected, rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(adapted.variances, expected, rtol=1e-3, atol=1e-9)
 
 
 def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
@@ -212,9 +212,9 @@ def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
         return [forecast(workload, objective=o).seconds for o in ("max", "lp")]
 
     sums = products.add(("n0", "n1"), "affine")
-    by_lines, by_power = seconds(products)[0], seconds(other)[1]
+    by_minimax, by_power = seconds(products)[0], seconds(other)[1]
     monkeypatch.setattr("engine.mechanisms.residual_base.max_rounds", lambda *_: 0)
-    assert by_lines < 0.5 * seconds(products)[0]
+    assert by_minimax < 0.5 * seconds(products)[0]
     assert by_power < 0.5 * seconds(other)[0]
     assert seconds(sums)[0] == seconds(sums)[1]
 
@@ -223,7 +223,8 @@ def test_max_rounds_many_queries_is_one(monkeypatch):
     workload, goal = mixed(12, 15), objective("max", 2.0, None)
     rounds_below_limit = max_rounds(workload, goal, UNIFORM)
     monkeypatch.setattr(
-        "engine.mechanisms.minimax.MAX_COMPARED_QUERIES", line_queries(workload, goal, UNIFORM) - 1
+        "engine.mechanisms.minimax.MAX_COMPARED_QUERIES",
+        count_weighted_queries(workload, goal, UNIFORM) - 1,
     )
     assert max_rounds(workload, goal, UNIFORM) == 1 < rounds_below_limit
 
@@ -231,7 +232,7 @@ def test_max_rounds_many_queries_is_one(monkeypatch):
 def test_max_rounds_few_queries_equal_more_queries():
     goal = objective("max", 2.0, None)
     few, more = (Workload(shapes.numeric(n, n)).add(("a", "b"), "prefix") for n in (2, 9))
-    assert line_queries(few, goal, UNIFORM) == 4
+    assert count_weighted_queries(few, goal, UNIFORM) == 4
     assert max_rounds(few, goal, UNIFORM) == max_rounds(more, goal, UNIFORM) > 4
 
 
