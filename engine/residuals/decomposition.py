@@ -94,9 +94,9 @@ class QueriedSpaces:
     kinds : index of the equivalence class of every space, shape (spaces,).
     coefficients : for every class, its Gram as a mapping from the index of a Kronecker product to
         its coefficient, a weighted sum over groups.
-    sort_keys : sort key of every class, shape (classes,).  Sorted by these keys, the classes of all
-        numbers of attributes are in the order of the first groups with queries on them, and for one
-        group in the order of its spaces.
+    sort_keys : one sort key per class, shape (classes,).  Classes are sorted by the first group
+        with queries on them, and by the order of the spaces within this group.  Keys of classes
+        with different numbers of attributes can be compared.
     """
 
     places: Index
@@ -230,8 +230,8 @@ MAX_FORECAST_PRODUCTS = 2e7
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
-# Forecasts count the symmetries of a Gram on the Gram of the same query family on fewer cells.
-# This is the number of cells of the smallest attribute.
+# Forecasts count the symmetries of a Gram on an example: the Gram of the same query family on fewer
+# cells.  This is the number of cells of the example's smallest attribute.
 MIN_EXAMPLE_CELLS = 6
 # a residual Gram counts as zero if its trace is below this share of the trace of the queries' Gram
 MIN_TRACE_SHARE = 1e-13
@@ -776,7 +776,8 @@ def _intervals_trace(part: Part, weights: Array | None) -> float:
 
 
 def _may_be_proportional(one: Factor, other: Factor) -> bool:
-    """Return whether two Grams of equal order may be proportional; False is a proof that not.
+    """Return whether two Grams of equal order may be proportional; False is a proof that they are
+    not.
 
     The ratios of their quadratic forms are compared at two fixed random vectors.
     """

@@ -711,7 +711,7 @@ class FixedBasisProblem(DualProblem):
         return out
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy in the fixed basis that dual weights determine."""
+        """Return the strategy that has the Gram's eigenvectors and the dual weights ``mass``."""
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):

@@ -608,10 +608,9 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """Solve the recurrence l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
 
     l_k is the conductance to ground of a ladder of resistors up to node k.  The initial values
-    ``rough`` are differences of pivots and conductances.  Near a cell with
-    little weight, whose conductance is large, cancellation makes them inaccurate.  The recurrence
-    has no subtraction, so that a few Newton steps, each of which solves a bidiagonal system, reach
-    full accuracy.
+    ``rough`` are differences of pivots and conductances.  Near a cell with little weight, whose
+    conductance is large, cancellation makes them inaccurate.  The recurrence has no subtraction, so
+    that a few Newton steps, each of which solves a bidiagonal system, reach full accuracy.
 
     Parameters
     ----------

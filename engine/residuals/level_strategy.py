@@ -410,7 +410,7 @@ class LevelStrategy(Strategy):
         else:
             return None
         tree, levels = self._areas.tree, list[tuple[int, Index]]()
-        # the level of the tree with the same areas as each level of the part
+        # find for every level of the part the level of the tree with the same areas
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):

@@ -420,7 +420,7 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivatives of the weighted sum of all variances in the precisions.
+        """Return the derivatives of the weighted sum of variances by the precisions.
 
         ``weights`` and the result have one array per level.
         """

@@ -166,7 +166,7 @@ class AlternatingSearch:
         """
         coefficients = np.array([c for c, _ in self.terms])
         inner_bounds = self._inner_bounds()
-        # error of the current strategy of every set for the Gram of every term on this set
+        # entry (u, t): error of the current strategy of set u for the Gram of term t on this set
         errors = np.ones((len(self.sets), len(self.terms)))
         # In the Gram of a set, a factor with axes in several sets depends on the strategies of the
         # other sets, which do not exist in the first sweep.  So the first sweep leaves out terms

@@ -230,7 +230,8 @@ class Evaluation:
     def space(self, kind: SpaceKind) -> float:
         """Return sqrt(L) for one space of a class, where L is the smallest error on the space.
 
-        The derivatives of the sum of sqrt(L) over all spaces of the class are added to those of S.
+        The derivatives of S through all spaces of the class are added to ``by_role``,
+        ``by_total_square`` and ``by_residual_gram``.
         """
         coefficients = {
             factors: math.fsum(
@@ -523,9 +524,9 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 def _attribute_occurrences(workload: Workload) -> Index:
     """Return one row (attribute, slot, weight) per attribute of every query group, shape (rows, 3).
 
-    ``attribute`` is an index in the schema.  ``slot`` is the index of what the group does with the
-    attribute: (part with the attribute, position of the attribute in the part, all parts of the
-    group).  ``weight`` is the index of the group's weight among the distinct weights.
+    ``attribute`` is an index in the schema.  ``slot`` is the index of the tuple (part with the
+    attribute, position of the attribute in this part, all parts of the group) among the distinct
+    tuples.  ``weight`` is the index of the group's weight among the distinct weights.
     """
     part_indices: dict[Any, int] = {}
     slot_indices: dict[Any, int] = {}
@@ -590,7 +591,7 @@ class CenterProblem:
         self._roles = np.array([self.roles[name] for name in workload.schema.names], dtype=np.int64)
         candidates = self._classes_of_groups()
         firsts = [group for group, *_ in candidates]
-        # Roles whose attributes need matrices, because some query on them has no matrix-free form.
+        # roles whose attributes need matrices, because some query on them has no matrix-free form
         self._matrix_roles = {
             self.roles[group.attributes[axis]]
             for group in firsts
@@ -693,7 +694,7 @@ class CenterProblem:
 
     def _kinds(self) -> list[SpaceKind]:
         """Return the classes of residual spaces, in the order of the first groups on them."""
-        # index of each distinct pair of a Kronecker product and a monomial that multiplies it
+        # index of each distinct pair (Kronecker product, monomial of its coefficient)
         product_indices: dict[tuple[KroneckerProduct, tuple[int, ...]], int] = {}
         contributions = []
         for group, groups, weights in self._group_classes:
@@ -730,7 +731,7 @@ class CenterProblem:
         return kinds
 
     def _can_solve_sum(self, kind: SpaceKind) -> bool:
-        """Return whether one strategy can be searched for a sum of terms; reserve its memory."""
+        """Return whether the limits allow one search for the sum of all terms; reserve memory."""
         sizes = [self.sizes[role] for role in kind.roles]
         dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
         peak = dense_bytes(dimension, dimension, cells)
@@ -759,8 +760,8 @@ class CenterProblem:
         the indices ``monomial``.
         """
         rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-        # for every part, one pair (ranks of the attributes in the space, index of the projection)
-        # per choice of attributes
+        # for every part, one pair per choice of some of its attributes: (ranks of these attributes,
+        # index of the projection)
         choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -814,7 +815,8 @@ class CenterProblem:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
         It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
-        the cells.  It is the only one supported for wide attributes with areas of levels.
+        the cells, which is not tested (False) for a part on several attributes.  It is the only one
+        supported for wide attributes with areas of levels.
         """
         parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):

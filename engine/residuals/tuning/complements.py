@@ -156,7 +156,8 @@ def can_tune(workload: Workload) -> bool:
         any(workload.groups[i].weight > 0 for i in group_class.numbers)
         for group_class in workload.group_classes
     ]
-    # groups on pairs of attributes, one of each class that has a group of positive weight
+    # one group per class of groups on pairs of attributes, if a group of the class has positive
+    # weight
     on_pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in on_pairs):
         return False
@@ -308,7 +309,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     stacked = reduce_rows(np.concatenate(blocks))
     is_swap_invariant = False
     if sizes[0] == sizes[1]:
-        # The Gram is compared with the Gram after a swap of the two attributes by its image of a
+        # The Grams before and after a swap of the two attributes are compared by their images of a
         # random vector.
         probe = np.random.default_rng(3).standard_normal(sizes)
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
@@ -352,8 +353,9 @@ class SingleKind:
     n : domain size of the attribute.
     query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
     total : coefficients of the queries on the total, shape (queries,).
-    pair_counts : number of pairs with an attribute of the class, for one such attribute; by (index
-        of the class of pairs, position of the attribute in the pair).
+    pair_counts : for one attribute of the class, the number of pairs that contain it, by (index of
+        the class of the pair, position of the attribute in the pair).  The position is 0 for both
+        attributes of a pair whose class is invariant under a swap.
     count : number of attributes in the class.
     """
 
@@ -437,7 +439,7 @@ class ComplementProblem:
             self.singles[kind_indices[kind_key]].count += 1
 
     def _pair_counts_by_attribute(self) -> dict[str, Counter[tuple[int, int]]]:
-        """Return for every attribute what `SingleKind.pair_counts` is for its class."""
+        """Return the `SingleKind.pair_counts` of every attribute that is in a pair."""
         pair_counts_of: dict[str, Counter[tuple[int, int]]] = {}
         for pair, p in self.pair_kind.items():
             for slot, name in enumerate(pair):
@@ -545,8 +547,8 @@ class ComplementProblem:
         """
         values = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in values.items()}
-        # coefficients of the queries on pairs on the residual space of one attribute of the pair,
-        # by (class of pairs, position of the attribute in the pair)
+        # coefficients that the queries on a pair have on the residual space of one of its
+        # attributes, by (class of the pair, position of the attribute in the pair)
         on_attribute = {
             (p, slot): kind.A[slot] + kind.query_rows @ values["Y", p, slot]
             for p, kind in enumerate(self.pairs)
@@ -588,7 +590,7 @@ class ComplementProblem:
     ) -> float:
         """Return what a class of attribute pairs adds to the objective S: count times RMSE.
 
-        The derivatives of this summand by all parameters are added to ``gradient``.
+        The derivatives of this summand with respect to all parameters are added to ``gradient``.
         """
         if ("pair", p) not in self.initial_strategies:
             return 0.0
@@ -615,7 +617,7 @@ class ComplementProblem:
     ) -> float:
         """Return what a class of attributes adds to the objective S: count times RMSE.
 
-        The derivatives of this summand by all parameters are added to ``gradient``.
+        The derivatives of this summand with respect to all parameters are added to ``gradient``.
         """
         if ("single", s) not in self.initial_strategies:
             return 0.0
@@ -730,7 +732,7 @@ class _Search:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
         # If the workload is invariant under reversal of all attributes, coefficients that change
-        # sign under reversal are rounding errors.  They are removed if S stays the same, because
+        # sign under reversal are rounding errors.  They are removed if S does not increase, because
         # they would give some queries components that are too small to be measured.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (

@@ -13,11 +13,10 @@ cost 1, the RMSE of the plan is proportional to
     S(pi) = sum over B of sqrt(L_B(pi)).
 
 pi_i = 1 / n_i is the published choice.  Here S is minimised in two steps.  The first step tries
-centers with one parameter c: pi_i is proportional to V_i^-1 1, where V_i is optimal for the Gram
-G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix mechanism.)  The
-second step is L-BFGS on all centers, with the gradient from the envelope theorem.  The centers with
-the smallest S are returned.  Uniform centers are among those that are tried, so a tuned plan is
-never worse than one with uniform centers.
+uniform centers and centers with one parameter c: pi_i is proportional to V_i^-1 1, where V_i is
+optimal for the Gram G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix
+mechanism.)  The second step is L-BFGS on all centers, with the gradient from the envelope theorem.
+The centers with the smallest S are returned, so that S is not larger than for uniform centers.
 
 Proof that such a c exists for one attribute: let V be the optimal privacy cost matrix on the cells
 of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T
@@ -26,10 +25,11 @@ matrix V, and mechanisms with equal privacy cost matrices have the same accuracy
 
 **Separable workloads.**  A workload is separable if it has product groups only and each attribute
 occurs with one query family.  Then L_B is the product of two numbers: the product of the errors L
-of the attributes inside B, and a sum of products of scalars of the attributes outside B.  So S
-follows from a few numbers per attribute, for any number of spaces.  The best centers are among the
-centers with one parameter c per attribute, and c follows from the derivatives of S.  A few rounds
-of a fixed-point iteration (`CenterBalance`) replace the search.
+of the attributes inside B, and a sum of products of total squares (sums of the squared coefficients
+of queries on the total) of the attributes outside B.  So S follows from a few numbers per
+attribute, for any number of spaces.  The best centers are among the centers with one parameter c
+per attribute, and c follows from the derivatives of S.  A few rounds of a fixed-point iteration
+(`CenterBalance`) replace the search.
 
 Attributes of the same role in the workload share a center.  If the Gram of an attribute is
 invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
@@ -79,7 +79,7 @@ from engine.workload import Workload
 
 
 class CenterBalance:
-    """Objective S of a separable workload, and the parameters of better centers.
+    """Objective S of a separable workload, and the weights c from which better centers follow.
 
     Parameters
     ----------
