@@ -489,7 +489,7 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
 
     The result is None if a block has row weights, or if the factors of the blocks are not on the
     same attributes.  It is also None if neither block measures a subspace of what the other one
-    measures: the row space of every factor must lie in that of the other block.
+    measures: the row space of every factor must lie in that of the same factor of the other block.
     """
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None

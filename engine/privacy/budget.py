@@ -315,6 +315,7 @@ class Budget:
         """Return the budget of rho-zCDP, whose pcost is 2 rho.
 
         The pcost is rounded down if ``rho`` is not a double, such as a fraction.
+
         Raises: BudgetError unless rho is finite and above 0, or if 2 rho is not a finite double.
         """
         return cls(

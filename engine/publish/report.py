@@ -291,7 +291,7 @@ def read_published(
     """
     import pyarrow.parquet as pq
 
-    # first row of the group in the file; start and stop then count rows of the file
+    # The answers of the group begin at this row of the file.
     group_start = sum(g.count for g in plan.workload.groups[:group])
     start, stop, _ = slice(start, stop).indices(plan.workload.groups[group].count)
     first, last = group_start + start, group_start + max(start, stop)
