@@ -41,20 +41,20 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1)
 
 
-def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
-    """Return the results of a function for all parts, in order.
+def map_in_threads(function: Callable[[_In], _Out], arguments: Sequence[_In]) -> list[_Out]:
+    """Return the results of a function for each of several arguments, in order.
 
-    The calls run in several threads if there are several parts and the longest has at least
-    `MIN_LENGTH_PER_THREAD` elements, except inside `single_threaded`.
+    The calls run in several threads if there are several arguments and the longest of them has at
+    least `MIN_LENGTH_PER_THREAD` elements, except inside `single_threaded`.
 
     >>> map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
-    if len(parts) > 1 and not _SINGLE_THREADED.get():
-        longest = max(len(part) for part in parts)  # type: ignore[arg-type]
+    if len(arguments) > 1 and not _SINGLE_THREADED.get():
+        longest = max(len(argument) for argument in arguments)  # type: ignore[arg-type]
         if longest >= MIN_LENGTH_PER_THREAD:
-            return list(_pool().map(function, parts))
-    return [function(part) for part in parts]
+            return list(_pool().map(function, arguments))
+    return [function(argument) for argument in arguments]
 
 
 @contextmanager

@@ -475,8 +475,9 @@ def release_of(args: argparse.Namespace) -> Measurement:
 
     Raises
     ------
-    LedgerError : if the options do not select exactly one release.
-    PlanError : if the file of ``--measurement`` does not contain a measurement.
+    LedgerError : if the options do not select exactly one release, or the file of ``--measurement``
+        does not contain a measurement.
+    PlanError : if ``--key`` or ``--dataset`` is given without ``--ledger``.
     """
     if args.ledger is None:
         if args.key is not None or args.dataset is not None:

@@ -145,8 +145,8 @@ class BlockResidual:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2
             weighted_sum = weighted_sum + weights * answers / self.block.noise**2
-        # a coordinate that neither stage measures is set to 0; the plan's queries do not depend on
-        # it
+        # A coordinate that neither stage measures is set to 0, because no query of the plan depends
+        # on it.
         mean = np.divide(
             weighted_sum,
             precision,
@@ -182,7 +182,7 @@ def common_block(
     LimitExceeded
         A block has too many measurements for dense matrices.
     """
-    # a block whose precision is at most that of every other block is the largest common part
+    # a block whose precision is at most that of all other blocks is the largest common part
     smallest = _least_precise(blocks)
     if smallest is not None:
         return smallest, "closed form"
@@ -448,7 +448,7 @@ def _residual(
 
 
 def _least_precise(blocks: Sequence[Block]) -> Block | None:
-    """Return the block whose precision is at most that of every other block.
+    """Return the block whose precision is at most that of all other blocks.
 
     The result is None if there is no such block.
     """
@@ -515,8 +515,9 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
         strategy = Strategy(sizes=inside.sizes, rows=rows, pinv=right_inverse, complete=complete)
         factors.append((axes, strategy))
         precisions.append((inner_precision, outer_precision))
-    # both precisions are diagonal in these coordinates, so the largest precision that is at most
-    # both is their minimum in every coordinate (definition 3.9)
+    # The precisions of both blocks are diagonal in the coordinates of ``factors``.  The largest
+    # precision that is at most both is therefore their minimum in every coordinate (definition
+    # 3.9).
     precision = np.minimum(
         _outer_product([g for g, _ in precisions]) / inner.noise**2,
         _outer_product([h for _, h in precisions]) / outer.noise**2,

@@ -237,13 +237,11 @@ def chosen_measurement(
     ``answers`` maps residual spaces to the released answers of the second stage, in grid steps.
     """
     blocks = common.residuals[i].blocks
-    in_counts: dict[Space, Array] = {
-        s: (
-            a.reshape([len(f.rows) for _, f in blocks[s].factors]).astype(np.float64)
-            * blocks[s].grid
-        )
-        for s, a in answers.items()
-    }
+    answers_in_counts: dict[Space, Array] = {}
+    for space, grid_steps in answers.items():
+        block = blocks[space]
+        shape = [len(strategy.rows) for _, strategy in block.factors]
+        answers_in_counts[space] = grid_steps.reshape(shape).astype(np.float64) * block.grid
     return Measurement(
         plan=common.options[i],
         dataset=look_result.dataset,
@@ -251,7 +249,7 @@ def chosen_measurement(
         utc=utc,
         rehearsal=look_result.rehearsal,
         answers_on_grid=answers,
-        estimates=common.combine(i, look_result.estimates, in_counts),
+        estimates=common.combine(i, look_result.estimates, answers_in_counts),
     )
 
 

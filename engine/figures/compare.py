@@ -647,8 +647,7 @@ def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
 
 
 def _equal_distributions(distributions: Mapping[str, ErrorDistribution]) -> list[list[str]]:
-    """Group labels so that the distributions of a list have the same quantiles `QUANTILES`, up to a
-    tolerance."""
+    """Group labels of equal distributions, compared at `QUANTILES` up to a tolerance."""
     ties: list[list[str]] = []
     for label, distribution in distributions.items():
         quantiles = [distribution.quantile(share) for share in QUANTILES]
@@ -765,9 +764,10 @@ def comparison_page(
 ) -> str:
     """Return a comparison of mechanisms as an HTML page.
 
-    The page contains the request and the tables of `ranking_picture`, `effort_picture`,
-    `where_picture` and `budgets_picture`, but no number that was computed from records.  The
-    function ``format_budget`` returns the text of a budget.  All names are escaped for HTML.
+    The page contains the size of the workload, the budget, the tables of `ranking_picture`,
+    `effort_picture`, `where_picture` and `budgets_picture`, and the mechanisms without a result.
+    No number was computed from records.  The function ``format_budget`` returns the text of a
+    budget.  All names are escaped for HTML.
     """
     pieces = [
         (

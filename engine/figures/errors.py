@@ -340,7 +340,7 @@ def error_grid(
 
     A group consists of parts, which are query families on different attributes.  A query of the
     group combines one query of every part.  The queries of one or two parts vary along the axes of
-    the grid; every other part has a fixed query.
+    the grid; all other parts have a fixed query.
 
     If a single part varies and its queries are ranges, the axes are the first cell and the last
     cell of a range, or the number of cells for circular ranges.  Otherwise every varying part is an
@@ -408,7 +408,7 @@ def error_grid(
 def _range_grid(
     workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str
 ) -> Grid:
-    """Return a grid of the ranges of one part of a group: first cell by last cell.
+    """Return a grid of the ranges of one part (query family) of a group: first cell by last cell.
 
     For circular ranges, the second axis is the number of cells.  The parameters are explained at
     `error_grid`; ``suffix`` is a text about the fixed queries of the other parts.
@@ -419,8 +419,9 @@ def _range_grid(
     cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
-    # Queries are numbered by first cell, then by number of cells (circular ranges) or by last cell
-    # (other ranges, for which only the combinations with first <= last are numbered).
+    # Queries are numbered by first cell, and for the same first cell by number of cells (circular
+    # ranges) or by last cell (other ranges).  Other ranges exist only for first <= last, so the
+    # numbers of the missing combinations up to this one are subtracted.
     query = first * n + second
     if not circular:
         query -= first * (first - 1) // 2 + first
@@ -458,7 +459,7 @@ def _part_positions(
 
 
 def part_text(workload: Workload, group: Group, part: int, index: int) -> str:
-    """Return the text of one query of one part of a group."""
+    """Return the text of query ``index`` of one part (query family) of a group."""
     queries = group.parts[part]
     attributes = [workload.schema[group.attributes[a]] for a in queries.axes]
     return query_texts(attributes, [queries.family.text(attributes, index)])[0] or "all records"

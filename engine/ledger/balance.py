@@ -42,7 +42,7 @@ RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)
 
 @dataclass(frozen=True, kw_only=True)
 class TotalDefinition:
-    """Definition of the total of a dataset: its unit, and the guarantee of its releases.
+    """Definition of the total budget of a dataset: its unit, and the guarantee of all releases.
 
     Attributes
     ----------
@@ -96,16 +96,16 @@ class TotalDefinition:
         return f"{how} a person of at most {pluralize(self.rows_per_person, 'row')}"
 
     def with_guarantee(self, budget: Budget) -> Budget:
-        """Return ``budget`` with a guarantee that a release from this total must have.
+        """Return ``budget`` with the guarantee that releases of this dataset must have.
 
-        The result has the neighbouring relation of this total, and the larger of the two numbers of
-        rows per person.
+        The result has the neighbouring relation of the dataset's total, and the larger one of the
+        rows per person of the total and of ``budget``.
         """
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
     def check_guarantee(self, budget: Budget) -> None:
-        """Raise LedgerError unless a release within ``budget`` has the guarantee of this total.
+        """Raise LedgerError unless a release within ``budget`` has this total budget's guarantee.
 
         The release has this guarantee if two conditions hold: ``budget`` has the neighbouring
         relation of the total, because costs under different relations are not comparable; and
@@ -123,9 +123,9 @@ class TotalDefinition:
             )
 
     def total(self, budget: Budget) -> str:
-        """Return ``budget`` as an amount in the unit of this total, such as "0.5" or "epsilon 1.0".
+        """Return ``budget`` as text in the unit of the total, such as "0.5" or "epsilon 1.0".
 
-        Raises LedgerError if ``budget`` is pure epsilon and this total is not, or the reverse.
+        Raises LedgerError if ``budget`` is pure epsilon and the total is not, or the reverse.
         """
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
             allowed = (
@@ -138,7 +138,7 @@ class TotalDefinition:
         return self.charge(budget.pcost, budget.pure_epsilon)
 
     def charge(self, pcost: float, pure_epsilon: float | None = None) -> str:
-        """Return the charge of a release, as decimal text in the unit of this total.
+        """Return what the dataset is charged for a release, as text in the unit of its total.
 
         Parameters
         ----------

@@ -724,7 +724,8 @@ class Ledger:
                 for row in rows
             ]
             spends = list(book.spends.values())
-        # pairs of a row and the text of its fingerprint, with which notes on rehearsals start
+        # Pairs of a row and the text of its fingerprint.  A note on a rehearsal begins with this
+        # text.
         fingerprints = [(row, row.sha256) for row in spends]
         fingerprints += [(row, row.note.partition(": ")[0]) for row in rehearsals]
         # `same_columns` compares the shared columns, because the earlier run may have used a schema

@@ -393,7 +393,7 @@ def tree_rows(cells: int) -> Array:
 def wavelet_rows(cells: int) -> Array:
     """Return the Haar wavelet strategy, shape (n, n).
 
-    The first row is the total; every other row is the left half minus the right half of a node of
+    The first row is the total; each further row is the left half minus the right half of a node of
     the binary tree on the cells.  The number of cells is a power of 2.
 
     >>> wavelet_rows(2)

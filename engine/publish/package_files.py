@@ -230,9 +230,10 @@ class PackageFiles:
         return b"".join(self._chunks(name, max_bytes))
 
     def digest(self, name: str, max_bytes: int) -> str:
-        """Return the SHA-256 of a file as hexadecimal digits, and make `path` valid for the file.
+        """Return the SHA-256 of a file as hexadecimal digits.
 
-        A file of a zip is copied to the scratch folder for this.
+        A file of a zip is also copied to the scratch folder, so that `path` returns an existing
+        file afterwards.
 
         Raises
         ------
@@ -727,7 +728,8 @@ def _with_measured_rows(
         measured_strategy = strategies.get(shared) or strategy.by_rows(
             arrays.read(f["rows"], "f", strategy.rows.shape)
         )
-        # rotated rows are equivalent only for Gaussian noise without row weights
+        # Rows that are rotated by other eigenvectors have answers of the same distribution only for
+        # Gaussian noise without row weights.
         may_rotate = block.weights is None and block.law == "gaussian"
         if measured_strategy is None or not (
             may_rotate or np.allclose(measured_strategy.rows, strategy.rows, rtol=1e-9, atol=1e-12)

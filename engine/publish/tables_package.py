@@ -490,8 +490,8 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000
-# upper bound of the number of files in a package, not counting tables and the matrices and weights
-# for recompute.R
+# Largest number of files in a package besides the tables and besides the matrices and weights that
+# recompute.R reads.
 OTHER_FILES = 20
 UNKNOWN = "not stated"
 # columns of tables: name -> (data type, description).  Descriptions are part of the files, which
@@ -590,7 +590,8 @@ def write_tables(
 def check_size(workload: Workload, *, other_files: int = 0) -> None:
     """Raise LimitExceeded if a package of tables would have too many rows or files.
 
-    ``other_files`` is the number of files that are in the same zip.
+    ``other_files`` is the number of files of a release package, if the tables package is a folder
+    in it.
     """
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
@@ -1063,11 +1064,11 @@ def write_workbook(
         try:
             book.cover()
             book.contents()
-            done = 0
+            n_written = 0
             for number, group in enumerate(workload.groups):
-                book.table(number, done)
-                done += group.count
-                report_progress(0.9 * done / workload.queries, "Writing sheets")
+                book.table(number, n_written)
+                n_written += group.count
+                report_progress(0.9 * n_written / workload.queries, "Writing sheets")
             book.codebook()
         finally:
             book.close()
@@ -1261,37 +1262,35 @@ class _WorkbookWriter:
         contain published counts; they are shown without decimals if the tables are integer.
         """
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
-        texts = [column.dtype.kind not in "if" for column in columns]
+        are_texts = [column.dtype.kind not in "if" for column in columns]
         widths = [
             (
                 min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, 2 + max(map(len, column), default=0)))
-                if text
+                if is_text
                 else 14
             )
-            for column, text in zip(columns, texts, strict=True)
+            for column, is_text in zip(columns, are_texts, strict=True)
         ]
-        self._heads(sheet, row, names, widths, texts)
-        integer = self.errors.published.people is not None
-        formats = []
-        for name in map(str, frame):
-            if name == "measured" and name not in counts:
-                formats.append(self.percent_format)
-            elif integer and name in counts:
-                formats.append(self.integer_format)
-            else:
-                formats.append(self.decimal_format)
-        for number, values in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True), row + 1
-        ):
-            for column, (value, text) in enumerate(zip(values, texts, strict=True)):
-                if text:
+        self._heads(sheet, row, names, widths, are_texts)
+        formats = [self._number_format(name, is_count=name in counts) for name in map(str, frame)]
+        table_rows = zip(*(column.tolist() for column in columns), strict=True)
+        for sheet_row, values in enumerate(table_rows, start=row + 1):
+            for k, (value, is_text) in enumerate(zip(values, are_texts, strict=True)):
+                if is_text:
                     sheet.write_string(
-                        number, column, value[:MAX_CELL_CHARS], self.indented if column else None
+                        sheet_row, k, value[:MAX_CELL_CHARS], self.indented if k else None
                     )
                 elif not math.isnan(value):
-                    sheet.write_number(number, column, value, formats[column])
+                    sheet.write_number(sheet_row, k, value, formats[k])
         if len(frame):
             sheet.autofilter(row, 0, row + len(frame), len(names) - 1)
+
+    def _number_format(self, name: str, *, is_count: bool) -> Any:
+        """Return the format of a column of numbers: published counts, shares or other numbers."""
+        if is_count:
+            are_integers = self.errors.published.people is not None
+            return self.integer_format if are_integers else self.decimal_format
+        return self.percent_format if name == "measured" else self.decimal_format
 
 
 def _name(number: int) -> str:

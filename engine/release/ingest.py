@@ -260,10 +260,10 @@ def table_digest(counts: Counts, attribute_sets: Iterable[Sequence[str]], key: b
 
 
 def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
-    """Return shortened digests of the one-way table of each counted attribute.
+    """Return shortened digests of the one-way tables of counted attributes.
 
-    Attributes with a single cell are left out. Of the others, only the first `MAX_DIGEST_COLUMNS`
-    in alphabetical order are included.
+    Included are the first `MAX_DIGEST_COLUMNS` attributes in alphabetical order that have more than
+    one cell.
 
     Returns
     -------

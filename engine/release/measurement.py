@@ -424,7 +424,7 @@ def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa
     # one array of texts per part of the group (a query family on some of its attributes)
     columns: list[pa.Array] = []
     index, has_empty_text = np.arange(start, stop), False
-    # the query of the last part changes fastest
+    # From one query of the group to the next, the query of the last part changes first.
     for part in reversed(query_group.parts):
         index, query = np.divmod(index, part.count)
         attributes = tuple(schema[query_group.attributes[axis]] for axis in part.axes)
