@@ -180,9 +180,9 @@ def basis(n: int) -> Array:
            [-0.707]])
     """
     k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
-    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
-    out.flags.writeable = False  # all callers share the cached array
-    return out
+    columns: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
+    columns.flags.writeable = False  # all callers share the cached array
+    return columns
 
 
 def center(n: int, weights: Array | None) -> Array:
@@ -237,15 +237,15 @@ def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first:
     time."""
     length = tensor.shape[first]
     step = max(1, SLAB_ENTRIES * length // tensor.size)
-    out: Array | None = None
+    product: Array | None = None
     for start in range(0, length, step):
         index = (*[slice(None)] * first, slice(start, start + step))
         slab = contract(tensor[index], [None, *matrices], first)
-        if out is None:
-            out = np.empty((*slab.shape[:first], length, *slab.shape[first + 1 :]), slab.dtype)
-        out[index] = slab
-    assert out is not None  # there is at least one slab
-    return out
+        if product is None:
+            product = np.empty((*slab.shape[:first], length, *slab.shape[first + 1 :]), slab.dtype)
+        product[index] = slab
+    assert product is not None  # there is at least one slab
+    return product
 
 
 def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:

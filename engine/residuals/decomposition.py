@@ -761,9 +761,9 @@ def _is_large(part: Part, weights: Array | None) -> bool:
 
 def _layout(factor: Factor) -> tuple[Any, ...]:
     """Return a key that proportional Grams share: class, sizes and shape of the stored matrix."""
-    forms = (IntervalFactor, LevelFactor, PredictedFactor)
-    form = next((c for c in forms if isinstance(factor, c)), Factor)
-    return form, factor.sizes, factor.low_rank, factor.n_rows, factor.dimension
+    classes = (IntervalFactor, LevelFactor, PredictedFactor)
+    factor_class = next((c for c in classes if isinstance(factor, c)), Factor)
+    return factor_class, factor.sizes, factor.low_rank, factor.n_rows, factor.dimension
 
 
 def _intervals_trace(part: Part, weights: Array | None) -> float:
@@ -1180,16 +1180,16 @@ def _sum_of_levels(parts: Sequence[tuple[float, Factor]]) -> LevelGram | None:
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
     """Return the Kronecker product of residual Grams, with coordinates in the order of ``axes``."""
-    out: Array = np.ones((1, 1))
+    product: Array = np.ones((1, 1))
     order: list[int] = []
     shape: list[int] = []
     for factor_axes, factor in factors:
-        out = np.asarray(np.kron(out, factor.dense()), dtype=float)
+        product = np.asarray(np.kron(product, factor.dense()), dtype=float)
         order += [axes.index(a) for a in factor_axes]
         shape += [n - 1 for n in factor.sizes]
     position = [order.index(k) for k in range(len(order))]
     sorted_axes = (*position, *(len(shape) + p for p in position))
-    return out.reshape(*shape, *shape).transpose(sorted_axes).reshape(out.shape)
+    return product.reshape(*shape, *shape).transpose(sorted_axes).reshape(product.shape)
 
 
 # largest number of entries of a chunk of query rows, if it has several rows
@@ -1227,10 +1227,10 @@ def product_rows(group: Group) -> Array:
 
     Cells are in the order of the group's attributes.  Weights per query are not applied.
     """
-    out: Array = np.ones((1, 1))
+    product: Array = np.ones((1, 1))
     for part in group.parts:
-        out = np.asarray(np.kron(out, part_rows(part)), dtype=float)
-    return out
+        product = np.asarray(np.kron(product, part_rows(part)), dtype=float)
+    return product
 
 
 def reduce_rows(rows: Array) -> Array:

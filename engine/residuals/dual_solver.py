@@ -142,10 +142,12 @@ def _products(
     actions: Sequence[tuple[SignedPermutation, SignedPermutation]],
 ) -> list[SignedPermutation]:
     """Return the signed permutations of coordinates of all products of one or more symmetries."""
-    out: list[SignedPermutation] = []
+    products: list[SignedPermutation] = []
     for (permutation, sign), _ in actions:
-        out += [(p[permutation], sign * s[permutation]) for p, s in out] + [(permutation, sign)]
-    return out
+        products += [(p[permutation], sign * s[permutation]) for p, s in products] + [
+            (permutation, sign)
+        ]
+    return products
 
 
 def character_bases(actions: Sequence[SignedPermutation], dimension: int) -> list[Any]:
@@ -469,7 +471,7 @@ class DualProblem:
 
     def curvature(self, mass: Array, active: OrbitIndices) -> Array:
         """Return the Hessian of -2 T in the weights of the k orbits ``active``, shape (k, k)."""
-        out = np.zeros((len(active), len(active)))
+        hessian = np.zeros((len(active), len(active)))
         for W in self.projected:
             (root, U), _, _ = _eigen_block(W[:, active], mass)
             Y = U.T @ W[:, active]
@@ -479,8 +481,8 @@ class DualProblem:
             # count twice.
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
-            out += products.T @ products
-        return out
+            hessian += products.T @ products
+        return hessian
 
     def bound(self, mass: Array) -> float:
         """Return T^2 / sum(mass), a lower bound on the value of every strategy.
@@ -705,10 +707,10 @@ class FixedBasisProblem(DualProblem):
         return T, d
 
     def curvature(self, mass: Array, active: OrbitIndices) -> Array:
-        out = np.zeros((len(active), len(active)))
+        hessian = np.zeros((len(active), len(active)))
         for P in self.squares:
-            out += (P[:, active].T / (P[:, active] @ mass) ** 1.5) @ P[:, active] / 2.0
-        return out
+            hessian += (P[:, active].T / (P[:, active] @ mass) ** 1.5) @ P[:, active] / 2.0
+        return hessian
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy that has the Gram's eigenvectors and the dual weights ``mass``."""
@@ -847,8 +849,8 @@ class FourierProblem(DualProblem):
             )
             on_cells = kernel[index].reshape(-1, *self.sizes)
             half = contract(on_cells, bases, 1).reshape(*self.sizes, dimension)
-            out = contract(half, [*bases, None], 0)
-            return np.asarray(out.reshape(dimension, dimension))
+            matrix = contract(half, [*bases, None], 0)
+            return np.asarray(matrix.reshape(dimension, dimension))
 
         return power, matrix_of
 
@@ -869,11 +871,11 @@ def _roots(grams: Sequence[Array]) -> list[Array]:
     """
     spectra = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
     largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in spectra), default=0.0)
-    out = []
+    roots = []
     for eigenvalues, U in spectra:
         positive = eigenvalues > NULL_SHARE * largest
-        out.append((U[:, positive] * np.sqrt(eigenvalues[positive])).T)
-    return out
+        roots.append((U[:, positive] * np.sqrt(eigenvalues[positive])).T)
+    return roots
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:
@@ -883,10 +885,10 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
     """
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
-    out = [
+    independent = [
         U[:, e > NULL_SHARE * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)
     ]
-    return [_orthogonal(rows) for rows in out if len(rows)]
+    return [_orthogonal(rows) for rows in independent if len(rows)]
 
 
 def _orthogonal(rows: Array) -> Array:

@@ -226,9 +226,9 @@ class IntervalSpace:
         """Return the Gram G times a vector z of differences, shape (m,)."""
         U, S = self.low_rank
         flows = self.gram.marginal * _differences(z, self.cells)
-        out: Array = self.tau * z + U @ (S @ (U.T @ z)) + flows[: len(z)]
-        out[: self.cells - 1] -= flows[1:]
-        return out
+        product: Array = self.tau * z + U @ (S @ (U.T @ z)) + flows[: len(z)]
+        product[: self.cells - 1] -= flows[1:]
+        return product
 
     def cell_traces(self) -> Array:
         """Return for every cell the weighted sum of its squared coefficients in the queries, (n,).
@@ -462,11 +462,11 @@ class _Sweep:
 
     def inner_form(self, vectors: Array) -> Array:
         """Return v^T inner v, shape (nodes, k), for k vectors v per node, shape (r, nodes, k)."""
-        out = np.zeros(vectors.shape[1:])
+        forms = np.zeros(vectors.shape[1:])
         for a in range(len(vectors)):
             for b in range(len(vectors)):
-                out += self.inner[:, a, b, None] * (vectors[a] * vectors[b])
-        return out
+                forms += self.inner[:, a, b, None] * (vectors[a] * vectors[b])
+        return forms
 
 
 def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
@@ -750,16 +750,16 @@ class IntervalSolution:
     def cell_variances(self) -> Array:
         """Return the variance of the estimated count of every cell, shape (n,)."""
         mass, space = self.dual, self.space
-        out = np.zeros(space.cells)
+        variances = np.zeros(space.cells)
         for sweep in _sweeps(space, mass):
             resistance = mass * sweep.stretch
-            terms = resistance / (1.0 + resistance * sweep.joint)
-            terms -= sweep.inner_form(sweep.U_currents * resistance)
+            node_variances = resistance / (1.0 + resistance * sweep.joint)
+            node_variances -= sweep.inner_form(sweep.U_currents * resistance)
             if sweep.y_currents is not None:
                 rank_one = mass - space.pi - resistance * sweep.y_currents
-                terms += rank_one**2 / sweep.sigma
-            out += np.sum(sweep.w * terms, axis=0)
-        return np.asarray(out * self.norms.max())
+                node_variances += rank_one**2 / sweep.sigma
+            variances += np.sum(sweep.w * node_variances, axis=0)
+        return np.asarray(variances * self.norms.max())
 
     def prefix_variances(self) -> Array:
         """Return the variance of every prefix (cells 0..i), shape (n,); the last is the total."""
@@ -776,23 +776,23 @@ class IntervalSolution:
         start, end = np.asarray(first) - 1, np.asarray(last)
         has_start, has_end = start >= 0, end < m
         i, j = np.maximum(start, 0), np.minimum(end, m - 1)
-        out = np.zeros(len(end))
+        variances = np.zeros(len(end))
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative
         for sweep in _sweeps(self.space, self.dual):
             log_products = np.zeros_like(sweep.diagonal)
             log_products[:, 1:] = np.cumsum(np.log(sweep.multiplier), axis=1)
             # entry (i, j) of the inverse is entry (j, j) times the multipliers from i to j - 1
             mixed = np.exp(log_products[:, j] - log_products[:, i]) * sweep.diagonal[:, j]
-            terms = has_start * sweep.diagonal[:, i] + has_end * sweep.diagonal[:, j]
-            terms -= 2.0 * (has_start & has_end) * mixed
-            terms -= sweep.inner_form(
+            node_variances = has_start * sweep.diagonal[:, i] + has_end * sweep.diagonal[:, j]
+            node_variances -= 2.0 * (has_start & has_end) * mixed
+            node_variances -= sweep.inner_form(
                 has_end * sweep.U_potentials[..., j] - has_start * sweep.U_potentials[..., i]
             )
             if g is not None and sweep.y is not None:
                 u = g - sweep.y
-                terms += (has_end * u[:, j] - has_start * u[:, i]) ** 2 / sweep.sigma
-            out += np.sum(sweep.w * terms, axis=0)
-        return np.asarray(np.maximum(out, 0.0) * self.norms.max())
+                node_variances += (has_end * u[:, j] - has_start * u[:, i]) ** 2 / sweep.sigma
+            variances += np.sum(sweep.w * node_variances, axis=0)
+        return np.asarray(np.maximum(variances, 0.0) * self.norms.max())
 
     def total_covariances(self) -> Array:
         """Return the covariance of every cell with the total of all cells, shape (n,)."""
@@ -823,7 +823,7 @@ class IntervalSolution:
                 f"a strategy matrix, which is formed for at most {MAX_STRATEGY_CELLS:,} cells. "
                 "Merge cells into bins, or choose the marginal of this attribute only."
             )
-        out = np.zeros((m, m))
+        covariance = np.zeros((m, m))
         g = None if space.whole else np.cumsum(self.dual)[:-1] - space.cumulative
         diagonal, multiplier, left_factors, right_factors = [], [], [], []
         for sweep in _sweeps(space, self.dual):
@@ -839,7 +839,7 @@ class IntervalSolution:
                 left_factors.append(u * sweep.w / sweep.sigma)
                 right_factors.append(u)
         if left_factors:
-            np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=out)
+            np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=covariance)
         # Entry (k, j), j <= k, of a tridiagonal inverse is its diagonal entry k times the
         # multipliers from j to k - 1.  Within a block of rows, the products of multipliers are
         # updated from row to row; all columns before the block need one matrix product.
@@ -855,15 +855,15 @@ class IntervalSolution:
                     steps[:, k] = steps[:, k - 1] * ratios[:, start + k - 1]
                 inside[:, k] = 1.0
                 row = start + k
-                out[row, start : row + 1] += weighted[:, row] @ inside[:, : k + 1]
-                out[start:row, row] = out[row, start:row]
-            out[block, :start] += (weighted[:, block] * steps).T @ products[:, :start]
-            out[:start, block] = out[block, :start].T
+                covariance[row, start : row + 1] += weighted[:, row] @ inside[:, : k + 1]
+                covariance[start:row, row] = covariance[row, start:row]
+            covariance[block, :start] += (weighted[:, block] * steps).T @ products[:, :start]
+            covariance[:start, block] = covariance[block, :start].T
             if block.stop < m:
                 products[:, :start] *= (steps[:, -1] * ratios[:, block.stop - 1])[:, None]
                 products[:, block] = inside * ratios[:, block.stop - 1, None]
-        out *= self.norms.max()
-        return out
+        covariance *= self.norms.max()
+        return covariance
 
     def strategy(self) -> tuple[Array, Array]:
         """Return strategy rows B and the matrix R that estimates differences from their answers.

@@ -102,12 +102,12 @@ class AreaRows(EntryRows):
         counts = self.tree.counts
         by_area = np.zeros((*values.shape[:-1], sum(counts)), dtype=values.dtype)
         by_area[..., self.measured] = values
-        out: Any = np.zeros((*values.shape[:-1], self.tree.cells), dtype=values.dtype)
+        sums: Any = np.zeros((*values.shape[:-1], self.tree.cells), dtype=values.dtype)
         first = 0
         for count, position in zip(counts, self.tree.position, strict=True):
-            out += by_area[..., first : first + count][..., position]
+            sums += by_area[..., first : first + count][..., position]
             first += count
-        return out
+        return sums
 
     def _answers(self, tensor: npt.NDArray[Any]) -> Any:
         """Return the answers of the rows to tables of shape (..., n), shape (..., rows)."""

@@ -305,11 +305,11 @@ class LevelGram:
     def product(self, table: Array) -> Array:
         """Multiply tables, shape (..., n), by the Gram W^T W of the weighted areas W."""
         sums = self.tree.area_sums(table)
-        out = np.zeros(table.shape)
+        product = np.zeros(table.shape)
         for weights, values, position in zip(self.weights, sums, self.tree.position, strict=True):
             if weights.any():
-                out += (weights * values)[..., position]
-        return out
+                product += (weights * values)[..., position]
+        return product
 
     def total_square(self, pi: Array) -> float:
         """Return the weighted sum of the squared counts of all areas in the table ``pi``."""
@@ -784,7 +784,7 @@ class LevelProblem:
 def sums_upward(tree: AreaTree, values: Array) -> Levels:
     """Return for every area the sum of ``values`` of the last level inside it, one array per
     level."""
-    out = [values]
+    sums = [values]
     for level in reversed(range(tree.depth)):
-        out.append(tree.child_sums(out[-1], level))
-    return out[::-1]
+        sums.append(tree.child_sums(sums[-1], level))
+    return sums[::-1]

@@ -316,8 +316,8 @@ class IntervalStrategy(Strategy):
         rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
         for i in range(1, self.cells):
             rows[i][:-1] -= 2.0 * covariance[i - 1, i:]
-        out = np.concatenate(rows)
-        return np.asarray(np.maximum(out, 0.0, out=out))
+        variances = np.concatenate(rows)
+        return np.asarray(np.maximum(variances, 0.0, out=variances))
 
 
 def _table_differences(potentials: Array) -> Array:

@@ -241,11 +241,11 @@ class CosineMatrix(Operator):
         # The first column of the orthonormal transform has entries 1 / sqrt(n), but that of this
         # matrix, the uniform center, has entries 1 / n.  So coefficient 0 is divided by sqrt(n).
         if not self.transposed:
-            out = scipy.fft.dct(tensor, norm="ortho")
+            product = scipy.fft.dct(tensor, norm="ortho")
             if not self.total:
-                return np.asarray(out[..., 1:])
-            out[..., 0] /= np.sqrt(self.cells)
-            return np.asarray(out)
+                return np.asarray(product[..., 1:])
+            product[..., 0] /= np.sqrt(self.cells)
+            return np.asarray(product)
         padded = np.zeros((*tensor.shape[:-1], self.cells))
         padded[..., self.cells - tensor.shape[-1] :] = tensor
         padded[..., 0] /= np.sqrt(self.cells)
@@ -296,9 +296,11 @@ class ReflectedRows(EntryRows):
     def column_costs(self, power: int) -> Array:
         """Return for every column the sum of |entry|^power, shape (n,)."""
         n = self.cells
-        out = np.full(n, abs(self.one + self.others) ** power + (n - 2) * abs(self.others) ** power)
-        out[-1] = (n - 1) * abs(self.last) ** power
-        return out
+        costs = np.full(
+            n, abs(self.one + self.others) ** power + (n - 2) * abs(self.others) ** power
+        )
+        costs[-1] = (n - 1) * abs(self.last) ** power
+        return costs
 
     def products(self) -> Array:
         """Return two inner products of different columns, shape (2,).
@@ -314,15 +316,15 @@ class ReflectedRows(EntryRows):
             tensor = np.asarray(tensor, float)
         if self.transposed:  # the product tensor @ B^T maps tables to answers
             total = tensor[..., :-1].sum(axis=-1, keepdims=True)
-            out = tensor[..., :-1] * self.one
-            out += total * self.others + tensor[..., -1:] * self.last
-            return np.asarray(out)
+            product = tensor[..., :-1] * self.one
+            product += total * self.others + tensor[..., -1:] * self.last
+            return np.asarray(product)
         total = tensor.sum(axis=-1, keepdims=True)
-        out = np.empty((*tensor.shape[:-1], self.cells), dtype=tensor.dtype)
-        np.multiply(tensor, self.one, out=out[..., :-1])
-        out[..., :-1] += total * self.others
-        out[..., -1:] = total * self.last
-        return out
+        product = np.empty((*tensor.shape[:-1], self.cells), dtype=tensor.dtype)
+        np.multiply(tensor, self.one, out=product[..., :-1])
+        product[..., :-1] += total * self.others
+        product[..., -1:] = total * self.last
+        return product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +343,6 @@ class Chain(Operator):
         return Chain(first=self.second.T, second=self.first.T, scale=self.scale)
 
     def _apply(self, tensor: Array) -> Array:
-        out = (tensor @ self.first) @ self.second
-        out *= self.scale
-        return out
+        product = (tensor @ self.first) @ self.second
+        product *= self.scale
+        return product

@@ -143,7 +143,7 @@ class AlternatingSearch:
 
         The entry is None if the term has no factor whose axes are all in the set.
         """
-        out: list[list[Factor | None]] = []
+        grams_by_set: list[list[Factor | None]] = []
         for axes in self.sets:
             grams: list[Factor | None] = []
             for _, factors in self.terms:
@@ -151,8 +151,8 @@ class AlternatingSearch:
                 grams.append(
                     gram_on_axes([(1.0, factors)], axes, self.sizes) if has_factor else None
                 )
-            out.append(grams)
-        return out
+            grams_by_set.append(grams)
+        return grams_by_set
 
     def centers_of(self, axes: Axes) -> list[Array | None]:
         """Return one center per axis of ``axes``: shape (n_i,), or None if it is uniform."""
@@ -225,23 +225,25 @@ class AlternatingSearch:
         return np.eye(math.prod(self.sizes[a] - 1 for a in axes))
 
     def _contribution(
-        self, t: int, u: int, weight: float, include_coupled: bool
+        self, term: int, axis_set: int, weight: float, include_coupled: bool
     ) -> tuple[float, Factor] | None:
-        """Return (weight, Gram): what term ``t`` adds to the Gram for which set ``u`` is solved.
+        """Return (weight, Gram): what a term adds to the Gram for which a set of axes is solved.
 
-        With the strategies of all other sets fixed, the error of the term is the returned weight
-        times the error of the strategy of set ``u`` for the returned Gram.  ``weight`` is the
-        coefficient of the term times the errors of its factors inside other sets.  The result is
-        None if the term has factors with axes in several sets and ``include_coupled`` is False.
+        ``term`` and ``axis_set`` are indices.  With the strategies of all other sets fixed, the
+        error of the term is the returned weight times the error of the strategy of this set for
+        the returned Gram.  ``weight`` is the coefficient of the term times the errors of its
+        factors inside other sets.  The result is None if the term has factors with axes in several
+        sets and ``include_coupled`` is False.
         """
-        gram = self.inner_grams[u][t]
-        if self.coupled_factors[t] and not include_coupled:
+        gram = self.inner_grams[axis_set][term]
+        if self.coupled_factors[term] and not include_coupled:
             return None
-        for axes, factor in self.coupled_factors[t]:
-            if self.sets[u][0] in axes:
+        # a set that shares a factor with other sets consists of one axis
+        axis = self.sets[axis_set][0]
+        for axes, factor in self.coupled_factors[term]:
+            if axis in axes:
                 gram = Factor(
-                    sizes=(self.sizes[self.sets[u][0]],),
-                    matrix=self._gram_on_axis(axes, factor, self.sets[u][0]),
+                    sizes=(self.sizes[axis],), matrix=self._gram_on_axis(axes, factor, axis)
                 )
             else:
                 weight *= self._error(axes, factor)
@@ -527,7 +529,7 @@ class SubworkloadSolver:
                 (tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])
             ]
         searches = 1
-        sets, prefix = self._sets(sub) if len(terms) > 1 else ([], "")
+        sets, prefix = self._alternating_sets(sub) if len(terms) > 1 else ([], "")
         if prefix == COUPLED_PREFIX:
             rows = [self.factors[k].n_rows for t in sub.terms for a, k in t.factors if len(a) > 1]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
@@ -621,7 +623,7 @@ class SubworkloadSolver:
             return SpaceSolution(
                 factors=tuple(solved), value=value, bound=bound, status=_first_status(solved)
             )
-        sets, prefix = ([], "") if is_joint else self._sets(sub)
+        sets, prefix = ([], "") if is_joint else self._alternating_sets(sub)
         if sets:
             return self._alternate(terms, sub, sets, prefix)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
@@ -642,7 +644,7 @@ class SubworkloadSolver:
             status=solution.status,
         )
 
-    def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
+    def _alternating_sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
         """Return the sets of axes of an alternating search, and a prefix for its recorded status.
 
         The prefix is `COUPLED_PREFIX`, `UNCOUPLED_PREFIX` or empty.  The list of sets is empty if
@@ -654,19 +656,20 @@ class SubworkloadSolver:
         single_axes: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if self.recorded is not None:  # a stored plan is rebuilt by the same kind of search
-            ending = self.recorded[0][1] if self.recorded else ""
-            if ending.startswith(COUPLED_PREFIX):
+            status = self.recorded[0][1] if self.recorded else ""
+            if status.startswith(COUPLED_PREFIX):
                 return single_axes, COUPLED_PREFIX
-            if ending.startswith(UNCOUPLED_PREFIX):
+            if status.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
             # a status without a prefix belongs to a dense search, or to an alternating search that
             # was used because a dense one needed too much memory
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
-        coupling = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
+        joint_factors = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # An alternating search over single axes needs the rows of factors on several axes.  Rows
         # are stored only if they are fewer than the coordinates.
         has_few_rows = (
-            all(f.low_rank for f in coupling) and sum(f.n_rows for f in coupling) < sub.dimension
+            all(f.low_rank for f in joint_factors)
+            and sum(f.n_rows for f in joint_factors) < sub.dimension
         )
         full_factors = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
         seconds = full_rank_cost(
@@ -909,7 +912,7 @@ class SubworkloadSolver:
                 for factor_axes, factor in terms[0][1]
                 if self._matrix_free_gram(factor, [sub.centers[a] for a in factor_axes]) is None
             ]
-        elif not self._sets(sub)[0]:
+        elif not self._alternating_sets(sub)[0]:
             searches = [self._search(gram_on_axes(terms, axes, sub.sizes), sub.centers)]
         else:
             return []

@@ -241,6 +241,6 @@ def test_only_a_time_limit_lets_coupled_attributes_alternate(
     costs = solver.forecast(parts.subworkloads)
     monkeypatch.setattr(subworkload_solver, "MAX_TUNED_SEARCH_S", 0.0)
     solver.in_time(parts.subworkloads, costs, math.inf)
-    assert solver._sets(pair) == ([], "")
+    assert solver._alternating_sets(pair) == ([], "")
     solver.in_time(parts.subworkloads, costs, 0.5 * max(cost.seconds for cost in costs))
-    assert solver._sets(pair) == ([(0,), (1,)], subworkload_solver.COUPLED_PREFIX)
+    assert solver._alternating_sets(pair) == ([(0,), (1,)], subworkload_solver.COUPLED_PREFIX)

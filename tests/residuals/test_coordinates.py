@@ -68,7 +68,7 @@ def build_split(name):
 
 
 def split_matrix(sizes, centers, complements):
-    """Return the matrix M of `pieces`, built from the definitions of centers and complements.
+    """Return the matrix M of `residual_coefficients`, built from the definitions of centers and complements.
 
     It has one row per cell and one column per residual coordinate.
     """
@@ -150,7 +150,7 @@ def test_contract_and_group_axes_pass_dot_test(first):
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_pieces_and_tables_match_definition(name):
+def test_residual_coefficients_and_tables_match_definition(name):
     sizes, centers, complements = build_split(name)
     M = split_matrix(sizes, centers, complements)
     eye = np.eye(len(M))
@@ -171,7 +171,7 @@ def test_pieces_and_tables_match_definition(name):
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_pieces_and_tables_pass_dot_test(name):
+def test_residual_coefficients_and_tables_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
     n = math.prod(sizes)
     dot_test(

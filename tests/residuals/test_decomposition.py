@@ -254,7 +254,7 @@ def test_merge_terms_joins_terms_on_equal_axes():
 @pytest.mark.parametrize(
     "shape", ["coupled", "coupled_three", "reversed_pair", "mixed_three", "query_weighted"]
 )
-def test_merge_and_assemble_preserve_gram(shape):
+def test_merge_terms_preserves_gram_of_all_terms(shape):
     workload = SHAPES[shape]()
     parts = decompose(workload)
     for space, (number, scale) in parts.spaces.items():

@@ -262,14 +262,14 @@ def sums_problem(n, m, kind=DualProblem):
 @pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
 def test_curvature_matches_finite_differences(kind):
     problem = sums_problem(5, 6, kind)
-    on = np.arange(0, problem.variables, 2)
-    mass = np.random.default_rng(3).uniform(0.5, 1.5, len(on))
+    active = np.arange(0, problem.variables, 2)
+    mass = np.random.default_rng(3).uniform(0.5, 1.5, len(active))
     step = 1e-6
     by_difference = [
-        (problem.evaluate(mass - e, on)[1] - problem.evaluate(mass + e, on)[1]) / (2 * step)
-        for e in step * np.eye(len(on))
+        (problem.evaluate(mass - e, active)[1] - problem.evaluate(mass + e, active)[1]) / (2 * step)
+        for e in step * np.eye(len(active))
     ]
-    assert np.allclose(problem.curvature(mass, on), by_difference, rtol=1e-5, atol=1e-7)
+    assert np.allclose(problem.curvature(mass, active), by_difference, rtol=1e-5, atol=1e-7)
 
 
 def test_maximise_newton_steps_save_evaluations(monkeypatch):

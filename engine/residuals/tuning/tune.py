@@ -211,10 +211,10 @@ def separable_projections(problem: CenterProblem) -> dict[Role, tuple[int, int]]
 def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
     """Return rows of different lengths as one array, filled up with ``filling`` at their ends."""
     longest = max(map(len, rows), default=0)
-    out = np.full((len(rows), longest), filling, dtype=np.int64)
-    for padded_row, row in zip(out, rows, strict=True):
+    padded = np.full((len(rows), longest), filling, dtype=np.int64)
+    for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = row
-    return out
+    return padded
 
 
 def _products_of_others(values: Array) -> Array:

@@ -177,9 +177,9 @@ def test_center_balance_weights_match_derivatives() -> None:
         S, weights = balance.total_weights(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
         for role, (inside, outside) in balance.tuned_projections.items():
-            # Slopes of the squared error S by finite differences: first with respect to the
-            # smallest error on the residual space ``inside``, which contains the attribute, then
-            # with respect to the total square of the space ``outside``, which does not.
+            # Slopes of the objective S by finite differences: first with respect to the smallest
+            # error on the residual space of an attribute (projection ``inside``), then with
+            # respect to its total square (projection ``outside``).
             slopes, state = [], Evaluation(problem=problem, centers=centers)
             for number, value in (
                 (inside, state.optimum(inside)[0]),
@@ -332,10 +332,10 @@ def test_tuned_centers_wide_attribute_equal_dense_ones(
     problem.options = Options(gap=1e-7, evaluations=300)
     role = problem.roles["n0"]
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
-    structured = tuned_centers(workload, ignore_progress)["n0"]
+    matrix_free = tuned_centers(workload, ignore_progress)["n0"]
     monkeypatch.undo()
-    values = [problem.evaluate({role: pi})[0] for pi in (dense, structured)]
-    np.testing.assert_allclose(structured, dense, atol=1e-4)
+    values = [problem.evaluate({role: pi})[0] for pi in (dense, matrix_free)]
+    np.testing.assert_allclose(matrix_free, dense, atol=1e-4)
     assert values[1] == pytest.approx(values[0], rel=1e-8)
     assert values[1] < 0.99 * problem.evaluate({})[0]
 

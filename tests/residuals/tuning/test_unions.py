@@ -134,7 +134,7 @@ def some_split(rng):
     return sizes, centers, complement
 
 
-def test_split_lift_rows_of_pieces_equal_query():
+def test_split_lift_rows_of_coefficients_equal_query():
     rng = np.random.default_rng(2)
     sizes, centers, complement = some_split(rng)
     spaces = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
@@ -149,7 +149,7 @@ def test_split_lift_rows_of_pieces_equal_query():
     )
 
 
-def test_unite_gram_matches_explicit_pieces():
+def test_unite_gram_matches_explicit_coefficients():
     rng = np.random.default_rng(4)
     sizes, centers, complement = some_split(rng)
     workload = (
