@@ -143,7 +143,8 @@ class CenterBalance:
         return S, weights
 
     def _used(self, indices: Index) -> list[int]:
-        return np.unique(indices[indices < self._padding]).tolist()
+        used: list[int] = np.unique(indices[indices < self._padding]).tolist()
+        return used
 
     def _objective(self, errors: Array, squares: Array) -> tuple[float, Array, Array]:
         """Return S and its derivatives with respect to the errors and the total squares.
