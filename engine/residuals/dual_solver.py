@@ -816,24 +816,28 @@ class FourierProblem(DualProblem):
         matrix_of : function of a diagonal in the Fourier basis that returns the matrix in residual
             coordinates, shape (dimension, dimension).
         """
+        if math.prod(n - 1 for n in self.sizes) >= FFT_FROM:
+            return self._fourier_by_fft()
+        # columns: the Fourier basis in residual coordinates
+        E = np.ones((1, 1), dtype=complex)
+        for n in self.sizes:
+            # column 0 of the Fourier matrix is constant, so it is outside the residual space
+            E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
+        coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
+        return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real
+
+    def _fourier_by_fft(self) -> tuple[Array, Callable[[Array], Array]]:
+        """Return the result of `_fourier` by fast Fourier transforms."""
         dimension = math.prod(n - 1 for n in self.sizes)
-        if dimension < FFT_FROM:
-            # columns: the Fourier basis in residual coordinates
-            E = np.ones((1, 1), dtype=complex)
-            for n in self.sizes:
-                # column 0 of the Fourier matrix is constant, so it is outside the residual space
-                E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
-            coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
-            return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real
         bases = [basis(n) for n in self.sizes]
         inner = (slice(1, None),) * len(self.sizes)
         axes = tuple(range(1, 1 + len(self.sizes)))
-        power = np.zeros(dimension)
+        coefficients = np.zeros(dimension)
         for root in self.roots:
             coordinates = root.reshape(len(root), *(n - 1 for n in self.sizes))
             tables = contract(coordinates, [N.T for N in bases], 1)
             spectrum = np.fft.fftn(tables, axes=axes)[(slice(None), *inner)]
-            power += np.sum(np.abs(spectrum) ** 2, axis=0).ravel() / self.lift.cells
+            coefficients += np.sum(np.abs(spectrum) ** 2, axis=0).ravel() / self.lift.cells
 
         def matrix_of(values: Array) -> Array:
             """Return the circulant matrix with these eigenvalues, in residual coordinates."""
@@ -852,7 +856,7 @@ class FourierProblem(DualProblem):
             matrix = contract(half, [*bases, None], 0)
             return np.asarray(matrix.reshape(dimension, dimension))
 
-        return power, matrix_of
+        return coefficients, matrix_of
 
 
 def _has_circle_center(L: Array) -> bool:

@@ -476,10 +476,10 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
     """
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
-    # The eigenvalues of K G are between 1 / high and 1 / low.  1 / low is the trace of K G.  high
-    # follows from G >= a D^T D + floor I, and from two bounds on D^T diag(1/mu) D: D^T D / min(mu),
-    # and by Gershgorin twice its largest diagonal entry.  If the whole attribute is measured, the
-    # sum of squares of the suffixes is at least |z|^2 / (2 n).
+    # The eigenvalues of K G are between 1 / high and 1 / low, and 1 / low is the trace of K G.
+    # ``high`` follows from G >= a D^T D + floor I and from two upper bounds on D^T diag(1/mu) D: it
+    # is at most D^T D / min(mu), and by Gershgorin's theorem at most twice its largest diagonal
+    # entry.  On the whole attribute, the suffixes add only 1 / (2 n) of their weight to ``floor``.
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
     floor += min(gram.total, 0.0) if space.whole else 0.0
@@ -775,6 +775,7 @@ class IntervalSolution:
         # the differences of a range are 1 at its last cell and -1 at the cell before its first one
         start, end = np.asarray(first) - 1, np.asarray(last)
         has_start, has_end = start >= 0, end < m
+        # positions of these differences; has_start and has_end exclude those that do not exist
         i, j = np.maximum(start, 0), np.minimum(end, m - 1)
         variances = np.zeros(len(end))
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative

@@ -436,14 +436,14 @@ class LeastSquares:
         # down
         by_inside, by_precision = np.zeros(1), [np.zeros(1)]
         for level in range(1, tree.depth + 1):
-            parent, share, above = tree.parent[level], shares[level], self.children[level - 1]
-            ratio = (variances[level - 1] / above)[parent]
+            parent, share, s = tree.parent[level], shares[level], self.children[level - 1]
+            variance_ratio = (variances[level - 1] / s)[parent]
             by_children = tree.upward(
-                by_variance[level] * share**2 * (1.0 - 2.0 * ratio), level - 1
+                by_variance[level] * share**2 * (1.0 - 2.0 * variance_ratio), level - 1
             )
             if level > 1:  # u_a = s_a / (1 + p_a s_a)
-                by_children += by_inside * (self.inside[level - 1] / above) ** 2
-            by_inside = by_variance[level] * (2.0 * share * ratio + 1.0 - 2.0 * share)
+                by_children += by_inside * (self.inside[level - 1] / s) ** 2
+            by_inside = by_variance[level] * (2.0 * share * variance_ratio + 1.0 - 2.0 * share)
             by_inside += tree.repeated(by_children[parent], level)
             by_precision.append(-by_inside * self.inside[level] ** 2)
         return by_precision

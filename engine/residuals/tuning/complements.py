@@ -405,6 +405,7 @@ class ComplementProblem:
             self.pair_kind |= dict.fromkeys(pairs, p)
 
     def _find_single_kinds(self) -> None:
+        """Set the classes of attributes that have queries, alone or in a pair."""
         groups_on: dict[str, list[Group]] = {}
         for group in self.workload.groups:
             if group.weight > 0.0 and len(group.attributes) == 1:
