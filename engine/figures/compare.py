@@ -517,7 +517,10 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
 
 
 def budgets_picture(
-    comparison: Comparison, budget: Budget, format_budget: Callable[[Budget], str] = in_pcost
+    comparison: Comparison,
+    budget: Budget,
+    format_budget: Callable[[Budget], str] = in_pcost,
+    pcosts: Sequence[float] = (),
 ) -> Picture:
     """Return a line chart of the errors of all mechanisms at several budgets, in counts.
 
@@ -528,9 +531,11 @@ def budgets_picture(
     ----------
     budget : budget of the comparison.
     format_budget : function that returns the text of a budget.
+    pcosts : budgets that are drawn, in increasing order; by default, `BUDGET_FACTORS` times the
+        pcost of ``budget``.
     """
     relative = _gaps(comparison)
-    pcosts = [budget.pcost * factor for factor in BUDGET_FACTORS]
+    pcosts = list(pcosts) or [budget.pcost * factor for factor in BUDGET_FACTORS]
     budget_texts = [format_budget(budget.at(pcost)) for pcost in pcosts]
     pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
     figure, table = go.Figure(), {"budget": budget_texts, "pcost": pcosts}
@@ -556,8 +561,8 @@ def budgets_picture(
     figure.update_xaxes(budget_axis(pcosts, budget_texts))
     drawn = [relative.errors[label] for label in relative.labels]
     low, high = min(drawn, default=0.0), max(drawn, default=0.0)
-    spread = math.sqrt(BUDGET_FACTORS[-1])
-    y_axis = log_axis(low / spread, high * spread) if low > 0 else {"type": "log"}
+    smallest, largest = (math.sqrt(budget.pcost / pcost) for pcost in (pcosts[-1], pcosts[0]))
+    y_axis = log_axis(low * smallest, high * largest) if low > 0 else {"type": "log"}
     figure.update_yaxes(title="typical error (counts)", **y_axis)
     figure.update_layout(height=420, legend=LEGEND)
     return Picture(
@@ -761,13 +766,14 @@ def comparison_page(
     workload: Workload,
     budget: Budget,
     format_budget: Callable[[Budget], str] = in_pcost,
+    pcosts: Sequence[float] = (),
 ) -> str:
     """Return a comparison of mechanisms as an HTML page.
 
     The page contains the size of the workload, the budget, the tables of `ranking_picture`,
     `effort_picture`, `where_picture` and `budgets_picture`, and the mechanisms without a result.
     No number was computed from records.  The function ``format_budget`` returns the text of a
-    budget.  All names are escaped for HTML.
+    budget; ``pcosts`` are the budgets of `budgets_picture`.  All names are escaped for HTML.
     """
     pieces = [
         (
@@ -788,7 +794,7 @@ def comparison_page(
             effort_picture(comparison),
             # The page has no charts, so the note does not explain their colors.
             replace(where_picture(comparison, workload), note=RATIO_NOTE),
-            budgets_picture(comparison, budget, format_budget),
+            budgets_picture(comparison, budget, format_budget, pcosts),
         )
         pieces += [_section(picture) for picture in pictures]
     if len(reasons := refusals(comparison)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
 
 
 MAX_BREAKDOWN_BARS = 16
-BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the current budget
+BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 4.0, 10.0)  # multiples of the current pcost
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
@@ -147,7 +147,10 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
 
 
 def interval_picture(
-    plan: Plan, variance: float, format_budget: Callable[[Budget], str] = in_pcost
+    plan: Plan,
+    variance: float,
+    format_budget: Callable[[Budget], str] = in_pcost,
+    pcosts: Sequence[float] = (),
 ) -> Picture:
     """Return a line chart of the half-width of the 95% interval of a query at several budgets.
 
@@ -155,18 +158,21 @@ def interval_picture(
     ----------
     variance : variance of the query at the budget of the plan, in counts^2.
     format_budget : function that returns the text of a budget.
+    pcosts : budgets that are drawn, in increasing order, among them that of the plan; by default,
+        `BUDGET_FACTORS` times that of the plan.
     """
-    pcosts = plan.budget.pcost * np.array(BUDGET_FACTORS)
-    half_widths = half_width(plan, variance) / np.sqrt(np.array(BUDGET_FACTORS))
-    current_index, larger_index = BUDGET_FACTORS.index(1.0), BUDGET_FACTORS.index(4.0)
+    drawn_pcosts = np.array(pcosts or [plan.budget.pcost * factor for factor in BUDGET_FACTORS])
+    half_widths = half_width(plan, variance) * np.sqrt(plan.budget.pcost / drawn_pcosts)
+    current_index = int(np.argmin(np.abs(drawn_pcosts - plan.budget.pcost)))
+    larger_index = min(current_index + 1, len(drawn_pcosts) - 1)
     is_gaussian = plan.budget.pure_epsilon is None
-    budget_texts = [format_budget(plan.budget.at(float(p))) for p in pcosts]
+    budget_texts = [format_budget(plan.budget.at(float(p))) for p in drawn_pcosts]
     trace = {
         "type": "scatter",
         "hovertemplate": "%{customdata}<br>answer ± %{y:,.4~r} counts<extra></extra>",
     }
     other_budgets = {
-        "x": pcosts,
+        "x": drawn_pcosts,
         "y": half_widths,
         "mode": "lines+markers",
         "line": {"color": BLUE},
@@ -175,7 +181,7 @@ def interval_picture(
         "customdata": budget_texts,
     }
     this_plan = {
-        "x": [pcosts[current_index]],
+        "x": [drawn_pcosts[current_index]],
         "y": [half_widths[current_index]],
         "mode": "markers",
         "marker": {"color": ORANGE, "size": 14, "symbol": "diamond"},
@@ -183,7 +189,7 @@ def interval_picture(
         "customdata": [budget_texts[current_index]],
     }
     layout = {
-        "xaxis": budget_axis(pcosts.tolist(), budget_texts),
+        "xaxis": budget_axis(drawn_pcosts.tolist(), budget_texts),
         "yaxis": {"title": {"text": "interval ± (counts)"}, "rangemode": "tozero"},
         "height": 300,
         "legend": LEGEND,
@@ -192,7 +198,7 @@ def interval_picture(
     table = pd.DataFrame(
         {
             "budget": budget_texts,
-            "pcost": pcosts,
+            "pcost": drawn_pcosts,
             "standard error": errors,
             "95% interval ± (counts)": half_widths,
         }

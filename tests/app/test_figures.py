@@ -22,6 +22,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import measure
 from engine.workload import Attribute, Schema, Width, Workload
+from pages.parts.shell import budgets
 from tests.figures.example import check_picture
 
 SCHEMA = Schema(
@@ -260,3 +261,13 @@ def test_spending_table_has_no_total_after_remaining_budget() -> None:
     picture = check_picture(figures.spending_picture(1.0, 0.5, 0.25, format_amount="{:g}".format))
     assert picture.table is not None
     assert list(picture.table["spent in total after it"]) == ["0.5", "0.75", ""]
+
+
+def test_nearby_budgets_are_round_in_chosen_unit() -> None:
+    budget = Budget.approx(1.0, 1e-6)
+    epsilons = [budget.at(pcost).epsilon(1e-6) for pcost in budgets.nearby_pcosts(budget)]
+    assert epsilons == pytest.approx(budgets.NEARBY_FACTORS, rel=1e-3)
+    texts = [budgets.in_words(budget.at(pcost)) for pcost in budgets.nearby_pcosts(budget)]
+    assert texts == [f"ε {factor:g}" for factor in budgets.NEARBY_FACTORS]
+    pure = Budget.pure(1.0)
+    assert budgets.nearby_pcosts(pure) == list(budgets.NEARBY_FACTORS)

@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
-from engine.analysis import expected_wait_text, partial_comparison
+from engine.analysis import expected_wait_text, partial_comparison, workload_digest
 from engine.analysis.compare import (
     REFERENCE_FORECAST_S,
     Comparison,
@@ -28,7 +28,6 @@ from pages.parts.jobs.status import Status
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
-from pages.parts.shell.request_state import workload_digest
 
 if TYPE_CHECKING:
     from engine._format import Frame

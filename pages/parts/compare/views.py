@@ -54,7 +54,9 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     }
 
     def report() -> str:
-        return figures.comparison_page(results, workload, request_state.budget, budgets.in_words)
+        budget = request_state.budget
+        pcosts = budgets.nearby_pcosts(budget)
+        return figures.comparison_page(results, workload, budget, budgets.in_words, pcosts)
 
     caption = figures.comparison_caption(results, workload, request_state.budget)
     export_menu.head(pictures["ranking"].alt, pictures, report=report, caption=caption)
@@ -182,13 +184,18 @@ def other_budgets(request_state: RequestState, comparison: Compared | None) -> s
     For a point that the user selects, a button applies its mechanism and budget.
     """
     if has_enough_plans(comparison):
+        budget = request_state.budget
         picture = figures.budgets_picture(
-            comparison.results, request_state.budget, budgets.in_words
+            comparison.results, budget, budgets.in_words, budgets.nearby_pcosts(budget)
         )
         export_menu.head(picture.alt, {"budgets": picture})
         figure_view.chart(picture, key="budgets")(on_select=_store_point, selection_mode="points")
         request_key, label, pcost = history.page_state().get(POINT, ("", "", 0.0))
-        if request_key == request_state.key and title_of(label) in picture.table:
+        if (
+            request_key == request_state.key
+            and title_of(label) in picture.table
+            and pcost in picture.table["pcost"].tolist()
+        ):
             _draw_point(request_state, comparison, picture, label, pcost)
         else:
             st.caption("Choose a point to use its mechanism and budget.")

@@ -14,7 +14,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.shell import buttons, figure_view, history
-from pages.parts.shell.budgets import chosen_unit, headline, other_units
+from pages.parts.shell.budgets import chosen_unit, headline, nearby_pcosts, other_units
 from pages.parts.shell.error_text import (
     deferred_errors,
     escape_markdown,
@@ -191,7 +191,12 @@ def one_query(plan: Plan) -> None:
             key="probe",
         )
         figure_view.picture(
-            figures.interval_picture(plan, variance, partial(headline, unit=chosen_unit())),
+            figures.interval_picture(
+                plan,
+                variance,
+                partial(headline, unit=chosen_unit()),
+                nearby_pcosts(plan.budget),
+            ),
             key="probe_budgets",
             config=figure_view.EXPORT,
         )

@@ -43,6 +43,7 @@ UNITS = {
 AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
 ROWS_LABEL = "Maximum rows per person"
 AGAINST_LABEL = "Protect"
+NEARBY_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 SUM_NOTE = "Epsilons do not add up; privacy costs do."
 UNIT = "budget_unit"  # session state key of the chosen unit
 
@@ -239,6 +240,23 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
             MU: budget.mu,
             PURE: budget.pure_epsilon or budget.pcost**0.5,
         }[unit]
+    ]
+
+
+def nearby_pcosts(budget: Budget) -> list[float]:
+    """Return the pcosts of smaller and larger budgets, and of this one, in increasing order.
+
+    In the chosen unit they are `NEARBY_FACTORS` times the budget, so that their texts are short.
+    Exceptions are pure epsilon and the success rate, for which the factors multiply the pcost.
+    """
+    if chosen_unit() != APPROX or budget.pure_epsilon is not None:
+        return [budget.pcost * factor for factor in NEARBY_FACTORS]
+    epsilon, delta = numbers_of(budget, APPROX)
+    return [
+        budget.pcost
+        if factor == 1.0
+        else Budget.approx(factor * epsilon, delta, **privacy_unit(budget)).pcost
+        for factor in NEARBY_FACTORS
     ]
 
 

@@ -321,8 +321,8 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
     """Return a mapping from the columns of a table to their formats and widths.
 
     Integers have thousands separators. Floats are shown in percent in the columns of
-    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, and otherwise with
-    two decimals.
+    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, without decimals in
+    the column "truth" if all true counts are integers, and otherwise with two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
@@ -333,6 +333,8 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
                 style = "percent"
             elif column in FINE:
                 style = "%.4f"
+            elif column == "truth" and (frame[column] == frame[column].round()).all():
+                style = "%,.0f"
             else:
                 style = "%,.2f"
             formats[column] = st.column_config.NumberColumn(

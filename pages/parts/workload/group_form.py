@@ -93,7 +93,11 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
     if "ways_ask" not in st.session_state:
         st.session_state["ways_ask"] = _query_kind_of_workload()
     query_kind = right.radio(
-        "Type of counts", list(NUMERIC_FAMILIES), key="ways_ask", horizontal=True
+        "Type of counts",
+        list(NUMERIC_FAMILIES),
+        captions=list(NUMERIC_FAMILIES.values()),
+        key="ways_ask",
+        horizontal=True,
     )
     example_place = st.container()
     special = st.multiselect(

@@ -14,7 +14,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.compare import run, views
-from pages.parts.shell import permalink
+from pages.parts.shell import budgets, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.compare.sessions import (
     MECHANISMS,
@@ -209,13 +209,17 @@ def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     small.set(compare_view="Other budgets")
     assert "Choose a point" in small.text()
     # AppTest cannot click on a figure. This is the page state after a click on one of its points.
+    pcost = budgets.nearby_pcosts(before.budget)[-1]
     small.app.session_state["only_here"][views.POINT] = (before.key, "wff", 10.0)
+    # The chart has no such point, for example after the budget unit was changed.
+    assert "Choose a point" in small.run(small.app).text()
+    small.app.session_state["only_here"][views.POINT] = (before.key, "wff", pcost)
     small.run(small.app)
-    result = plan(before.required_workload, Budget(pcost=10.0), "wff")
+    result = plan(before.required_workload, Budget(pcost=pcost), "wff")
     epsilon, error = cost(result.budget.epsilon(1e-6)), format_number(result.rmse)
     text = f"{title_of('wff')} at ε {epsilon}: typical error {error} counts"
     assert text in small.text().replace("*", "")
     small.press("use_dot")
-    assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))
+    assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=pcost))
     assert "typical error" not in small.text()  # the point belonged to the previous budget
     assert small.press("undo").studio is before
