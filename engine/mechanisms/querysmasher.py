@@ -48,31 +48,32 @@ from engine.residuals.tuning.unions import (
 )
 from engine.workload import Workload
 
-# For the choice of unions (residual spaces that one strategy measures): tuning is assumed to take
-# this many times as long as the search for the strategies of all residual spaces.
+# A union of all residual spaces (measured by one strategy) may take as long as tuning centers.  For
+# this comparison, tuning is expected to take this many times as long as one search for the
+# strategies of all residual spaces.
 TUNING_SOLVES = 40.0
-# For forecasts: smallest time of tuning, in seconds per subworkload.
+# For forecasts: tuning takes at least this time, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
 # With tuned centers the plan with uniform centers is computed first. Its dense searches may take
 # this share of the time limit, so that time remains for tuning. A search that takes longer is
 # continued if tuning leads to no better plan.
 UNIFORM_SEARCH_SHARE = 0.25
-# Largest expected time of the search for a product strategy on the full table, in seconds and as a
-# share of the time limit; the larger of the two counts.
+# A product strategy on the full table is searched if this is expected to take at most
+# MAX_PRODUCT_SEARCH_S seconds, or at most the share PRODUCT_SEARCH_SHARE of the time limit.
 MAX_PRODUCT_SEARCH_S = 1.0
 PRODUCT_SEARCH_SHARE = 0.1
-# A product strategy on the full table must lower the RMSE by at least this share to be used,
-# because a plan with such a strategy cannot publish tables.  If one strategy already measures all
-# residual spaces, the search is omitted if the gap of its plan is at most this share.
+# A product strategy on the full table is used only if it lowers the RMSE by more than this share,
+# because a plan with it cannot publish tables.  If one strategy measures all residual spaces, and
+# the gap of its plan is at most this share, no product strategy is searched.
 MIN_PRODUCT_SAVING = 1e-5
 TABLE_STATEMENT = (
     "A product of strategies on the full table is more accurate here than residual spaces."
 )
-# For forecasts: number of plans that are computed until all accuracy constraints are satisfied.
+# For forecasts: with accuracy constraints of groups, this number of plans is computed.
 CONSTRAINED_PLANS = 10
-# With accuracy constraints of groups, mixtures of tuned and uniform centers are tried in this
-# order; each number is the weight of the tuned centers in the mixture.
+# With accuracy constraints of groups, weighted means of tuned and uniform centers are tried in this
+# order.  The numbers are the weights of the tuned centers.
 TUNED_SHARES = (1.0, 0.5, 0.25)
 
 
@@ -152,26 +153,29 @@ class QuerySmasher(ResidualMechanism):
         )
         covers_all = _covers_all(unions, parts.spaces)
         tuning_seconds = MIN_TUNING_SECONDS * len(parts.subworkloads)
-        # With unions (spaces measured by one strategy) all other spaces are solved a second time,
-        # and a third time if some unions are rejected.
+        # All residual spaces are solved for the plan without unions, again for the plan with unions
+        # (spaces measured by one strategy), and a third time if some unions are rejected.
         solves = 3.0 if unions and not covers_all else 1.0
         seconds = base.seconds * solves + tuning_seconds
-        # time of one plan with accuracy constraints
-        plan_seconds = tuning_seconds + base.seconds
+        constrained_seconds = tuning_seconds + base.seconds  # per plan with accuracy constraints
         for attributes, spaces in unions.items():
             search_seconds = strategy_seconds(workload, attributes, spaces) + variance_seconds(
                 workload, attributes, spaces
             )
-            seconds, plan_seconds = seconds + search_seconds, plan_seconds + search_seconds
+            seconds, constrained_seconds = (
+                seconds + search_seconds,
+                constrained_seconds + search_seconds,
+            )
         if self.keep is not None:
-            seconds += CONSTRAINED_PLANS * plan_seconds
+            seconds += CONSTRAINED_PLANS * constrained_seconds
         if not covers_all:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             search_seconds = self._table_seconds(workload, limits)
             if math.isfinite(search_seconds):
                 seconds += search_seconds
-            # other objectives need a search with tuned centers and one with uniform centers
+            # for objectives other than the weighted sum, plans with tuned and with uniform centers
+            # are searched
             if not self.goal(workload).linear:
                 seconds += base.seconds
         return replace(
@@ -184,20 +188,21 @@ class QuerySmasher(ResidualMechanism):
         if self.centers != "tuned":
             return super().best(workload, budget, limits, deadline)
         if not self.goal(workload).linear:
-            return self._uniform_last(workload, budget, limits, deadline)
+            return self._best_for_objective(workload, budget, limits, deadline)
         started = planning_time()
         first_deadline, share = deadline, UNIFORM_SEARCH_SHARE
-        if self._is_cut(workload, limits):
+        if self._ends_uniform_search_early(workload, limits):
             first_deadline, share = started + share * (deadline - started), 1.0
         uniform = self.candidate_plan(
             workload, budget, limits, first_deadline, UNIFORM, search_share=share
         )
         elapsed = planning_time() - started
-        # after tuning, up to two plans are computed, each with dense searches of at most
-        # MAX_TUNED_SEARCH_S, so tuning ends that much before the deadline
+        # At most two plans are computed after tuning, and their dense searches may take
+        # MAX_TUNED_SEARCH_S each.  So tuning ends before the deadline by twice this time.
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
-        # Plans may also take the reserved time.  Both allowances record exceeded limits in one set.
+        # Plans may also use the reserved time.  Limits that they exceed are recorded together with
+        # those of tuning.
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
@@ -223,7 +228,8 @@ class QuerySmasher(ResidualMechanism):
             not _covers_all(best.split.unions, uniform.values)
             or best.plan.certificate.gap > MIN_PRODUCT_SAVING
         ):
-            # the product search solves no residual space, so it needs no reserve of time
+            # This search solves no residual spaces, so it may also use the time that is reserved
+            # for solving them.
             best = self._better_with_product(
                 workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
             )
@@ -237,13 +243,15 @@ class QuerySmasher(ResidualMechanism):
             best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped))
         )
 
-    def _is_cut(self, workload: Workload, limits: Limits) -> bool:
-        """Return whether the search with uniform centers ends early, in favor of a union.
+    def _ends_uniform_search_early(self, workload: Workload, limits: Limits) -> bool:
+        """Return whether the search with uniform centers must leave time for that of a union.
 
-        It does if it is expected to take more than `UNIFORM_SEARCH_SHARE` of the time limit, and one
-        strategy for all residual spaces, which is at least as accurate, can be searched instead.
+        The result is True if the search is expected to take more than `UNIFORM_SEARCH_SHARE` of the
+        time limit, and one strategy for all residual spaces, which is at least as accurate, can be
+        searched instead.
         """
-        # group constraints compare with the plan of uniform centers, whose search is then complete
+        # accuracy constraints of groups refer to the plan with uniform centers, so its search must
+        # not be cut short
         if limits.time_limit is None or self.keep is not None:
             return False
         parts = decompose(workload, forecast=True)
@@ -262,10 +270,10 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best_error: float = math.inf,
     ) -> list[CandidatePlan]:
-        """Return a list with the plan for a split of queries into residual spaces.
+        """Return the plan for a split of queries into residual spaces, as a list.
 
-        The list is empty if planning fails.  A search stops when its lower bound shows that the
-        error is at least ``best_error``.
+        The list is empty if planning fails.  For objectives other than the weighted sum, the search
+        stops when its lower bound shows that the error is at least ``best_error``.
         """
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
@@ -273,27 +281,27 @@ class QuerySmasher(ResidualMechanism):
                 # assembling the plan raises `Unanswered` if unions leave queries without an answer
                 _ = plan.plan
             return [plan]
-        # TimeoutError: after the deadline.  NotApplicable: the plan does not answer all queries
-        # (`Unanswered`), or the spaces of the split are too large for the objective.
+        # TimeoutError is raised after the deadline.  NotApplicable is raised if the plan does not
+        # answer all queries (`Unanswered`), or if a residual space is too large for the objective.
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
             allowance.stopped.add("memory")
             return []
 
-    def _uniform_last(
+    def _best_for_objective(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float
     ) -> CandidatePlan:
-        """Return the best plan for an objective other than the sum, trying uniform centers last.
+        """Return the better plan of tuned and uniform centers, for an objective other than the sum.
 
-        A search for query weights stops when its lower bound shows that no weights lead to a better
-        plan than the best so far.  The search with uniform centers therefore usually stops after a
-        few steps if it follows that with tuned centers.
+        The search with uniform centers is the last one.  It usually stops after a few steps, when
+        its lower bound shows that the plan with tuned centers is better.
         """
         # called because it raises an error if a single step of the search exceeds the limits
         self.forecast_split(workload, decompose(workload, forecast=True), limits)
         started = planning_time()
-        # tuning, the plans with tuned centers and the plan with uniform centers get a third each
+        # one third of the time is for tuning, one for plans with tuned centers, and one for the
+        # plan with uniform centers
         third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
@@ -302,22 +310,32 @@ class QuerySmasher(ResidualMechanism):
                 limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text)
             )
 
-        allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
+        def separate_error(plan: CandidatePlan | None) -> float:
+            """Return the error if the costs of all blocks are added up, as in bounds of searches.
+
+            It is infinite for None.
+            """
+            return math.inf if plan is None else plan.error / plan.joint
+
+        allowance = Allowance(memory=limits.memory_limit, deadline=started + third)
+        best: CandidatePlan | None = None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            # The lower bound of a search assumes that the cost of a plan is the sum of the costs of
-            # its blocks.  `joint` is the factor by which the joint cost changes the error.
-            best_error = math.inf if best is None else best.error / best.joint
-            until = started + 2.0 * third
-            if split.centers or split.complements:
-                for candidate in self._try_split(
-                    workload, budget, between(0.7, 0.9), until, split, allowance, best_error
-                ):
-                    is_better = best is None or candidate.error < best.error
-                    if is_better and self._is_answerable(candidate):
-                        best = candidate
-        best_error = math.inf if best is None else best.error / best.joint
+            if not (split.centers or split.complements):
+                continue
+            for candidate in self._try_split(
+                workload,
+                budget,
+                between(0.7, 0.9),
+                started + 2.0 * third,
+                split,
+                allowance,
+                separate_error(best),
+            ):
+                is_better = best is None or candidate.error < best.error
+                if is_better and self._is_answerable(candidate):
+                    best = candidate
         uniform = self.candidate_plan(
-            workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error
+            workload, budget, between(0.9, 1.0), deadline, UNIFORM, separate_error(best)
         )
         chosen = uniform if best is None or uniform.error <= best.error else best
         return replace(
@@ -335,10 +353,11 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        The method searches for group weights whose plan satisfies the constraints and has a smaller
-        error than ``uniform``.  It first uses the split of ``best``, then splits that are half and
-        three quarters of the way to uniform centers, and stops at the first success.  If all
-        searches fail, return ``uniform``, which always satisfies the constraints.
+        Group weights are searched whose plan satisfies the constraints and has a smaller error than
+        ``uniform``: first for the split of ``best``, then for means of this split and uniform
+        centers, weighted as in `TUNED_SHARES`.  The plan of the first successful search is
+        returned.  If all searches fail, ``uniform`` is returned, which always satisfies the
+        constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -364,18 +383,18 @@ class QuerySmasher(ResidualMechanism):
         return uniform
 
     def _table_seconds(self, workload: Workload, limits: Limits) -> float:
-        """Return the expected seconds of the search for a product strategy on the full table.
+        """Return the expected time of searching a product strategy on the full table, in seconds.
 
-        Infinite if the mechanism does not search for one.
+        It is infinite if this search does not apply or would take too long.
         """
-        # A product strategy on the full table supports no objective other than the weighted sum, no
-        # accuracy constraints of groups and no public tables.
+        # The search is only for the weighted sum as objective, without accuracy constraints of
+        # groups and without public tables.
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        # The time for the largest attribute alone is a lower bound on the search time that is quick
-        # to compute.
+        # The time for the largest attribute alone is computed first, because it is a lower bound
+        # that takes little time to compute.
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         largest_size = max((n for group in examples for n in group.sizes), default=1)
         longest = max(MAX_PRODUCT_SEARCH_S, PRODUCT_SEARCH_SHARE * (limits.time_limit or 0.0))
@@ -406,7 +425,8 @@ class QuerySmasher(ResidualMechanism):
             plan = self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
-        # `weighted_rmse` includes the rounding of noise to the grid, unlike `CandidatePlan.error`
+        # `CandidatePlan.error` does not include the rounding of noise to a grid, so the errors of
+        # assembled plans are compared
         if plan.weighted_rmse >= best.plan.weighted_rmse * (
             1.0 - max(self.gap, MIN_PRODUCT_SAVING)
         ):
@@ -448,13 +468,14 @@ class QuerySmasher(ResidualMechanism):
         is the only candidate.
         """
         limits.tell(0.1, "Choosing spaces to measure together")
-        unions = _in_time(
+        unions = _affordable_unions(
             workload, self._choose_unions(workload, uniform.values, limits), allowance
         )
         if _covers_all(unions, uniform.values):
             united = _plans_with_unions(uniform, unions, plans_of_split)
-            # the errors of assembled plans are compared, because `CandidatePlan.error` omits the
-            # cost of rounding to the grid, which is larger for a single strategy than for several
+            # `CandidatePlan.error` does not include the rounding of noise to a grid, which costs
+            # more for a single strategy than for several.  So the errors of assembled plans are
+            # compared.
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -464,21 +485,22 @@ class QuerySmasher(ResidualMechanism):
         ):
             if split.centers or split.complements:
                 candidates += plans_of_split(split)
-        # tuning has taken time, so some unions may no longer fit
-        unions = _in_time(workload, unions, allowance)
+        # after tuning, less time remains for unions
+        unions = _affordable_unions(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
         return candidates + _plans_with_unions(best, unions, plans_of_split)
 
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
     ) -> dict[Space, tuple[Space, ...]]:
-        """Choose unions, that is, sets of residual spaces that are measured by one strategy each.
+        """Choose unions: sets of residual spaces of which each is measured by one strategy.
 
         Returns
         -------
         Mapping from the attributes of each union to its residual spaces.
         """
-        # other objectives set a budget share for each space, but a union has only one share
+        # Objectives other than the weighted sum need a separate budget share for every residual
+        # space, but all spaces of a union have the same share.
         if self.solver != "optimal" or not self.goal(workload).linear:
             return {}
 
@@ -493,7 +515,8 @@ class QuerySmasher(ResidualMechanism):
             return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), tuning_seconds)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
-        # with accuracy constraints many plans are computed, so unions must not take longer
+        # With accuracy constraints many plans are computed.  So a union of all residual spaces must
+        # not take longer than planning without unions.
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
         return choose_unions(
@@ -535,20 +558,20 @@ def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Sp
     return len(next(iter(unions.values()), ())) == len(spaces)
 
 
-def _in_time(
+def _affordable_unions(
     workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the unions that fit into the remaining time.
+    """Return the unions for which the remaining time suffices.
 
-    Unions are considered in order; one is left out if its expected planning time, added to those of
-    the unions accepted before it, exceeds the remaining time.
+    In the order of ``unions``, each union is accepted if the expected times of this union and all
+    unions accepted before it together do not exceed the remaining time.
     """
-    out, seconds = dict[Space, tuple[Space, ...]](), 0.0
+    accepted, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
         total = seconds + variance_seconds(workload, attributes, spaces)
         if allowance.has_time(total):
-            out[attributes], seconds = spaces, total
-    return out
+            accepted[attributes], seconds = spaces, total
+    return accepted
 
 
 def _plans_with_unions(
@@ -556,21 +579,23 @@ def _plans_with_unions(
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return a list with the plan that uses the unions which lower the error.
+    """Return a plan with all unions that lower the error, as a list.
 
-    The error of a union may exceed that of separate measurements if its search stopped early; such
-    a union is left out.  The list is empty if no union remains or planning fails.
+    A union may raise the error if its search stopped early; such a union is left out.  The list is
+    empty if no union remains or if planning fails.
 
     Parameters
     ----------
     separate : plan without unions.
     unions : mapping from the attributes of a union to its residual spaces.
-    plans_of_split : returns the plan for a split in a list, which is empty if planning fails.
+    plans_of_split : function that returns the plan for a split as a list, which is empty if
+        planning fails.
     """
     plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
     if not plans:
         return []
-    # The RMSE of a plan is proportional to the sum over its blocks of the roots of ``values``.
+    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union is one
+    # block, in place of the blocks of its residual spaces.
     retained = {
         attributes: spaces
         for attributes, spaces in unions.items()

@@ -14,7 +14,7 @@ shares that are optimal for the objective itself are computed for the current st
 search stores the best plan and the best bound.  Its first step uses the weights of the workload, so
 the result is never worse than the strategies for the weighted sum with optimal shares.
 
-If no factored weights attain the optimum, `PointWeights` improves the best plan.  It stores a
+If no factored weights attain the optimum, `SeparateWeights` improves the best plan.  It stores a
 separate weight for every query, which rises for queries above the mean variance and falls for
 queries below it.  Solvers require factored weights, so these are then changed until their margins
 approach the margins of the separate weights.
@@ -72,39 +72,41 @@ from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
-# An accuracy constraint V_g <= T_g counts as an equality if V_g is within this share of T_g.
+# The search for group weights lowers every limit T_g by this share, and accepts V_g that are below
+# the lowered limit by at most twice the share.
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
-# Secant method for log u_g: initial estimate of the slope of log V_g with respect to log u_g.
+# The search for group weights u_g is a secant method with an estimate of the slope of log V_g as a
+# function of log u_g.  The slope is INITIAL_SLOPE at first, and then at most MAX_SLOPE.  A step
+# changes log u_g by at most MAX_LOG_STEP.
 INITIAL_SLOPE = -0.5
-# Estimates of the slope are at most MAX_SLOPE, and a step changes log u_g by at most MAX_LOG_STEP.
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
 
 def checked_keep(keep: Any) -> float | dict[int, float]:
-    """Check the option ``keep`` and return it as one number, or as a mapping sorted by group
-    number.
+    """Check the option ``keep``, and return it in a standard form.
 
-    The option has the allowed relative increase of the RMSE: one number for all groups, or a
-    mapping from group number to number.  Group numbers may be strings, as in JSON.
+    The option is the allowed relative increase of the RMSE: one number for all groups, or a mapping
+    from group indices to numbers.  Indices may be strings, as in JSON.  In the result, a mapping
+    has integer keys in ascending order.
 
     Raises
     ------
     PlanError
-        If a share or a group number is invalid.
+        If a number or a group index is invalid.
 
     >>> checked_keep({"0": 0.05})
     {0: 0.05}
     """
-    several = isinstance(keep, Mapping)
+    is_mapping = isinstance(keep, Mapping)
     try:
-        # `operator.index` refuses fractions, which `int` would round
-        keys = list(keep) if several else []
+        # `operator.index` rejects fractions, which `int` would round
+        keys = list(keep) if is_mapping else []
         numbers = [int(key) if isinstance(key, str) else operator.index(key) for key in keys]
     except (TypeError, ValueError):
         numbers = [-1]
-    shares = list(keep.values()) if several else [keep]
+    shares = list(keep.values()) if is_mapping else [keep]
     are_valid = all(is_number(share) and 0.0 <= share < math.inf for share in shares)
     if not are_valid or min(numbers, default=0) < 0:
         raise PlanError(
@@ -112,7 +114,9 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
             " 0 or more: one number for all groups, or a mapping from group numbers to numbers,"
             " such as {0: 0.05}."
         )
-    return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
+    if not is_mapping:
+        return float(keep)
+    return dict(sorted(zip(numbers, map(float, shares), strict=True)))
 
 
 def variance_limits(
@@ -122,7 +126,7 @@ def variance_limits(
 
     Parameters
     ----------
-    keep : relative increase of the RMSE, for all groups or by group number.
+    keep : allowed relative increase of the RMSE, for all groups or by group index.
     uniform : sum of variances of every group with uniform centers, shape (groups,).
 
     Returns
@@ -143,14 +147,14 @@ def variance_limits(
         )
     limits = np.full(count, math.inf)
     for number, share in shares.items():
-        # groups of error 0, whose answers follow from exact totals, need no constraint
+        # the answers of a group may follow from public tables; its error is 0 and needs no limit
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             limits[number] = uniform[number] * (1.0 + share) ** 2
     return limits
 
 
 class WeightedPlan(Protocol):
-    """A plan for modified group weights, with its error for the original weights."""
+    """A plan for raised group weights; its ``error`` is that for the original weights."""
 
     @property
     def error(self) -> float:
@@ -179,12 +183,16 @@ def constrained_search(
 
     Returns
     -------
-    Of the plans that satisfy the constraints, the one with the smallest error; None if no plan of
-    the search satisfies them.
+    The plan with the smallest error among those that satisfy the constraints, or None.
+
+    Notes
+    -----
+    The search is a secant method: for every group it estimates the slope of log V_g as a function
+    of the logarithm of its factor from the last two steps, in which the factors of all other groups
+    change, too.
     """
     best, previous = None, None
-    # logarithms of the factors, and estimated slopes of log V_g with respect to these logarithms
-    logs = np.zeros(len(sum_limits))
+    logs = np.zeros(len(sum_limits))  # logarithms of the factors
     slopes = np.full(len(sum_limits), INITIAL_SLOPE)
     is_limited = np.isfinite(sum_limits)
     for step in range(MAX_WEIGHT_UPDATES):
@@ -194,14 +202,12 @@ def constrained_search(
         ratio = np.divide(plan.sums(), sum_limits, out=np.zeros(len(sum_limits)), where=is_limited)
         if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
-        # ``excess`` compares with limits that are lowered by ACTIVE_TOLERANCE.  The search has
-        # converged if no group exceeds its lowered limit, and every group with a raised weight is
-        # at most twice the tolerance below it.
+        # The limits are lowered by ACTIVE_TOLERANCE.  The search has converged if no group exceeds
+        # its lowered limit, and if every group with a factor above 1 is below it by at most twice
+        # the tolerance.
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
-        # the slope of a group depends on the weights of all groups, so it is estimated from the
-        # last two steps (secant method)
         if previous is not None:
             log_changes, excess_changes = logs - previous[0], excess - previous[1]
             has_changed = np.abs(log_changes) > 1e-6
@@ -254,19 +260,20 @@ def constrained_bound(
     return max(total - math.fsum((weights - group_weights)[raised] * sum_limits[raised]), 0.0)
 
 
-# In an update of `PointWeights`, the weight of a query is multiplied by
-# (variance of the query / mean variance) to this power.
+# `SeparateWeights.update` multiplies the weight of a query by (variance of the query / mean
+# variance) to this power.
 UPDATE_EXPONENT = 3.0
-# With at least this many cells, a few entries of a Gram matrix are tested before all of them.
+# `has_equal_weights` tests a few entries of a Gram matrix of at least this order before it forms
+# the whole matrix.
 MIN_TESTED_CELLS = 100
-# Letters for the axes of tables in calls of einsum.
+# letters of axes in calls of `numpy.einsum`
 AXES = "abcdefgh"
 DROPPED_QUERIES = (
     "Some queries have so little weight compared with others that rounding makes it 0. Choose"
     " weights that differ less, or give these queries the weight 0."
 )
-# Largest number of weights in `PointWeights`.
-MAX_POINT_WEIGHTS = 8_000_000
+# largest number of query weights in `SeparateWeights`
+MAX_SEPARATE_WEIGHTS = 8_000_000
 
 
 def has_equal_weights(part: Part) -> bool:
@@ -277,7 +284,7 @@ def has_equal_weights(part: Part) -> bool:
     """
     if len(part.sizes) > 1:
         return False
-    # forecasts must not compute the Gram matrix of a wide attribute
+    # This shortcut is for forecasts, which call the function for wide attributes.
     if part.family.key in [("marginal",), ("total",)]:
         return True
     if part.sizes[0] >= MIN_TESTED_CELLS:
@@ -290,11 +297,11 @@ def has_equal_weights(part: Part) -> bool:
 
 
 def _has_equal_entries(part: Part) -> bool:
-    """Return whether the Gram matrix of interval queries is a I + b 11^T, by a few of its entries.
+    """Return whether a few entries of a Gram matrix are as in a I + b 11^T.
 
-    The diagonal entries of three cells must be equal, and so must the entries of their pairs.  This
-    decides the question for interval families, of which only the marginal and the total, also as
-    windows of width 1 or of all cells, pass the test.
+    For three cells, the diagonal entries must be equal, and so must the entries of the pairs.  For
+    interval families this proves that the whole matrix has the form: only the marginal and the
+    total pass, also as windows of width 1 or of all cells.
     """
     (n,) = part.sizes
     if isinstance(part.family, Circular):
@@ -309,8 +316,10 @@ def _has_equal_entries(part: Part) -> bool:
 def unit_builder(
     parts: Decomposition, solutions: list[SpaceSolution], split: Split, schema: Schema
 ) -> VarianceBuilder:
-    """Return the builder of variances for one block per residual space, each with noise of standard
-    deviation 1."""
+    """Return the builder of variances for blocks with noise of standard deviation 1.
+
+    There is one block per residual space, with its strategy in ``solutions``.
+    """
     blocks = {
         space: Block(
             attributes=space,
@@ -331,9 +340,9 @@ def dual_norm(
     Returns
     -------
     norm : the dual norm of the weights ``emphasis``.
-    by_class : derivative by the logarithms of `Emphasis.weights`, shape (classes,).
-    by_vector : derivative by the logarithms of the entries of `Emphasis.vectors`, one array per
-        vector.
+    by_class : derivative with respect to the logarithms of `Emphasis.weights`, shape (classes,).
+    by_vector : derivatives with respect to the logarithms of the entries of `Emphasis.vectors`, one
+        array per vector.
 
     Notes
     -----
@@ -342,7 +351,7 @@ def dual_norm(
     the dual norm is the sum of u t.
     """
     q = goal.conjugate
-    # the first group of every class, and the number of groups in it
+    # the classes of groups with equal query weights: first group and number of groups
     examples = {c: i for i, c in reversed(list(enumerate(emphasis.class_of_group)))}
     sizes = np.bincount(
         [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)
@@ -365,7 +374,7 @@ def dual_norm(
         sums = [float(p.sum()) for p in powers]
         by_class[c] = scale * math.prod(sums)
         for k, power, power_sum in zip(indices, powers, sums, strict=True):
-            # if all queries of a group have weight 0, avoid the division 0 / 0
+            # the sum is 0 if all queries of the group have weight 0
             if power_sum > 0.0:
                 by_vector[k] += by_class[c] * power / power_sum
     total = float(by_class.sum())
@@ -388,21 +397,21 @@ def norm_bound(
     return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
-class PointWeights:
+class SeparateWeights:
     """A separate weight for every query, instead of products of one vector per part of a group.
-
-    Equivalent groups form a class and have equal weights, so weights are stored for one group per
-    class.
 
     Parameters
     ----------
-    class_queries : queries of every class of groups.
+    class_queries : queries of every class of equivalent groups, which have equal weights.
     emphasis : initial weights, as products of one vector per part of a group.
+
+    Attributes
+    ----------
+    weights : for every class, an array of (query weight * target * number of groups), with one axis
+        per table of its `LinearVariances`.
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
-        # For every class of groups, an array of (query weight * target), with one axis per table of
-        # its `LinearVariances`.
         self.weights: list[Array] = []
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
@@ -416,22 +425,23 @@ class PointWeights:
     @staticmethod
     def fits(class_queries: Sequence[ClassQueries]) -> bool:
         """Return whether the queries are few enough for separate weights."""
-        return all(len(one.variances.tables) <= len(AXES) for one in class_queries) and (
-            sum(math.prod(len(t.T) for t in one.variances.tables) for one in class_queries)
-            <= MAX_POINT_WEIGHTS
-        )
+        tables_of_classes = [queries.variances.tables for queries in class_queries]
+        if any(len(tables) > len(AXES) for tables in tables_of_classes):
+            return False
+        counts = (math.prod(table.shape[1] for table in tables) for tables in tables_of_classes)
+        return sum(counts) <= MAX_SEPARATE_WEIGHTS
 
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
-        """Raise the weights of queries above the mean variance, and lower those of all others.
+        """Raise the weights of queries above the mean variance, and lower all other weights.
 
-        ``noises`` has the squared noise of every class of residual spaces, shape (space classes,).
+        Variances are divided by their targets.  ``noises`` has the squared noise of every class of
+        residual spaces, shape (space classes,).
         """
-        # variances relative to their targets
         variances = []
         for queries in class_queries:
             tables = queries.variances.tables
             axes = AXES[: len(tables)]
-            # s is the index of the residual space, over which the products of tables are summed
+            # a variance is the sum over residual spaces s of noise times one entry of each table
             terms = ",".join(["s", *("s" + a for a in axes)])
             relative_noises = noises[list(queries.spaces)] / queries.target
             variances.append(np.einsum(f"{terms}->{axes}", relative_noises, *tables, optimize=True))
@@ -453,23 +463,23 @@ class PointWeights:
         noises: Array,
         emphasis: Emphasis,
     ) -> tuple[list[Array], Array]:
-        """Return sums of weighted variances over queries, and the best noises for these weights.
+        """Return sums of weighted variances over queries, and the best noises for the weights.
 
         Parameters
         ----------
         counts : number of residual spaces in every class of spaces, shape (space classes,).
         noises : squared noise of every class of spaces at privacy cost 1, shape (space classes,).
-        emphasis : factored weights, which determine the shapes of the result.
+        emphasis : factored weights: products of one vector per part of a group.
 
         Returns
         -------
-        sums : for every vector of ``emphasis`` and each of its entries, the sum of weight times
-            variance over the queries that use the entry.
+        sums : one array per vector of ``emphasis``, with its shape.  An entry is the sum of weight
+            times variance over all queries whose factored weight contains this entry.
         best_noises : squared noises at privacy cost 1 with the smallest weighted sum of variances,
             shape (space classes,).
         """
         sums = [np.zeros(len(v)) for v in emphasis.vectors]
-        # derivative of the weighted sum of variances by the squared noises
+        # derivative of the weighted sum of variances with respect to the squared noises
         slopes = np.zeros(len(counts))
         for queries, weights, indices in zip(
             class_queries, self.weights, emphasis.vector_indices, strict=True
@@ -502,10 +512,11 @@ class PointWeights:
 
 
 def log_gains(target: Array, current: Array) -> Array:
-    """Return log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1].
+    """Return by how much to change the logarithms of weights, so that sums approach ``target``.
 
-    Both arguments are weighted variances of the queries of a part, shape (queries,).  If all
-    entries of ``target`` are 0, the result has only zeros.
+    The result is log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1],
+    or 0 if all entries of ``target`` are 0.  Both arguments are sums of weighted variances by query
+    of a part, shape (queries,).
     """
     if not target.any():
         return np.zeros(len(target))
@@ -513,48 +524,52 @@ def log_gains(target: Array, current: Array) -> Array:
     return np.clip(ratio - float(target @ ratio) / float(target.sum()), -1.0, 1.0)
 
 
-# Largest number of steps of a search for query weights; each step solves the weighted sum once.
+# Each step of a search for query weights solves the weighted sum of variances once; the search has
+# at most this number of steps.
 MAX_SOLVES = 40
-# For forecasts: factor by which a solve takes longer if spaces have different query weights.
+# For forecasts: solving the weighted sum takes longer by this factor if equal residual spaces have
+# different query weights.
 SEPARATE_SOLVE_FACTOR = 2.0
 # The search stops when the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# Target gap of the budget shares in the first steps, and of the final plan.
+# Budget shares are optimized until the objective is above its minimum by at most this share: at the
+# first steps, and at the end of the search.
 FIRST_SHARE_GAP = 1e-4
 FINAL_SHARE_GAP = 1e-7
-# Target gap of the strategies in intermediate steps: MAX_STRATEGY_GAP, or STRATEGY_GAP_FACTOR times
-# the squared length of the last step of the weights if that is less.
+# After the first plan, strategies are searched up to this gap: STRATEGY_GAP_FACTOR times the
+# squared length of the last step of the query weights, but at most MAX_STRATEGY_GAP.
 MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
-# Budget shares are optimized again when the step length is at most this share of the step length at
-# their last optimization, or at most SMALL_STEP.
+# Budget shares are optimized again when the next step of the query weights is short: at most
+# SMALL_STEP, or this share of the length at the last optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# If a step lowers the gap by less than this share, separate query weights are tried.
+# If a step lowers the gap by less than this share of the gap, `SeparateWeights` are tried.
 SMALL_GAIN_SHARE = 0.05
-# While separate query weights are tried, the logarithm of an entry of a vector falls by at most
-# this much in total.
+# While `SeparateWeights` are tried, the logarithm of a factored weight decreases by at most this
+# amount in total.
 MAX_LOG_DROP = 0.3
-# Number of previous steps that the Anderson acceleration combines.
+# number of steps that the Anderson acceleration combines
 ANDERSON_MEMORY = 8
-# Cutoff of small singular values in the Anderson acceleration, relative to the largest.
+# The Anderson acceleration ignores singular values below this share of the largest one.
 ANDERSON_CUTOFF = 1e-3
-# A step that lowers the logarithm of the lower bound by more than this is rejected.
+# A step is rejected if it lowers the logarithm of the lower bound by more than this.
 MAX_LOG_SETBACK = 1e-3
-# The search stops after more than MAX_STALE_STEPS steps that improve neither plan nor bound by at
-# least the share MIN_PROGRESS.
+# The search stops after more than MAX_STALE_STEPS consecutive steps in which neither the plan nor
+# the bound improves by more than the share MIN_PROGRESS.
 MIN_PROGRESS = 1e-4
 MAX_STALE_STEPS = 6
 # Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
 # Gram matrix.
 MAX_LOG_RANGE = 12.0
-# A group has a separate weight for every query if the workload has at most MAX_FULL_DOMAIN_QUERIES
-# queries and the table of the group has at most MAX_FULL_DOMAIN_CELLS cells. The residual spaces of
-# the group are then solved densely.
+# A group with several parts has one weight per query, not factored weights, if the workload has at
+# most MAX_FULL_DOMAIN_QUERIES queries and the table of the group at most MAX_FULL_DOMAIN_CELLS
+# cells.  The residual spaces of the group are then solved with dense matrices.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
-# Result of one solve: decomposition, solutions, dual weights and termination messages.
+# strategies for the weighted sum of variances: decomposition, solutions, dual weights and
+# termination messages
 SolveResult = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
-# Function of workload, initial dual weights and target gap.
+# function of a workload, initial dual weights and a target gap that minimises the weighted sum
 Solve = Callable[[Workload, tuple[Array, ...], float], SolveResult]
 
 
@@ -565,12 +580,13 @@ class Candidate:
     Attributes
     ----------
     emphasis : the query weights.
-    point : the logarithms that define them; see `TradeoffSearch.emphasis`.
-    parts, solutions, duals, endings : result of the solve for these weights; see `SolveResult`.
+    point : logarithms of the query weights relative to the initial weights, in the order of
+        `TradeoffSearch.emphasis`, shape (variables,).
+    parts, solutions, duals, endings : strategies for these weights; see `SolveResult`.
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
-    step_length : weighted root mean square of the next step of the logarithms; 0 at the optimum.
+    step_length : weighted root mean square of the next change of ``point``; 0 at the optimum.
     value : objective of the plan; infinite until the budget shares are optimized.
     """
 
@@ -619,27 +635,27 @@ class TradeoffSearch:
         self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, planning_time()
         spaces = list(decompose(workload, split, labels).spaces)
         self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
-        # candidate with the smallest objective, and candidate with the largest lower bound
-        self.best: Candidate | None = None
-        self.witness: Candidate | None = None
-        # candidate with the smallest step length since the last optimization of budget shares
+        self.best: Candidate | None = None  # the candidate with the smallest objective
+        self.witness: Candidate | None = None  # the candidate with the largest lower bound
+        # the candidate with the smallest `Candidate.step_length`, unless its budget shares were
+        # optimized
         self.pending: Candidate | None = None
-        # step length at the last optimization of budget shares, and of the last candidate
-        self.reshare_step = math.inf
-        self.step_length = math.inf
+        self.reshare_step = math.inf  # step length when budget shares were last optimized
+        self.step_length = math.inf  # step length of the last candidate
         self.evaluations = self.stale_steps = 0
         self.last_duals: tuple[Array, ...] = ()
         self.last_candidate: Candidate | None = None
         self._define_variables()
 
     def _define_variables(self) -> None:
-        """Define the variables of the search: class weights and vectors of factored weights.
+        """Define the variables of the search: class weights, and the vectors of factored weights.
 
-        A point of the search is an array of their logarithms, first those of the class weights.
+        A point of the search is an array of the logarithms of (variable / initial value), first
+        for the class weights, then for the entries of all vectors.
         """
         groups = [self.workload.groups[i] for i in self.classes.examples]
-        # a separate weight per query is more general than factored weights, but possible only if
-        # there are few queries
+        # With few queries, groups have one vector with the weights of all their queries.  These
+        # weights are more general than products of one vector per part.
         has_few_queries = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         index_of_key: dict[Any, int] = {}
         self.initial_vectors: list[Array] = []
@@ -657,11 +673,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # Equal parts on equivalent attributes share one vector, even if their groups
-                # differ, so that the query weights on every residual space are a product over
-                # attributes. Groups with several parts of inequivalent queries need other weights
-                # than groups with at most one such part, so the two kinds of groups do not share
-                # vectors.
+                # Equal parts on equivalent attributes share one vector, even in different groups,
+                # so that the query weights on every residual space are a product over attributes.
+                # Two kinds of groups do not share vectors, because their weights differ: groups
+                # with at most one part of inequivalent queries, and groups with several such parts.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -671,7 +686,7 @@ class TradeoffSearch:
                     if len(group.parts) == 1:
                         keys.append(("group", c))
                     else:
-                        # an attribute without a residual space on it alone is in no class
+                        # an attribute is in no class (-1) if there is no residual space on it alone
                         attribute_key = classes_of_axes if min(classes_of_axes) >= 0 else names
                         keys.append((inequivalent > 1, part.key, attribute_key))
                     initial.append(np.ones(part.count))
@@ -683,24 +698,24 @@ class TradeoffSearch:
         self.vector_indices = tuple(vector_indices)
         self.targets = np.array([self.goal.target(i) for i in self.classes.examples])
         self.weights = np.array([g.weight for g in groups])
-        # positions of every vector in a point of the search
+        # the slice of each vector in a point of the search
         ends = np.cumsum([len(groups), *(len(v) for v in self.initial_vectors)])
-        self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        self.vector_slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
-        # `PointWeights` are tried at most once, and only for the objective "max" if all weights are
-        # factored.
-        self.tried_query_weights = not math.isinf(self.goal.power) or any(self.single_vector)
+        # `SeparateWeights` are tried at most once, and only for the objective "max" with factored
+        # weights for all groups.
+        self.tried_separate_weights = not math.isinf(self.goal.power) or any(self.single_vector)
 
     def emphasis(self, x: Array) -> Emphasis:
         """Return the query weights at a point of the search.
 
-        The point ``x`` has the logarithms of (weight / initial weight), first for the classes, then
-        for the entries of all vectors.
+        The point ``x``, shape (variables,), has the logarithms of (weight / initial weight), first
+        for the classes, then for the entries of all vectors.
         """
         vectors = []
-        for initial, window in zip(self.initial_vectors, self.windows, strict=True):
-            # scale to largest entry 1, because a common factor belongs to the class weight
-            logs = x[window] - x[window].max()
+        for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
+            # the largest factor is 1, because the class weights contain common factors
+            logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))
         return Emphasis(
@@ -712,19 +727,20 @@ class TradeoffSearch:
         )
 
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
-        """Evaluate the lower bound for the weights at a point; update the best plan and bound.
+        """Compute plan and lower bound at a point of the search, and update the best of both.
+
+        The gain of a weight is the derivative of log(weighted sum of variances) with respect to the
+        logarithm of the weight, and its cost is that of log(dual norm).
 
         Returns
         -------
         value : log(weighted sum of variances / dual norm).  It exceeds the logarithm of the lower
-            bound if the strategies are not exactly optimal.  Minus infinity if rounding of the
-            weights drops residual spaces, so that there is no plan.
-        ratio : log(gain / cost) of every weight, shape of ``x``; gain and cost are the derivatives
-            of the logarithms of the weighted sum and of the dual norm by the logarithm of the
-            weight.
-        costs : these costs, shape of ``x``.
-        multipliers : multiplier of every class of groups in the budget allocation, shape
-            (classes,); the sizes of the classes if the allocation was not computed.
+            bound if the strategies are not exactly optimal.  It is minus infinity if there is no
+            plan, because rounding made some weights 0.
+        ratio : log(gain / cost) of every weight, shape (variables,).
+        costs : cost of every weight, shape (variables,).
+        multipliers : multiplier of every class of groups in the optimal budget shares, shape
+            (classes,); the number of groups in each class if shares were not optimized.
 
         Raises
         ------
@@ -739,27 +755,26 @@ class TradeoffSearch:
             emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
         self.last_duals = duals
-        # if weights differ very much, rounding can drop residual spaces, and then there is no plan
+        # there is no plan if rounding made the weights of all queries on a residual space 0
         if set(parts.spaces) != set(self.classes.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         norm, by_class, by_vector = dual_norm(self.workload, self.goal, emphasis)
-        # derivatives of the logarithm of the dual norm
         costs = np.concatenate([by_class, *by_vector]) / norm
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.classes.counts))
         for space, space_class in self.classes.spaces.items():
-            # These noises are optimal for the weighted sum.  For the objective itself they are the
-            # start of a later optimization.
+            # This noise is optimal for the weighted sum.  `_optimise_shares` may improve it for the
+            # objective.
             noises[space_class] = total / math.sqrt(values[space])
         builder = unit_builder(parts, solutions, self.split, self.workload.schema)
         queries = queries_by_class(self.workload, builder, self.classes, self.goal)
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
-        # derivatives of the logarithm of the weighted sum of variances
         gains = self._variance_gradient(emphasis, builder, queries, noises) / total**2
-        # The bound is the weighted sum divided by the dual norm, so gains equal costs at the
-        # optimum, and a step of the logarithms by log(gain / cost) is a fixed-point iteration.
+        # The bound is the weighted sum divided by the dual norm.  At its maximum the gain of every
+        # weight equals its cost, so adding log(gain / cost) to the logarithms of the weights is a
+        # fixed-point iteration.
         ratio = np.log(np.maximum(gains, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
@@ -780,27 +795,29 @@ class TradeoffSearch:
         return 2.0 * math.log(total) - math.log(norm), ratio, costs, multipliers
 
     def _strategy_gap(self) -> float:
-        """Return the target gap of the next strategy searches, 0 for that of the mechanism.
+        """Return the gap up to which the next strategies are searched.
 
-        It is 0 before the first plan, and then proportional to the squared length of the last step,
-        but at most `MAX_STRATEGY_GAP`.
+        The mechanism replaces a gap below its own target gap by this target.  The result is 0
+        before the first plan, and then proportional to the squared step length, but at most
+        `MAX_STRATEGY_GAP`.
         """
         if self.best is None:
             return 0.0
         return min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
 
     def _share_gap(self) -> float:
-        """Return the target gap of the next optimization of budget shares."""
+        """Return the gap up to which budget shares are optimized next."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
-        # a target below a tenth of STOP_GAP would not change the result
+        # gaps below a tenth of STOP_GAP would not change the result of the search
         target = max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0))
         return min(FIRST_SHARE_GAP, target)
 
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
-        """Optimize the budget shares of a candidate and update the best plan.
+        """Optimize the budget shares of a candidate, and update the best plan.
 
-        Returns `Shares.class_multipliers` of the optimal budget shares, shape (classes of groups,).
+        Returns the multipliers of all classes of groups (`Shares.class_multipliers`), shape
+        (classes,).
         """
         allocation = best_shares(
             candidate.class_queries, self.classes.counts, self.goal, candidate.noises, gap
@@ -808,8 +825,8 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # if one candidate has both the best plan and the best bound, it must remain one object,
-            # so that a plan file stores its weights once
+            # The witness (the candidate with the best bound) is replaced, too.  If it also has the
+            # best plan, a plan file then stores its weights once.
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:
@@ -819,29 +836,31 @@ class TradeoffSearch:
     def _update_best(self, candidate: Candidate) -> Array:
         """Update the best plan and bound; raise StopIteration if the search is over.
 
-        Returns the multipliers of the classes of groups in the budget allocation, or the sizes of
-        the classes if it was not computed.
+        Returns the multipliers of the classes of groups in the optimal budget shares, shape
+        (classes,), or the number of groups in each class if shares were not optimized.
         """
-        progress = False
+        has_progress = False
         if self.witness is None or candidate.bound > self.witness.bound:
-            progress = self.witness is None or candidate.bound > self.witness.bound * (
+            has_progress = self.witness is None or candidate.bound > self.witness.bound * (
                 1.0 + MIN_PROGRESS
             )
             self.witness = candidate
         if self.pending is None or candidate.step_length < self.pending.step_length:
             self.pending = candidate
         multipliers = self.classes.sizes
-        # optimizing budget shares takes as long as a step, and is of little use while the weights
-        # still change much
+        # Optimizing budget shares takes as long as a step of the weights, and it is of little use
+        # while the weights change much.
         if candidate.step_length <= max(RESHARE_STEP_RATIO * self.reshare_step, SMALL_STEP):
             self.reshare_step = candidate.step_length
-            before = math.inf if self.best is None else self.best.value
+            best_value = math.inf if self.best is None else self.best.value
             multipliers = self._optimise_shares(candidate, self._share_gap())
-            progress = (
-                progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
+            has_progress = (
+                has_progress
+                or self.best is None
+                or self.best.value < best_value * (1.0 - MIN_PROGRESS)
             )
-        self.stale_steps = 0 if progress else self.stale_steps + 1
-        # there is no plan if some query has an infinite error, and `run` raises an error
+        self.stale_steps = 0 if has_progress else self.stale_steps + 1
+        # Without a plan for the first weights some query has an infinite error.  `run` reports it.
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
@@ -856,7 +875,7 @@ class TradeoffSearch:
         return multipliers
 
     def _cannot_improve(self) -> bool:
-        """Return whether the lower bound shows that no plan is better than ``best_error``."""
+        """Return whether the lower bound shows that no plan has an error below ``best_error``."""
         return self.witness is not None and self.witness.bound >= self.best_error
 
     def _variance_gradient(
@@ -866,15 +885,15 @@ class TradeoffSearch:
         queries: list[ClassQueries],
         noises: Array,
     ) -> Array:
-        """Return the gradient of the weighted sum of variances by the logarithms of all weights.
+        """Return the gradient of the weighted sum of variances, for fixed strategies and noises.
 
-        Strategies and noises are fixed.  The gradient has shape (variables,), in the order of a
-        point of the search.
+        The variables are the logarithms of all weights, in the order of a point of the search;
+        shape (variables,).
         """
         gradient = np.zeros(self.variables)
         for c, indices in enumerate(emphasis.vector_indices):
             group = self.workload.groups[self.classes.examples[c]]
-            # a group with a single vector is treated as one part with all its queries
+            # a group with one vector for all its queries is treated as a single part
             if self.single_vector[c]:
                 tables = linear_variances(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]
@@ -886,31 +905,20 @@ class TradeoffSearch:
             if not indices:
                 gradient[c] += float(scales @ tables[0][:, 0])
                 continue
-            # part_sums: for each part, the weighted table summed over the queries of all other
-            # parts of this table, shape (spaces, queries).  table_sums: for each table, the sum
-            # over all queries, shape (spaces,).
-            part_sums: dict[int, Array] = {}
-            table_sums = []
-            for table_families, shape, table in zip(sets, shapes, tables, strict=True):
-                tensor = table.reshape(len(scales), *shape)
-                for p in table_families:
-                    others = [
-                        None if q == p else emphasis.vectors[indices[q]] for q in table_families
-                    ]
-                    part_sums[p] = contract(tensor, others, 1) * emphasis.vectors[indices[p]]
-                table_sums.append(part_sums[table_families[0]].sum(axis=1))
+            vectors = [emphasis.vectors[k] for k in indices]
+            part_sums, table_sums = _sums_of_tables(tables, sets, shapes, vectors)
             gradient[c] += float(scales @ np.prod(table_sums, axis=0))
-            for k, table_families in enumerate(sets):
-                other_sums = [t for i, t in enumerate(table_sums) if i != k]
+            for k, table_parts in enumerate(sets):
+                other_sums = [sums for i, sums in enumerate(table_sums) if i != k]
                 factors = scales * np.prod(other_sums, axis=0)
-                for p in table_families:
-                    gradient[self.windows[indices[p]]] += factors @ part_sums[p]
+                for p in table_parts:
+                    gradient[self.vector_slices[indices[p]]] += factors @ part_sums[p]
         return gradient
 
     def run(self) -> Candidate:
-        """Run the search and return the candidate with the best plan.
+        """Run the search, and return the candidate with the best plan.
 
-        The attribute ``witness`` is then the candidate whose weights prove the best lower bound.
+        Afterwards ``witness`` is the candidate whose weights prove the best lower bound.
 
         Raises
         ------
@@ -921,51 +929,46 @@ class TradeoffSearch:
             *_, multipliers = self.evaluate(np.zeros(self.variables))
             group_counts = np.array([self.workload.groups[i].count for i in self.classes.examples])
             by_query = multipliers / (group_counts * self.classes.sizes)
-            # the multipliers are good initial class weights, but weights must be positive
+            # The multipliers are good initial class weights.  Small multipliers are raised, because
+            # weights must be positive.
             logs = np.log(np.maximum(by_query, 1e-5 * by_query.max()) / self.weights / self.targets)
             vector_logs = np.zeros(self.variables - len(logs))
             self._climb(np.concatenate([logs - logs.max(), vector_logs]))
         if self.best is None or self.witness is None:
             raise PlanError(DROPPED_QUERIES)
         if (
-            not self.tried_query_weights
+            not self.tried_separate_weights
             and self.best.value > self.witness.bound * (1.0 + STOP_GAP) ** 2
             and not self._cannot_improve()
         ):
             with contextlib.suppress(StopIteration, TimeoutError):
-                self._try_query_weights(self.best)
+                self._try_separate_weights(self.best)
         for candidate in filter(None, (self.pending, self.best)):
             self._optimise_shares(candidate, FINAL_SHARE_GAP)
         return self.best
 
     def _climb(self, x: Array) -> None:
-        """Iterate fixed-point steps from ``x`` with Anderson acceleration.
+        """Iterate fixed-point steps from the point ``x``, with Anderson acceleration.
 
         The iteration ends when `evaluate` raises StopIteration or TimeoutError.
         """
         step_size = 1.0 / self.goal.conjugate
-        # the last points, and the fixed-point step at each of them
+        # the last accepted points, and the fixed-point step at each of them
         points: list[Array] = []
         steps: list[Array] = []
-        # the last accepted point, with its log bound and its step; after a rejected point the step
-        # is repeated at half the length
-        accepted_value, accepted_point, accepted_step = -math.inf, x, np.zeros(len(x))
-        step_factor = 1.0
+        accepted_value, step_factor = -math.inf, 1.0
+        accepted_point, accepted_step = x, np.zeros(len(x))
         while True:
-            before = 0.0 if self.witness is None else self.witness.bound
+            previous_bound = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            # without a plan for the initial weights, `run` raises an error
+            # there is no plan for the initial weights, which `run` reports
             if self.best is None or self.witness is None:
                 return
-            gained, gap = self.witness.bound - before, self.best.value - self.witness.bound
-            if (
-                self._should_try_query_weights()
-                and self.step_length <= SMALL_STEP
-                and gained < SMALL_GAIN_SHARE * gap
-            ):
-                self._try_query_weights(self.best)
+            if self._should_try_separate_weights(self.witness.bound - previous_bound):
+                self._try_separate_weights(self.best)
             if not math.isfinite(value) or value < accepted_value - MAX_LOG_SETBACK:
-                # backtrack: a shorter step from the last accepted point, without acceleration
+                # The point is rejected.  The last step is repeated at half its length, and without
+                # acceleration.
                 step_factor *= 0.5
                 x = self._clip_range(accepted_point + step_factor * accepted_step)
                 points, steps = [], []
@@ -977,35 +980,45 @@ class TradeoffSearch:
             x = x + step
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(steps, axis=0).T
-                # weights that tend to 0 never converge; scaling by their cost lets the least
-                # squares fit ignore them
+                # The logarithms of weights that tend to 0 do not converge.  Their costs are small,
+                # so that scaling by costs removes them from the least squares problem.
                 scale = np.sqrt(costs)
                 gamma = np.linalg.lstsq(scale[:, None] * df, scale * step, rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
             x = self._clip_range(x)
 
-    def _should_try_query_weights(self) -> bool:
-        """Return whether separate query weights are untried and half of the time has passed."""
-        return not self.tried_query_weights and planning_time() > 0.5 * (
-            self.started + self.deadline
+    def _should_try_separate_weights(self, bound_gain: float) -> bool:
+        """Return whether the search with factored weights has almost ended.
+
+        The result is False if separate weights were tried before, or in the first half of the time.
+        ``bound_gain`` is the increase of the lower bound by the last step.
+        """
+        if self.best is None or self.witness is None or self.tried_separate_weights:
+            return False
+        return (
+            planning_time() > 0.5 * (self.started + self.deadline)
+            and self.step_length <= SMALL_STEP
+            and bound_gain < SMALL_GAIN_SHARE * (self.best.value - self.witness.bound)
         )
 
-    def _try_query_weights(self, first: Candidate) -> None:
-        """Improve the plan by separate query weights, as long as that helps; see `PointWeights`.
+    def _try_separate_weights(self, first: Candidate) -> None:
+        """Improve the plan by `SeparateWeights`, until two consecutive steps gain little.
 
-        ``first`` is the candidate to start from.  Each step changes the factored weights so that
-        the weighted variances per vector entry approach those for the separate weights.
+        ``first`` is the candidate at which the steps begin.  Each step updates the separate
+        weights, and then changes the factored weights, so that their sums of weighted variances
+        approach those of the separate weights.
         """
-        self.tried_query_weights, stalled_steps = True, 0
-        if not PointWeights.fits(first.class_queries):
+        self.tried_separate_weights, stalled_steps = True, 0
+        if not SeparateWeights.fits(first.class_queries):
             return
-        point_weights = PointWeights(first.class_queries, first.emphasis)
+        separate_weights = SeparateWeights(first.class_queries, first.emphasis)
         candidate, noises = first, first.noises
         while stalled_steps < 2 and self.best is not None:
-            # an infinite `reshare_step` makes `_update_best` optimize the shares at every step
-            before, self.stale_steps, self.reshare_step = self.best.value, 0, math.inf
-            point_weights.update(candidate.class_queries, noises)
-            target_sums, best_noises = point_weights.weighted_variances(
+            previous_value, self.stale_steps = self.best.value, 0
+            # with this value `_update_best` optimizes the budget shares at every step
+            self.reshare_step = math.inf
+            separate_weights.update(candidate.class_queries, noises)
+            target_sums, best_noises = separate_weights.weighted_variances(
                 candidate.class_queries, self.classes.counts, noises, candidate.emphasis
             )
             builder = unit_builder(
@@ -1015,31 +1028,32 @@ class TradeoffSearch:
                 candidate.emphasis, builder, candidate.class_queries, noises
             )
             x = candidate.point.copy()
-            for window, target in zip(self.windows, target_sums, strict=True):
-                x[window] += log_gains(target, current_sums[window])
-            # the limit on decreases keeps weights from approaching 0, where variances are infinite
+            for vector_slice, target in zip(self.vector_slices, target_sums, strict=True):
+                x[vector_slice] += log_gains(target, current_sums[vector_slice])
+            # With a weight near 0, the variance of a query could become infinite.
             x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best_noises
             if not math.isfinite(self.evaluate(x)[0]) or self.last_candidate is None:
                 return
             candidate = self.last_candidate
-            gap = before - (self.witness.bound if self.witness else 0.0)
-            has_gained = before - self.best.value > SMALL_GAIN_SHARE * gap
+            gap = previous_value - (self.witness.bound if self.witness else 0.0)
+            has_gained = previous_value - self.best.value > SMALL_GAIN_SHARE * gap
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Return ``ratio`` with 0 for weights that would decrease but are at their lower limit."""
+        """Return ``ratio``, but 0 for weights at their lower limit that would decrease further."""
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:
-        """Shift and clip the logarithms of each vector to the range from -`MAX_LOG_RANGE` to 0.
+        """Return the point ``x`` with the logarithms of each vector between -`MAX_LOG_RANGE` and 0.
 
-        The class weights are treated as one vector.
+        A vector is shifted to the maximum 0, then smaller entries are raised to the minimum.  The
+        class weights count as one vector.
         """
-        out = x.copy()
-        for window in [slice(0, len(self.weights)), *self.windows]:
-            logs = out[window]
-            out[window] = np.maximum(logs - logs.max(), -MAX_LOG_RANGE)
-        return out
+        clipped = x.copy()
+        for vector_slice in [slice(0, len(self.weights)), *self.vector_slices]:
+            logs = clipped[vector_slice]
+            clipped[vector_slice] = np.maximum(logs - logs.max(), -MAX_LOG_RANGE)
+        return clipped
 
     def tradeoff(self) -> Tradeoff:
         """Return noises and query weights of the best plan and bound, for a plan file."""
@@ -1050,3 +1064,35 @@ class TradeoffSearch:
             [self.best.noises[self.classes.spaces[s]] for s in self.best.parts.spaces]
         )
         return Tradeoff(shares=shares, emphasis=self.best.emphasis, witness=witness)
+
+
+def _sums_of_tables(
+    tables: Sequence[Array],
+    sets: Sequence[tuple[int, ...]],
+    shapes: Sequence[tuple[int, ...]],
+    vectors: Sequence[Array],
+) -> tuple[dict[int, Array], list[Array]]:
+    """Return sums of table entries, weighted by products of one vector per part.
+
+    Parameters
+    ----------
+    tables : tables of `LinearVariances`, shape (spaces, queries of the table).
+    sets : indices of the parts whose queries each table combines.
+    shapes : number of queries of each of these parts.
+    vectors : weight vector of every part, shape (queries,).
+
+    Returns
+    -------
+    part_sums : for every part, the sums over the queries of all other parts of its table, shape
+        (spaces, queries of the part).
+    table_sums : for every table, the sums over all its queries, shape (spaces,).
+    """
+    part_sums: dict[int, Array] = {}
+    table_sums = []
+    for table_parts, shape, table in zip(sets, shapes, tables, strict=True):
+        tensor = table.reshape(len(table), *shape)
+        for p in table_parts:
+            others = [None if q == p else vectors[q] for q in table_parts]
+            part_sums[p] = contract(tensor, others, 1) * vectors[p]
+        table_sums.append(part_sums[table_parts[0]].sum(axis=1))
+    return part_sums, table_sums

@@ -137,10 +137,15 @@ def random_pairs(one: int, other: int, count: int) -> Workload:
 
 def test_uniform_search_is_cut_only_for_a_union_that_fits() -> None:
     tuned, workload = QuerySmasher(centers="tuned"), random_pairs(60, 60, 500)
-    cut = {limit: tuned._is_cut(workload, Limits(time_limit=limit)) for limit in (5.0, 20.0, 1e3)}
+    cut = {
+        limit: tuned._ends_uniform_search_early(workload, Limits(time_limit=limit))
+        for limit in (5.0, 20.0, 1e3)
+    }
     assert cut == {5.0: False, 20.0: True, 1e3: False}
-    assert not tuned._is_cut(workload, Limits())
-    assert not replace(tuned, keep=0.1)._is_cut(workload, Limits(time_limit=20.0))
+    assert not tuned._ends_uniform_search_early(workload, Limits())
+    assert not replace(tuned, keep=0.1)._ends_uniform_search_early(
+        workload, Limits(time_limit=20.0)
+    )
 
 
 @pytest.mark.parametrize("has_union", [True, False])
@@ -149,7 +154,7 @@ def test_cut_uniform_search_leaves_time_for_better_plans(
 ) -> None:
     workload = random_pairs(12, 10, 30)
     complete = plan(workload, ONE, cache=False)
-    monkeypatch.setattr(QuerySmasher, "_is_cut", lambda *_: True)
+    monkeypatch.setattr(QuerySmasher, "_ends_uniform_search_early", lambda *_: True)
     monkeypatch.setattr(querysmasher, "UNIFORM_SEARCH_SHARE", 1e-9)
     if not has_union:
         monkeypatch.setattr(querysmasher, "choose_unions", lambda *_: {})

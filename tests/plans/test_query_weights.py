@@ -10,7 +10,7 @@ import pytest
 
 from engine.mechanisms import plan, reweighting
 from engine.mechanisms import residual_base as residual
-from engine.mechanisms.reweighting import UPDATE_EXPONENT, PointWeights
+from engine.mechanisms.reweighting import UPDATE_EXPONENT, SeparateWeights
 from engine.plans.objectives import Emphasis, Objective, queries_by_class, symmetry
 from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals.basis import UNIFORM
@@ -58,7 +58,7 @@ def test_point_weights_improve_plan(monkeypatch):
     monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
     workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
     result = plan(workload, ONE, objective="max", cache=False)
-    monkeypatch.setattr(reweighting.PointWeights, "fits", lambda class_queries: False)
+    monkeypatch.setattr(reweighting.SeparateWeights, "fits", lambda class_queries: False)
     factored = plan(workload, ONE, objective="max", cache=False)
     assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
     assert result.achieved < factored.achieved * (1 - 1e-5)
@@ -75,9 +75,9 @@ def test_point_weights_match_explicit_sums(monkeypatch):
     builder = VarianceBuilder(blocks=result.blocks, split=UNIFORM, schema=workload.schema)
     groups, emphasis = queries_by_class(workload, builder, classes, goal), result.tradeoff.emphasis
     noises = np.random.default_rng(0).uniform(1.0, 2.0, len(classes.counts))
-    point_weights = PointWeights(groups, emphasis)
-    point_weights.update(groups, noises)
-    weighted, best = point_weights.weighted_variances(groups, classes.counts, noises, emphasis)
+    separate_weights = SeparateWeights(groups, emphasis)
+    separate_weights.update(groups, noises)
+    weighted, best = separate_weights.weighted_variances(groups, classes.counts, noises, emphasis)
 
     def variances(kind, noises):
         columns = [noises[list(groups[kind].spaces)][:, None], *groups[kind].variances.tables]

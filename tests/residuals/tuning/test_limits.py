@@ -18,7 +18,7 @@ from benchmarks.tuned import cube
 from engine._clock import PlanningClock
 from engine.bounds.lower_bounds import exact_bound
 from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.querysmasher import QuerySmasher, _in_time, _plans_with_unions
+from engine.mechanisms.querysmasher import QuerySmasher, _affordable_unions, _plans_with_unions
 from engine.mechanisms.residual_base import CandidatePlan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Split
@@ -451,7 +451,7 @@ def test_in_time_limits_seconds_of_all_unions():
         def has_time(self, seconds: float) -> bool:
             return seconds <= 1.5 * each
 
-    assert list(_in_time(workload, unions, LimitedAllowance())) == [("a", "b")]
+    assert list(_affordable_unions(workload, unions, LimitedAllowance())) == [("a", "b")]
 
 
 def test_united_worse_union_is_separated():
