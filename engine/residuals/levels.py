@@ -659,7 +659,7 @@ class LevelProblem:
             precisions[-1] += 1.0 / mass
             estimates = LeastSquares(tree=tree, precisions=precisions)
             total += w * self.total(estimates)
-            # rank-one term of K^-1, which is 0 for mu = pi
+            # add the effect of the rank-one term of K^-1, which is 0 for mu = pi
             if difference.any():
                 y = estimates.solve(slope)
                 pivot = 1.0 + float((number * slope) @ (difference - y))

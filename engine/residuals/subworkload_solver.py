@@ -543,7 +543,7 @@ class SubworkloadSolver:
         for axes, numbers in factors_on:
             sizes = tuple(sub.sizes[a] for a in axes)
             centers = [sub.centers[a] for a in axes]
-            # Grams of all factors on exactly these axes, whose weighted sum is solved
+            # Grams of all factors on exactly these axes; one search is for their weighted sum
             merged = {k for t in sub.terms for a, k in t.factors if a == axes}
             grams = [self._matrix_free_gram(self.factors[k], centers) for k in merged]
             is_matrix_free = _is_matrix_free_sum(grams)

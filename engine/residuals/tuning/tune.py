@@ -270,8 +270,8 @@ def tuned_centers(
     ----------
     workload : the queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    start : centers of a similar workload, the initial centers of a separable workload; for another
-        workload they are used if they are better than uniform ones.
+    start : centers of a similar workload.  They are the initial centers of a separable workload;
+        for a workload that is not separable they are used if they are better than uniform centers.
     allowance : limits of memory and time.
     """
     problem = CenterProblem(workload, watch, allowance)
@@ -307,7 +307,7 @@ class _Search:
         return S, by_role
 
     def run(self, initial: Mapping[Role, Array]) -> None:
-        """Run the fixed-point iteration for a separable workload, the gradient search for another.
+        """Run the fixed-point iteration if the workload is separable, otherwise the gradient search.
 
         The gradient search starts at the centers ``initial`` if they are better than uniform ones,
         otherwise at the best of uniform centers and `CenterProblem.one_parameter_center` for
