@@ -307,7 +307,7 @@ class _Search:
         return S, by_role
 
     def run(self, initial: Mapping[Role, Array]) -> None:
-        """Run the fixed-point iteration if the workload is separable, otherwise the gradient search.
+        """Run the fixed-point iteration for a separable workload, otherwise the gradient search.
 
         The gradient search starts at the centers ``initial`` if they are better than uniform ones,
         otherwise at the best of uniform centers and `CenterProblem.one_parameter_center` for
