@@ -400,8 +400,8 @@ MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 ORDER_GROWTH = 2.6
 # computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# share of the time that the first stage, with the smallest matrices, may use; 1 is the time left
-# after the starting points are evaluated
+# The first stage of the search, with the smallest matrices, may use this share of the time that
+# remains when the starting points are evaluated.
 FIRST_LEVEL_SHARE = 0.4
 # When all stages are done, this share of the remaining time is used for a search over weights that
 # are not products.
@@ -440,10 +440,11 @@ class Model:
     def _subproblem_norm(
         self, subproblem: Subproblem, k: int
     ) -> SymmetricPairs | SymmetricProducts | DenseNormBound:
-        """Return the smallest formulation of the norm of a subproblem, with k basis functions.
+        """Return the object that bounds the norm of a subproblem with the smallest matrices.
 
-        The two formulations for workloads that are invariant under permutations of attributes have
-        smaller matrices than `DenseNormBound`, but do not apply to every such workload.
+        Attributes have k basis functions.  `SymmetricPairs` and `SymmetricProducts` have smaller
+        matrices than `DenseNormBound`, but apply only to some workloads that are invariant under
+        permutations of attributes.
         """
         functions = {
             name: min(k, self.reduced_workload.cells_of(name)) for name in subproblem.names
@@ -554,7 +555,7 @@ class FunctionCounts:
         return k
 
     def _order(self, i: int, k: int) -> int:
-        """Return the rows of the largest matrix of subproblem i with k functions per attribute."""
+        """Return the order of the largest matrix of subproblem i, for k functions per attribute."""
         return sum(
             count * math.prod(min(k, n) - 1 for n in sizes)
             for sizes, count in self.subset_counts[i].items()

@@ -381,8 +381,8 @@ def _equivalence_classes(
 class _UniformFactors:
     """Computes the factors of queries on one attribute under uniform weights of its cells.
 
-    A query is the sum of its mean over the cells and the deviation from the mean; both components
-    have a factor.
+    A query is the sum of its mean over the cells and the deviation from the mean.  The mean gives a
+    factor of the query weights, the deviation a factor of the nuclear norm.
     """
 
     def __init__(self, rows: dict[Key, Array], identity_sizes: Mapping[Key, int]) -> None:
@@ -762,11 +762,11 @@ class DenseNormBound:
             self.counted_layouts.append((count, layouts))
 
     def _terms_by_set(self, subproblem: Subproblem) -> dict[Space, TermsByKeys]:
-        """Return the products of queries that contain T, for every possible set T of attributes."""
+        """Return the products that contain T, for every set T of attributes with the scalar t."""
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():
-            # T can contain an attribute if its part has no other attribute and if the basis has
-            # fewer functions than the attribute has cells: otherwise t is 0 or not defined
+            # The scalar t exists only for a part on a single attribute.  It is 0 if the basis has
+            # as many functions as the attribute has cells.
             reducible_parts = [
                 (names, key)
                 for names, key in product
@@ -824,8 +824,8 @@ class DenseNormBound:
         ``outside`` has the pairs (attribute of T, key of its family); ``terms`` maps products of
         parts on other attributes to weights.
         """
-        # M_T has one block of rows for every set of attributes with a function other than the
-        # constant; this is the first row of the block
+        # M_T has one block of rows for every set of attributes on which a function other than the
+        # constant is taken.  This is the first row of each block.
         first_rows: dict[Space, int] = {}
         order, rows_of_terms = 0, []
         for product, weight in terms.items():
@@ -860,7 +860,7 @@ class DenseNormBound:
     def value(self, state: State) -> tuple[float, Backpropagate]:
         """Return a lower bound on the nuclear norm at the weights of ``state``.
 
-        The second result adds its derivatives to ``state``.
+        The second result is a function that adds the derivatives of the bound to ``state``.
         """
         sums = []
         for count, layouts in self.counted_layouts:
@@ -922,7 +922,7 @@ class DenseNormBound:
             grams = self._grams(product, state)
             by_summand = factor * weight * by_M[np.ix_(index, index)]
             by_summand = by_summand.reshape([len(g) for g in grams] * 2)
-            # one axis per part, which holds the entries of the part's Gram
+            # the row and the column axis of each part become one axis, for the entries of its Gram
             by_summand = group_axes(by_summand, [(q, q + len(grams)) for q in range(len(grams))])
             for p, (names, key) in enumerate(product):
                 # derivative of a Kronecker product with respect to one factor: the inner product

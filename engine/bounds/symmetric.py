@@ -153,7 +153,7 @@ def symmetric_terms(reduced_workload: ReducedWorkload, subproblem: Subproblem) -
 def _is_symmetric(
     reduced_workload: ReducedWorkload, n: int, terms: Mapping[tuple[Key, ...], float]
 ) -> bool:
-    """Return whether the Gram of queries on two attributes of n cells stays if these are swapped.
+    """Return whether swapping two attributes of n cells leaves the Gram of their queries the same.
 
     The sums of the weighted squared answers on random tables of values and on the transposed tables
     are compared.  ``terms`` maps keys of queries to weights: (key, key) for a product of two
@@ -287,7 +287,7 @@ class SymmetricPairs:
     def value(self, state: State) -> tuple[float, Backpropagate]:
         """Return a lower bound on the nuclear norm at the weights of ``state``.
 
-        The second result adds its derivatives to ``state``.
+        The second result is a function that adds the derivatives of the bound to ``state``.
         """
         frame = state.frame(self.attribute_class, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
@@ -343,7 +343,7 @@ class SymmetricPairs:
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
         """Return the nuclear norm of queries on d attributes, all in the basis functions K.
 
-        The second result adds its derivatives to ``state``.
+        The second result is a function that adds the derivatives of the norm to ``state``.
         """
         blocks = sectors(
             d, self.k if terms.single or terms.pair else 1, terms, state, self.attribute_class
@@ -636,7 +636,7 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
     remaining = d - 2 * pairs
     # tuples (index of the element, coefficient, powers of a, b, c and det(C))
     terms: list[tuple[int, float, tuple[int, ...]]] = []
-    # In row k, k of the remaining attributes have function 1; in column m, m of them.
+    # Row k of the matrix has function 1 for k of the remaining attributes, column m for m of them.
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
@@ -678,7 +678,7 @@ class SymmetricProducts:
     def value(self, state: State) -> tuple[float, Backpropagate]:
         """Return a lower bound on the nuclear norm at the weights of ``state``.
 
-        The second result adds its derivatives to ``state``.
+        The second result is a function that adds the derivatives of the bound to ``state``.
         """
         families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
@@ -911,9 +911,9 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Com
     )
 
 
-# `shares_norm` begins with random compositions: numbers of attributes with each value.  Their
-# proportions are drawn from Dirichlet distributions, whose means are the weights of the values and
-# whose concentrations are these.
+# `shares_norm` begins with random compositions (numbers of attributes with each value).  They are
+# drawn from Dirichlet distributions with the weights of the values as mean.  The parameters of a
+# distribution are the mean times the number of attributes times one of these numbers.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
@@ -1014,9 +1014,10 @@ class CompositionBound:
     def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm, and its derivatives.
 
-        ``shares`` has the share of each of the m compositions in the total weight, shape (m,).
-        Their mean is taken of the matrices of each sector; the second result has the derivatives
-        with respect to these means, one array of shape (r, r) per sector.
+        ``shares`` has the share of each of the m compositions in the total weight, shape (m,).  The
+        bound is computed from the mean of the matrices of each sector under these shares.  The
+        second result has the derivatives with respect to the means, one array of shape (r, r) per
+        sector.
         """
         total, slopes = 0.0, list[Array]()
         for sector, matrices, sizes in zip(
@@ -1070,9 +1071,10 @@ class CompositionBound:
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
     def cost_matrices(self, slopes: Sequence[Array]) -> list[CompositionMatrix]:
-        """Return one matrix per sector; the cost of a composition is the sum of their traces.
+        """Return one matrix per sector, as a function of the composition.
 
-        ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
+        The cost of a composition is the sum of their traces.  ``slopes`` are the derivatives that
+        `norm` returns, shapes (r, r).
         """
         return [
             sector.transformed(_root(2.0 * slope))

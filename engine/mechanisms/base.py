@@ -390,8 +390,8 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["choose the marginal in place of these queries"]
 
 
-# A plan is not refused because of its time limit if it takes at most this long, in seconds, when
-# the search ends at once.
+# A time limit is ignored for strategies that take at most this time without search steps, in
+# seconds.
 MIN_REFUSED_SECONDS = 1.0
 
 

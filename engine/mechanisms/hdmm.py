@@ -156,8 +156,9 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         self.full = len(self.sets) == 2 ** len(self.sizes)
         if self.full:
-            # `_by_attribute` replaces the matrix of the map.  It needs the index of every set in an
-            # array with one axis of length 2 per attribute: 1 on the axes of its attributes.
+            # `_by_attribute` uses an array with one axis of length 2 per attribute.  The index of a
+            # set is 1 on the axes of its attributes, and 0 on all other axes.  `position` is this
+            # index in the flattened array.
             bits = [[int(name in members) for name in self.sizes] for members in self.sets]
             self.position = np.array([int("".join(map(str, b)) or "0", 2) for b in bits])
             return
@@ -471,7 +472,7 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
 NOISES = ("gaussian", "laplace")
 # Variance of the noise at unit budget and sensitivity 1.
 UNIT_VARIANCE = {"gaussian": 1.0, "laplace": 2.0}
-# Largest number of cells of the attributes of the workload for OPT_0.
+# OPT_0 applies if the table on all attributes of the workload has at most this number of cells.
 MAX_EXPLICIT_CELLS = 512
 # OPT_plus tries to merge at most this number of pairs of clusters.
 MAX_MERGE_TRIALS = 24

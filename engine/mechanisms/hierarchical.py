@@ -280,7 +280,7 @@ def _greedy_tree(
 ) -> tuple[Array, Array, float]:
     """Return the weighted subtree on the cells ``first`` to ``end`` - 1; see `greedy_hierarchy`.
 
-    ``depth`` is the number of nodes above it.
+    ``depth`` is the number of nodes above the subtree.
 
     Returns
     -------
@@ -516,7 +516,7 @@ class Level:
         return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
-        """Return the best split into two boxes of every box, and its gain.
+        """Return the gain of the best split of every box into two boxes, and the two boxes.
 
         Parameters
         ----------
@@ -815,8 +815,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # Every axis alone, at the full budget, estimates its cells, and the total as their sum.  These
-    # are the covariances of the cells with the total, shape (n_i,), and the variance of the total.
+    # If one axis gets the whole budget, its cells have these covariances with their sum, shape
+    # (n_i,), and the sum has this variance.
     total_covariances = [C.sum(axis=1) for C in covariances]
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])

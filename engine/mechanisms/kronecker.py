@@ -691,9 +691,9 @@ class KroneckerSolver:
         )
 
     def _best_of_starts(self, problem: ProductGrams) -> KroneckerStrategy:
-        """Return the best strategy of several starts; after the deadline, only that of the first.
+        """Return the best strategy of several starts.
 
-        The first start is computed even if the deadline has passed.
+        No start except the first begins after the deadline.
         """
         rng = np.random.default_rng(self.seed)
         # If every unit has a single Gram, the strategies of units do not depend on each other.  For

@@ -87,14 +87,15 @@ MAX_SEPARATE_AXES = 2
 
 
 def count_weighted_queries(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return the number of queries with separate weights; 0 if the minimax search does not apply.
+    """Return to how many queries the minimax search gives separate weights.
 
-    The search applies if
+    The result is 0 if the search does not apply.  It applies if
 
     - the objective is "max", and the split has no complements and no unions;
-    - all queries are products over attributes without separate query weights;
-    - there are at most `MAX_WEIGHTED_QUERIES` such queries, whose rows on single attributes have at
-      most `MAX_ROW_ENTRIES` entries;
+    - all queries are products over attributes, and all queries of a group have equal weights in the
+      workload;
+    - it has at most `MAX_WEIGHTED_QUERIES` separate weights, for queries whose rows on single
+      attributes have at most `MAX_ROW_ENTRIES` entries;
     - some group has two or more attributes on which its queries need different weights.  Otherwise
       the product weights of `engine.mechanisms.reweighting` are as general.
     """

@@ -493,7 +493,7 @@ class QuerySmasher(ResidualMechanism):
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
     ) -> dict[Space, tuple[Space, ...]]:
-        """Choose unions: sets of residual spaces of which each is measured by one strategy.
+        """Choose unions: sets of residual spaces, each set measured by one strategy.
 
         Returns
         -------

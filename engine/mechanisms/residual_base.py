@@ -97,10 +97,10 @@ class CandidatePlan:
     split : split of queries into residual spaces.
     error : root of the weighted sum of variances at privacy cost 1.  If the options select another
         objective, the value of that objective at privacy cost 1.
-    values : mapping from residual spaces to the weighted squared error of their queries if the
-        whole privacy cost is 1 and is spent on the space, in counts^2.  It is empty for objectives
-        other than the weighted sum, under accuracy constraints, and for a product strategy on the
-        full table.
+    values : mapping from residual spaces, or the attributes of unions, to the weighted squared
+        error of their queries if the whole privacy cost is 1 and is spent on them, in counts^2.  It
+        is empty for objectives other than the weighted sum, under accuracy constraints, and for a
+        product strategy on the full table.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  ``error``
         is computed from the joint cost.
@@ -542,8 +542,8 @@ class ResidualMechanism(Mechanism):
         recorded : results from a plan file, pairs (dual weights, termination message), that replace
             the searches; the list is emptied from the front as they are used.
         warm : dual weights from which the searches start.
-        search_share : share of the time left that strategy searches may take, see
-            `candidate_plan`; infinite for all searches as they are.
+        search_share : share of the time left that strategy searches may take, see `candidate_plan`.
+            If it is infinite, no dense search is replaced.
 
         Returns
         -------
@@ -758,8 +758,8 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
-            # planning from the stored search result checks the accuracy constraints of groups with
-            # the noise for the new budget
+            # The plan is rebuilt from its search result, which checks the accuracy constraints of
+            # groups with the noise for the new budget.
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
         noisy = self._calibrate(
@@ -810,11 +810,11 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
 def _check_start(
     solver: SpaceSolver, subs: Sequence[Subworkload], costs: Sequence[Cost], limits: Limits
 ) -> None:
-    """Raise LimitExceeded if the strategies take too long even with searches of zero steps.
+    """Raise LimitExceeded if the strategies exceed the time limit even without search steps.
 
-    Too long is longer than the time limit and `MIN_REFUSED_SECONDS`.  Before the error is raised,
-    dense searches are replaced by alternating searches where this saves time.  ``costs`` has the
-    forecast of each subworkload in ``subs``.
+    A limit below `MIN_REFUSED_SECONDS` counts as this time.  Before the error is raised, dense
+    searches are replaced by alternating searches where this saves time.  ``costs`` has the forecast
+    of each subworkload in ``subs``.
     """
     limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
     if math.fsum(cost.least_seconds for cost in costs) <= limit:

@@ -284,7 +284,7 @@ def has_equal_weights(part: Part) -> bool:
     """
     if len(part.sizes) > 1:
         return False
-    # This shortcut is for forecasts, which call the function for wide attributes.
+    # Forecasts call the function for wide attributes, whose Gram matrices they must not form.
     if part.family.key in [("marginal",), ("total",)]:
         return True
     if part.sizes[0] >= MIN_TESTED_CELLS:
@@ -428,8 +428,8 @@ class SeparateWeights:
         tables_of_classes = [queries.variances.tables for queries in class_queries]
         if any(len(tables) > len(AXES) for tables in tables_of_classes):
             return False
-        counts = (math.prod(table.shape[1] for table in tables) for tables in tables_of_classes)
-        return sum(counts) <= MAX_SEPARATE_WEIGHTS
+        counts = [math.prod(table.shape[1] for table in tables) for tables in tables_of_classes]
+        return int(sum(counts)) <= MAX_SEPARATE_WEIGHTS
 
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
         """Raise the weights of queries above the mean variance, and lower all other weights.

@@ -93,7 +93,7 @@ SYMMETRIC = {
 
 
 def random_point(reduced, seed):
-    """Return two dictionaries with one entry per attribute_class (class of equivalent attributes).
+    """Return two dictionaries with one entry per class of equivalent attributes.
 
     The first holds random weights of the n cells, with squares that sum to 1.  The second holds
     bases of shape (n, n): a column of ones, and random columns.
