@@ -171,7 +171,7 @@ def _joint_centers(options: Sequence[Plan]) -> dict[str, Array]:
 def _joint_complements(options: Sequence[Plan]) -> dict[Space, Complement]:
     """Return the complements by pair of attributes; raise PlanError if they differ between
     plans."""
-    joint_complements = {}
+    joint_complements: dict[Space, Complement] = {}
     for pair in dict.fromkeys(space for p in options for space in p.blocks if len(space) == 2):
         complements = [p.split.complements.get(pair) for p in options if pair in p.blocks]
         if len({None if c is None else c.key for c in complements}) > 1:

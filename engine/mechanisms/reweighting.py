@@ -429,7 +429,7 @@ class SeparateWeights:
         if any(len(tables) > len(AXES) for tables in tables_of_classes):
             return False
         counts = [math.prod(table.shape[1] for table in tables) for tables in tables_of_classes]
-        return int(sum(counts)) <= MAX_SEPARATE_WEIGHTS
+        return sum(int(count) for count in counts) <= MAX_SEPARATE_WEIGHTS
 
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
         """Raise the weights of queries above the mean variance, and lower all other weights.
