@@ -2,27 +2,31 @@
 
     python -m benchmarks.coverage                              the public survey of the demos
     python -m benchmarks.coverage --adult adult.csv --domain adult-domain.json
+    python -m benchmarks.coverage --csv census.csv --weighted  CSV files, with `publication_weights`
 
 The cells are those of one-way and two-way tables whose published number is above 10; `half` is the
 half-width of their 95% intervals, next to that of the unbiased answers. `from` and `to` are the
 seeds of rehearsals: batches are saved, so that an interrupted run resumes, and a last row has all
 batches together. All rows of an epsilon have the same rho: 0.000198, 0.01656 and 1.1825 for epsilon
-0.1, 1 and 10 at delta 1e-9.
+0.1, 1 and 10 at delta 1e-9.  CSV files are coded as in `benchmarks.published_pairs`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from benchmarks.published_tables import RHO, table_options, tables
+from benchmarks.published_pairs import encode_quantiles
+from benchmarks.published_tables import RHO, Table, table_options, tables
 from benchmarks.row_file import RowFile
 from engine._arrays import Array
 from engine.mechanisms import plan
+from engine.postprocess.publication_weights import publication_weights
 from engine.postprocess.uncertainty import DRAWS, simulate_measurement
 from engine.privacy import Budget
 from engine.records import count_marginals
@@ -71,17 +75,27 @@ def coverage(
     return out
 
 
+def selected_tables(args: argparse.Namespace) -> Iterator[Table]:
+    """Yield the CSV files of the options, or else the tables of `benchmarks.published_tables`."""
+    for path in args.csv:
+        yield path.stem, *encode_quantiles(pd.read_csv(path, low_memory=False)), (1, 2)
+    if not args.csv:
+        yield from tables(args)
+
+
 def main() -> None:
     """Print one row per table and budget."""
     parser = table_options(__file__, __doc__)
     parser.add_argument("--rehearsals", type=int, default=200, help="rehearsals per row")
+    parser.add_argument("--csv", nargs="+", type=Path, default=[], help="CSV files of records")
+    parser.add_argument("--weighted", action="store_true", help="plan with `publication_weights`")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     args = parser.parse_args(namespace=argparse.Namespace(full=False))
     figures = f"{'covered':>8} {'half':>8} {'unbiased':>9} {'cells':>9} {'cpu s':>8}"
     head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'from':>5} {'to':>5} {figures}"
     output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
-    for name, records, schema, ways in tables(args):
+    for name, records, schema, ways in selected_tables(args):
         if max(ways) > 2 or (args.only and name not in args.only):
             continue
         workload = Workload.all_ways(schema, ways, family="marginal")
@@ -93,9 +107,12 @@ def main() -> None:
                 if all(output.has(f"{row} {order:4} {seeds}") for order in ways):
                     continue
                 start = time.process_time()
+                budget = Budget.zcdp(RHO[epsilon])
                 figures_by_order = coverage(
-                    workload,
-                    Budget.zcdp(RHO[epsilon]),
+                    publication_weights(workload, budget, expected_records=len(records))
+                    if args.weighted
+                    else workload,
+                    budget,
                     lambda names, exact=exact: exact[tuple(names)].astype(float),
                     rehearsals=min(BATCH, args.rehearsals - begin),
                     begin=begin,

@@ -81,7 +81,7 @@ def rho_of(epsilon: float) -> float:
 
 
 def encode_quantiles(
-    records: pd.DataFrame, attributes: int, cells: int
+    records: pd.DataFrame, attributes: int = 14, cells: int = 12
 ) -> tuple[pd.DataFrame, Schema]:
     """Return records as codes: levels, or quantile bins if there are more than ``cells``."""
     codes: dict[str, np.ndarray] = {}
