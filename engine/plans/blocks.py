@@ -9,10 +9,11 @@ For two tables that differ in one record, the Euclidean distance of these intege
 where s is the largest column norm of B, records is the number of records, and measurements is the
 number of rows of B.  The last term is the effect of rounding to integers: each rounding moves an
 answer by at most one half.  The factor gamma bounds floating-point errors: the computed B x has an
-error of at most gamma ||B|| records, with gamma = K u / (1 - K u) for sums of K terms and unit
-roundoff u.  The privacy cost (pcost) of a block is the square of this distance divided by
-(noise / grid)^2, which is twice the exact zCDP parameter rho of the discrete Gaussian (Canonne,
-Kamath and Steinke 2020, theorem 14).
+error of at most gamma ||B|| records, with gamma = K u / (1 - K u) for unit roundoff u, where K is
+the largest number of roundings of a term of an answer (`Strategy.rounding_terms`).  The privacy
+cost (pcost) of a block is the square of this distance divided by (noise / grid)^2, which is twice
+the exact zCDP parameter rho of the discrete Gaussian (Canonne, Kamath and Steinke 2020, theorem
+14).
 
 For Laplace noise the distance is in the L1 norm, and rounding adds at most 1 per answer.  If block
 k is epsilon_k-DP, all blocks together are E-DP with E the sum of the epsilon_k, and therefore

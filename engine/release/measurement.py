@@ -326,7 +326,7 @@ def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
     """
     # The product with strategy rows is a float array.  A block without factors (the total) leaves
     # the integers unchanged, so `astype` converts them.
-    exact: Array = apply_factors(block, table, lambda s: s.rows).astype(float, copy=False)
+    exact: Array = apply_factors(block, table, lambda s: s.answer_rows).astype(float, copy=False)
     return exact if block.weights is None else exact * block.weights
 
 

@@ -332,6 +332,10 @@ class LevelStrategy(Strategy):
         return math.ceil(terms * math.sqrt(float(absolute.max())) / self.column_norm)
 
     @property
+    def answer_rows(self) -> AreaRows:  # type: ignore[override]
+        return self.rows
+
+    @property
     def covariance(self) -> AreaCovariance:  # type: ignore[override]
         return AreaCovariance(areas=self._areas)
 

@@ -67,6 +67,10 @@ class MarginalStrategy(Strategy):
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
+    def answer_rows(self) -> ReflectedRows:  # type: ignore[override]
+        return self.rows
+
+    @property
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.rows.entries).all() and np.isfinite(self.pinv.scale))
 
@@ -144,6 +148,15 @@ class IdentityStrategy(Strategy):
 
     rows: ScaledIdentity  # type: ignore[assignment]
     pinv: ScaledIdentity  # type: ignore[assignment]
+
+    @property
+    def rounding_terms(self) -> int:
+        # every answer is a single product
+        return 1
+
+    @property
+    def answer_rows(self) -> ScaledIdentity:  # type: ignore[override]
+        return self.rows
 
     @property
     def is_finite(self) -> bool:

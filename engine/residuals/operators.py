@@ -1,8 +1,8 @@
-"""Matrices of wide attributes as operators: cosine basis, reflected rows, scaled identity.
+"""Matrices of wide attributes as operators: cosine basis, reflected rows, sums in chunks.
 
-An operator is a matrix that is applied by a formula and not stored.  It has the shape, the
-transpose and the product ``tensor @ matrix`` of an array, so that `engine.residuals.contract`
-accepts it.
+An operator is a matrix whose products are computed by a formula; most operators are not stored.  It
+has the shape, the transpose and the product ``tensor @ matrix`` of an array, so that
+`engine.residuals.contract` accepts it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from engine.errors import LimitExceeded
 MIN_WIDE_CELLS = 1_000
 # largest size in bytes of an array to which an operator is converted
 MAX_DENSE_BYTES = 1e9
+# a matrix with at most this number of rows is one chunk of `ChunkedMatrix`
+MIN_CHUNK_ROWS = 64
 
 
 def is_wide(cells: int) -> bool:
@@ -346,3 +348,62 @@ class Chain(Operator):
         product = (tensor @ self.first) @ self.second
         product *= self.scale
         return product
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChunkedMatrix(Operator):
+    """Matrix whose products have a smaller bound on their rounding errors than those of an array.
+
+    An entry of ``tensor @ matrix`` is a sum of n terms, one per row of the matrix.  The rows are
+    divided into chunks of `chunk_rows` rows.  A library for matrix products adds the terms of one
+    chunk, in any order, and the sums of the chunks are added one after the other.
+
+    Attributes
+    ----------
+    matrix : array of shape (n, m).
+
+    Notes
+    -----
+    The error of an entry is at most K u / (1 - K u) times the sum of the absolute values of its
+    terms, where u is the unit roundoff and K is `summands`.  Proof: a term has one rounding as a
+    product, at most c - 1 roundings in the sum of a chunk with c terms (any order of the additions,
+    with or without fused multiply-add), and at most q - 1 roundings in the sum of the q chunks.
+    The computed entry is therefore the sum of the terms, each multiplied by at most
+    c + q - 1 factors 1 + d with |d| <= u, and the product of K such factors differs from 1 by at
+    most K u / (1 - K u).
+
+    Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1 (products of
+    rounding factors) and section 3.1 (any order of summation, and sums of pieces).
+    """
+
+    matrix: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.matrix.shape
+        return rows, columns
+
+    @staticmethod
+    def chunk_rows(rows: int) -> int:
+        """Return the number of rows of a chunk of a matrix with this number of rows.
+
+        For many rows it is the square root of their number, which nearly minimises `summands`.
+        """
+        return max(MIN_CHUNK_ROWS, math.isqrt(rows))
+
+    @staticmethod
+    def summands(rows: int) -> int:
+        """Return K in the bound on the rounding errors, for a matrix with this number of rows."""
+        chunk_rows = ChunkedMatrix.chunk_rows(rows)
+        return min(rows, chunk_rows) + max(1, -(-rows // chunk_rows)) - 1
+
+    def transpose(self) -> ChunkedMatrix:
+        return ChunkedMatrix(matrix=self.matrix.T)
+
+    def _apply(self, tensor: Array) -> Array:
+        rows = len(self.matrix)
+        step = self.chunk_rows(rows)
+        out: Array = tensor[..., :step] @ self.matrix[:step]
+        for start in range(step, rows, step):
+            out += tensor[..., start : start + step] @ self.matrix[start : start + step]
+        return out

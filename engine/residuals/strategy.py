@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ import scipy
 
 from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import Axes, Space, basis
-from engine.residuals.operators import PrecisionMatrix
+from engine.residuals.operators import MIN_CHUNK_ROWS, ChunkedMatrix, PrecisionMatrix
 from engine.workload import Part
 
 # tolerance of the test that rows are in the span of other rows, relative to their largest entry
@@ -129,9 +130,21 @@ class Strategy:
         """Number K in the bound on the floating-point error of the answers B x.
 
         The Euclidean norm of the error is at most K u / (1 - K u) times the sum over cells c of
-        |x_c| times the norm of column c of B, where u is the unit roundoff.
+        |x_c| times the norm of column c of B, where u is the unit roundoff.  It holds for products
+        with `answer_rows`: the bound of `ChunkedMatrix` on every answer, |B| |x| K u / (1 - K u),
+        has at most this norm by the triangle inequality.
         """
-        return self.cells + 1
+        return ChunkedMatrix.summands(self.cells) + 1
+
+    @property
+    def answer_rows(self) -> Array:
+        """B in the form in which the answers B x to private counts are computed.
+
+        Only the rounding errors of products with this form are bounded by `rounding_terms`.
+        """
+        if self.cells <= MIN_CHUNK_ROWS:
+            return self.rows
+        return cast(Array, ChunkedMatrix(matrix=np.asarray(self.rows)))
 
     @property
     def is_finite(self) -> bool:

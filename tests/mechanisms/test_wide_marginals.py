@@ -269,7 +269,7 @@ def test_identity_strategy_methods_equal_matrices():
     np.testing.assert_array_equal(one[2], other[2])
     assert (one[1], strategy.column_norm, strategy.column_sum) == (other[1], 1.0, 1.0)
     assert (strategy.rank, strategy.dimension) == (dense.rank, dense.dimension)
-    assert strategy.rounding_terms == dense.rounding_terms
+    assert strategy.rounding_terms == 1 < dense.rounding_terms
     for family in (Marginal(), Range()):
         part = Part(axes=(0,), family=family, sizes=(12,))
         expected = family.quadratic((12,), dense.covariance)
@@ -297,8 +297,9 @@ def test_explicit_wide_release_has_predicted_error(case, request):
     query = np.zeros((12, 4))
     query[:5, 2] = 1.0
     queries = [(("code", "age"), query), (("code",), query[:, 2]), (("age",), np.ones(4))]
+    # the charge for rounding, and so the noise, is lower for the identity than for a matrix
     np.testing.assert_allclose(
-        result.covariance(queries), expected.covariance(queries), rtol=1e-7, atol=1e-12
+        result.covariance(queries), expected.covariance(queries), rtol=1e-6, atol=1e-12
     )
     release = measure(result, records, rehearsal=True, seed=1)
     truth = np.zeros((12, 4, 2))

@@ -7,7 +7,13 @@ from engine.errors import LimitExceeded
 from engine.residuals import DualProblem, Factor, Lift, Options, contract
 from engine.residuals.basis import basis
 from engine.residuals.marginals import marginal_solution, marginal_strategy
-from engine.residuals.operators import Chain, CosineMatrix, ReflectedRows, ScaledIdentity
+from engine.residuals.operators import (
+    Chain,
+    ChunkedMatrix,
+    CosineMatrix,
+    ReflectedRows,
+    ScaledIdentity,
+)
 from engine.workload import Part, Range
 
 OPERATORS = {
@@ -15,6 +21,7 @@ OPERATORS = {
     "cosine": CosineMatrix(cells=6),
     "cosine with total": CosineMatrix(cells=6, total=True),
     "rows": ReflectedRows.unit(6),
+    "chunks": ChunkedMatrix(matrix=np.random.default_rng(0).standard_normal((150, 4))),
     "chain": Chain(first=CosineMatrix(cells=6).T, second=ReflectedRows.unit(6).T, scale=3.0),
 }
 

@@ -1,8 +1,10 @@
-"""Canonical strategy rows, and recognition of rotated rows."""
+"""Canonical and rotated strategy rows, and the rounding errors of strategy answers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,8 +13,11 @@ from scipy.stats import ortho_group
 
 from engine._arrays import Array
 from engine.mechanisms import plan
+from engine.plans import Block
 from engine.privacy import Budget
+from engine.release.measurement import strategy_answers
 from engine.residuals import Strategy
+from engine.residuals.operators import MIN_CHUNK_ROWS
 from engine.residuals.strategy import canonical_rotation
 from engine.workload import Attribute, Schema, Workload
 
@@ -103,3 +108,81 @@ def test_by_rows_other_rows_is_none() -> None:
     assert original.by_rows(stretched) is None
     part = replace(original, rows=original.rows[:2], pinv=original.pinv[:, :2])
     assert part.by_rows(original.rows[1:3]) is None
+
+
+def sums_one_by_one(matrix: Array, table: list[float]) -> Array:
+    """Return table @ matrix in doubles, with the terms of every product added in their order."""
+    # the product of arrays of Python numbers is computed by NumPy without a library, in order
+    return np.array(table, object) @ matrix
+
+
+def adverse_rows(cells: int) -> Array:
+    """Return one strategy row whose answer to a table of ones has nearly the largest error.
+
+    The first entry is 1.  All later entries of the first chunk, and the sum of each later chunk,
+    are just below half of the distance of 1 to the next double, and are lost when they are added.
+    """
+    row = np.zeros(cells)
+    row[:MIN_CHUNK_ROWS] = row[::MIN_CHUNK_ROWS] = 2.0**-53
+    row[0] = 1.0
+    return row[None]
+
+
+@pytest.mark.parametrize("cells", [3, 64, 65, 128, 129, 945, 4_096])
+def test_rounding_terms_bound_adverse_sums(cells: int) -> None:
+    """The bound holds for terms in the worst order, and no bound two terms lower does."""
+    row = adverse_rows(cells)
+    strategy = Strategy(sizes=(cells,), rows=row.astype(object), pinv=row.T, complete=False)
+    (answer,) = sums_one_by_one(strategy.answer_rows.T, [1.0] * cells)
+    exact = sum(map(Fraction, row[0].tolist()))
+    error = abs(Fraction(answer) - exact) / exact / Fraction(1, 2**53)
+    terms = strategy.rounding_terms
+    assert terms - 3 < error <= terms / (1 - Fraction(terms, 2**53))
+
+
+@pytest.mark.parametrize("cells", [65, 945, 4_096])
+def test_rounding_terms_bound_sums_of_small_entries(cells: int) -> None:
+    """A sum cell by cell loses every entry but the first, which is more than the bound."""
+    row = np.full((1, cells), 2.0**-53)
+    row[0, 0] = 1.0
+    strategy = Strategy(sizes=(cells,), rows=row.astype(object), pinv=row.T, complete=False)
+    exact = sum(map(Fraction, row[0].tolist()))
+    block = Block(attributes=("a",), factors=(((0,), strategy),), noise=1.0, grid=1.0)
+    # arrays of Python numbers are added in their order
+    (answer,) = strategy_answers(block, np.array([1.0] * cells, object)).tolist()
+    assert abs(Fraction(answer) - exact) <= exact * strategy.rounding_terms * Fraction(1, 2**53)
+    (cell_by_cell,) = sums_one_by_one(strategy.rows.T, [1.0] * cells)
+    assert exact - Fraction(cell_by_cell) == Fraction(cells - 1, 2**53)
+
+
+def test_rounding_terms_of_wide_strategies_are_few() -> None:
+    for cells, most in ((64, 65), (65, 66), (945, 79), (10_000, 200)):
+        row = np.ones((1, cells))
+        strategy = Strategy(sizes=(cells,), rows=row, pinv=row.T, complete=False)
+        assert strategy.rounding_terms == most <= cells + 1
+
+
+@pytest.mark.parametrize("sizes", [(300,), (300, 3), (3, 300)])
+def test_answers_are_within_the_charge_for_rounding(sizes: tuple[int, ...]) -> None:
+    """Exact rational answers to counts of many records differ by less than what is charged."""
+    rng = np.random.default_rng(0)
+    factors = []
+    for axis, n in enumerate(sizes):
+        rows = rng.standard_normal((n - 1, n)) / math.sqrt(n)
+        pinv = np.asarray(np.linalg.pinv(rows), np.float64)
+        factors.append(((axis,), Strategy(sizes=(n,), rows=rows, pinv=pinv, complete=True)))
+    block = Block(
+        attributes=tuple("ab"[: len(sizes)]), factors=tuple(factors), noise=1.0, grid=2.0**-200
+    )
+    table = rng.integers(0, 10**9, sizes)
+    records = int(table.sum())
+    answers = strategy_answers(block, table)
+    exact = np.array([Fraction(int(x)) for x in table.ravel()]).reshape(sizes)
+    for axis, (_, strategy) in enumerate(factors):
+        matrix = np.array([[Fraction(v) for v in row] for row in strategy.rows.tolist()])
+        exact = np.moveaxis(np.tensordot(matrix, exact, (1, axis)), 0, axis)
+    error = math.sqrt(
+        sum((Fraction(float(a)) - b) ** 2 for a, b in zip(answers.flat, exact.flat, strict=True))
+    )
+    charge = block.sensitivity(records) - block.sensitivity(0)
+    assert 0.0 < error <= charge / 2
