@@ -114,7 +114,7 @@ from engine.residuals.intervals import (
 from engine.residuals.intervals import solve as solve_intervals
 from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
-from engine.workload import Workload
+from engine.workload import Group, Workload
 
 # `largest_entry_bound` leaves out a group of queries if one of its parts has more coefficients than
 # this (marginals of wide attributes excepted)
@@ -251,11 +251,14 @@ def independent_bound(parts: Decomposition) -> float:
     # Residual spaces with the same subworkload on equivalent attributes have nuclear norms that
     # differ by a factor only.  ``blocks`` maps (subworkload, classes) to the sum of these factors.
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
-    for space, (k, scale) in parts.spaces.items():
-        block_key = (k, tuple(class_of[name] for name in space))
+    for space, (number, scale) in parts.spaces.items():
+        block_key = (number, tuple(class_of[name] for name in space))
         blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
-    norms = {k: _norms(parts.subworkloads[k], parts.factors) for k in {k for k, _ in blocks}}
-    evaluated = [norm for k, _ in blocks for _, factors in norms[k] for norm in factors]
+    norms = {
+        number: _norms(parts.subworkloads[number], parts.factors)
+        for number in {number for number, _ in blocks}
+    }
+    evaluated = [norm for number, _ in blocks for _, factors in norms[number] for norm in factors]
     flops = sum(norm.flops for norm in evaluated)
     steps = min(MAX_STEPS, MAX_NORMS // max(len(evaluated), 1), int(MAX_FLOPS / max(flops, 1.0)))
     weights = [np.full(n, 1.0 / n) for n in cells]
@@ -268,11 +271,17 @@ def independent_bound(parts: Decomposition) -> float:
         # A fixed-point step that raises the weights of costly cells.  The norms grow with the root
         # of the weights, so the ratio of a cell's weighted cost to its weight is squared.
         weights = [
-            w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
-            for w, cost in zip(weights, weighted_costs, strict=True)
+            _normalized(
+                mass * np.divide(cost, mass, out=np.zeros_like(mass), where=mass > 0.0) ** 2
+            )
+            for mass, cost in zip(weights, weighted_costs, strict=True)
         ]
-        weights = [w / w.sum() if w.any() else np.full(len(w), 1.0 / len(w)) for w in weights]
     return error_bound(best)
+
+
+def _normalized(mass: Array) -> Array:
+    """Return weights scaled to sum 1, or uniform weights if all are 0."""
+    return mass / mass.sum() if mass.any() else np.full(len(mass), 1.0 / len(mass))
 
 
 def _equivalence_classes(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
@@ -316,29 +325,30 @@ def _step(
     weights : weights of cells, one array of shape (n,) per equivalence class.  The weighted costs
         are returned in arrays of the same shapes.
     """
-    terms_of_blocks = []
-    for (k, classes), scale in blocks.items():
-        values, costs = [], list[list[tuple[int, Array]]]()
-        for coefficient, factors in norms[k]:
-            value, costs_by_class = coefficient, list[tuple[int, Array]]()
+    # one tuple per block: its norm T, and for every term of T^2 its share and costs of cells
+    norms_of_blocks = []
+    for (number, classes), scale in blocks.items():
+        squares, costs_of_terms = [], list[list[tuple[int, Array]]]()
+        for coefficient, factors in norms[number]:
+            square, costs_by_class = coefficient, list[tuple[int, Array]]()
             for norm in factors:
-                T, costs_by_axis = norm.at([weights[classes[a]] for a in norm.axes])
-                value *= T * T
+                T, costs_by_axis = norm.at([weights[classes[axis]] for axis in norm.axes])
+                square *= T * T
                 costs_by_class += [
-                    (classes[a], cost) for a, cost in zip(norm.axes, costs_by_axis, strict=True)
+                    (classes[axis], cost)
+                    for axis, cost in zip(norm.axes, costs_by_axis, strict=True)
                 ]
-            values.append(value)
-            costs.append(costs_by_class)
-        # the squared norms of the terms are added up: all terms are answered by one strategy, and
-        # its error is at least the sum of their lower bounds
-        squared = math.fsum(values)
-        terms_of_blocks.append(
-            (scale * math.sqrt(squared), [v / squared if squared else 0.0 for v in values], costs)
-        )
-    total = math.fsum(T for T, *_ in terms_of_blocks)
-    weighted_costs = [np.zeros_like(w) for w in weights]
-    for T, shares, costs in terms_of_blocks:
-        for share, costs_by_class in zip(shares, costs, strict=True):
+            squares.append(square)
+            costs_of_terms.append(costs_by_class)
+        # The squared norms of the terms are added up: one strategy answers the queries of all
+        # terms, and its error is at least the sum of their lower bounds.
+        total_square = math.fsum(squares)
+        shares = [square / total_square if total_square else 0.0 for square in squares]
+        norms_of_blocks.append((scale * math.sqrt(total_square), shares, costs_of_terms))
+    total = math.fsum(T for T, *_ in norms_of_blocks)
+    weighted_costs = [np.zeros_like(class_weights) for class_weights in weights]
+    for T, shares, costs_of_terms in norms_of_blocks:
+        for share, costs_by_class in zip(shares, costs_of_terms, strict=True):
             for attribute_class, cost in costs_by_class:
                 weighted_costs[attribute_class] += cost * (share * T / total)
     return total, weighted_costs
@@ -600,7 +610,7 @@ def normalized_gram(reduced_workload: ReducedWorkload, attribute_class: Attribut
     the other attributes is taken.
     """
     n = reduced_workload.cells[attribute_class]
-    out = np.zeros((n, n))
+    gram = np.zeros((n, n))
     families = [
         reduced_workload.rows[key] for key in reduced_workload.single_parts.get(attribute_class, ())
     ]
@@ -613,8 +623,8 @@ def normalized_gram(reduced_workload: ReducedWorkload, attribute_class: Attribut
     for rows in families:
         # every Gram is divided by its trace, so that families with few and with many queries have
         # the same influence
-        out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
-    return out
+        gram += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
+    return gram
 
 
 def starting_roots(
@@ -928,35 +938,38 @@ def domain_gram(workload: Workload) -> Array:
     names = queried_attributes(workload)
     sizes = workload.schema.sizes(names)
     cells = math.prod(sizes)
-    out = np.zeros((cells, cells))
+    total = np.zeros((cells, cells))
     for group in workload.groups:
         if not group.is_weighted:
             continue
-        positions = [names.index(n) for n in group.attributes]
-        if group.query_weights is None:
-            matrix, axes = np.ones((1, 1)), list[int]()
-            for part in group.parts:
-                matrix = np.asarray(np.kron(matrix, part.family.gram(part.sizes)), dtype=float)
-                axes += [positions[a] for a in part.axes]
-        else:
-            rows, axes = np.ones((1, 1)), []
-            for part in group.parts:
-                rows = np.asarray(np.kron(rows, part.family.rows(part.sizes)), dtype=float)
-                axes += [positions[a] for a in part.axes]
-            matrix = (rows * group.query_weights[:, None]).T @ rows
-        other_axes = [a for a in range(len(sizes)) if a not in axes]
-        matrix = np.asarray(
-            np.kron(matrix, np.ones((math.prod(sizes[a] for a in other_axes),) * 2)), dtype=float
+        # axes of the table in the order of the group's parts, then all other axes
+        group_axes = [names.index(group.attributes[a]) for part in group.parts for a in part.axes]
+        other_axes = [axis for axis in range(len(sizes)) if axis not in group_axes]
+        other_cells = math.prod(sizes[axis] for axis in other_axes)
+        gram = np.asarray(
+            np.kron(_group_gram(group), np.ones((other_cells, other_cells))), dtype=float
         )
-        # put the axes of rows and of columns in schema order
-        all_axes = axes + other_axes
-        order = [all_axes.index(a) for a in range(len(sizes))]
-        shape = [sizes[a] for a in all_axes]
-        ordered = matrix.reshape([*shape, *shape]).transpose(
-            *order, *(len(sizes) + a for a in order)
+        all_axes = group_axes + other_axes
+        schema_order = [all_axes.index(axis) for axis in range(len(sizes))]
+        shape = [sizes[axis] for axis in all_axes]
+        ordered = gram.reshape([*shape, *shape]).transpose(
+            *schema_order, *(len(sizes) + axis for axis in schema_order)
         )
-        out += group.weight * ordered.reshape(cells, cells)
-    return out
+        total += group.weight * ordered.reshape(cells, cells)
+    return total
+
+
+def _group_gram(group: Group) -> Array:
+    """Return the Gram of a group on its own table, with the axes in the order of its parts."""
+    if group.query_weights is None:
+        gram = np.ones((1, 1))
+        for part in group.parts:
+            gram = np.asarray(np.kron(gram, part.family.gram(part.sizes)), dtype=float)
+        return gram
+    rows = np.ones((1, 1))
+    for part in group.parts:
+        rows = np.asarray(np.kron(rows, part.family.rows(part.sizes)), dtype=float)
+    return np.asarray((rows * group.query_weights[:, None]).T @ rows)
 
 
 # default time limit of the search of `global_bound`, in seconds

@@ -639,6 +639,8 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
     # Row k of the matrix has function 1 for k of the remaining attributes, column m for m of them.
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
+            # the basis vectors of row and column are sums over all choices of k and of m
+            # attributes; this is the product of the norms of both sums
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
             # ``both`` counts attributes with function 1 in row and column, ``none`` with function 0
             for both in range(max(0, k + m - remaining), min(k, m) + 1):

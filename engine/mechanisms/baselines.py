@@ -31,7 +31,7 @@ from engine.mechanisms.table_mechanism import (
     used_attributes,
 )
 from engine.plans.table_plan import Component, explicit_strategy
-from engine.residuals import Axes, Options, Space, Strategy
+from engine.residuals import Axes, DualProblem, Options, Space, Strategy
 from engine.residuals.decomposition import has_identity_gram
 from engine.residuals.marginals import identity_strategy
 from engine.residuals.strategy import joint_sensitivity
@@ -231,19 +231,7 @@ class Optimum(ExplicitMechanism):
                 # At most half of the remaining time is reserved for that.
                 now = planning_time()
                 reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
-                reserve = max(reserve, 0.0)
-                options = Options(gap=self.gap, deadline=deadline - reserve)
-                steps = [0]
-
-                def watch(gap: float) -> None:
-                    """Report progress after a step; the fraction approaches 1 with the steps."""
-                    steps[0] += 1
-                    limits.tell(
-                        1.0 - math.exp(-steps[0] / 40.0),
-                        f"Searching a strategy for {cells:,} cells, gap {gap:.1e}",
-                    )
-
-                mass, _ = problem.maximise(options, watch=watch)
+                mass = self._search(problem, cells, limits, deadline - max(reserve, 0.0))
             solution = problem.solution(mass, "")
             strategy = explicit_strategy(solution.strategy.rows, sizes)
         factors = ((tuple(range(len(sizes))), strategy),) if sizes else ()
@@ -259,6 +247,21 @@ class Optimum(ExplicitMechanism):
             bound=solution.bound,
             matrices=(mass,),
         )
+
+    def _search(self, problem: DualProblem, cells: int, limits: Limits, deadline: float) -> Array:
+        """Return the dual weights of the cells at which the search for the optimum ends."""
+        steps = [0]
+
+        def watch(gap: float) -> None:
+            """Report progress after a step; the fraction approaches 1 with the steps."""
+            steps[0] += 1
+            limits.tell(
+                1.0 - math.exp(-steps[0] / 40.0),
+                f"Searching a strategy for {cells:,} cells, gap {gap:.1e}",
+            )
+
+        mass, _ = problem.maximise(Options(gap=self.gap, deadline=deadline), watch=watch)
+        return mass
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
@@ -292,22 +295,19 @@ class DataCube(ExplicitMechanism):
                         " queries, but DataCube answers only marginals. Choose 'querysmasher', or"
                         " use only marginals."
                     )
-        marginals = [
-            tuple(
-                sorted(
-                    attributes.index(group.attributes[a])
-                    for part in group.parts
-                    if part.family.name == "marginal"
-                    for a in part.axes
-                )
-            )
-            for group in workload.groups
-        ]
+        marginals = []
+        for group in workload.groups:
+            # totals add no axes to the marginal of a group
+            marginal_parts = [part for part in group.parts if part.family.name == "marginal"]
+            names = [group.attributes[a] for part in marginal_parts for a in part.axes]
+            marginals.append(tuple(sorted(attributes.index(name) for name in names)))
         noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
-        chosen = data_cube(workload.schema.sizes(attributes), marginals, noise)
-        tables = [tuple(attributes[a] for a in axes) for axes in chosen]
+        measured = data_cube(workload.schema.sizes(attributes), marginals, noise)
+        tables = [tuple(attributes[axis] for axis in axes) for axes in measured]
         return Design(
-            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables),
+            components=tuple(
+                marginal_component(workload, table, 1.0 / len(tables)) for table in tables
+            ),
             full_tables=True,
         )
 

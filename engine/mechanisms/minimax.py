@@ -1016,19 +1016,26 @@ class _SearchState:
             )
             for group_class, tables in zip(self.group_classes, self.tables, strict=True)
         ]
-        mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
+        mean_variance = math.fsum(
+            float(np.vdot(weights, values))
+            for weights, values in zip(self.weights, variances, strict=True)
+        )
         self.rule = rule
         self.log_steps = [
-            _log_step(rule, w, v / mean, m)
-            for w, v, m in zip(self.weights, variances, self.log_steps, strict=True)
+            _log_step(rule, weights, values / mean_variance, log_step)
+            for weights, values, log_step in zip(
+                self.weights, variances, self.log_steps, strict=True
+            )
         ]
-        self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.log_steps, strict=True)]
-        total = math.fsum(float(w.sum()) for w in self.weights)
-        means = [max(float(w.mean()) / total, self.min_group_mean) for w in self.weights]
-        self.weights = [
-            np.maximum(w / total, rule.min_share * mean)
-            for w, mean in zip(self.weights, means, strict=True)
+        updated = [
+            weights * np.exp(log_step)
+            for weights, log_step in zip(self.weights, self.log_steps, strict=True)
         ]
+        total = math.fsum(float(weights.sum()) for weights in updated)
+        self.weights = []
+        for weights in updated:
+            mean_weight = max(float(weights.mean()) / total, self.min_group_mean)
+            self.weights.append(np.maximum(weights / total, rule.min_share * mean_weight))
 
     def emphasis(self, classes: Symmetry) -> Emphasis:
         """Return query weights for the lower bound, as products of one vector per part of a group.
@@ -1045,20 +1052,20 @@ class _SearchState:
             # here, which raises the bound.
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
-            group, indices = self.layout.workload.groups[classes.examples[group_class.number]], []
-            for k, part in enumerate(group.parts):
-                if k in group_class.adapted_parts:
-                    axis = group_class.adapted_parts.index(k)
-                    vector = weights.sum(
-                        axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float
-                    )
+            group = self.layout.workload.groups[classes.examples[group_class.number]]
+            indices = []
+            for p, part in enumerate(group.parts):
+                if p in group_class.adapted_parts:
+                    axis = group_class.adapted_parts.index(p)
+                    other_axes = tuple(a for a in range(weights.ndim) if a != axis)
+                    vector = weights.sum(axis=other_axes, dtype=float)
                     indices.append(len(vectors))
                     vectors.append(vector / vector.sum())
-                else:
-                    if part.count not in uniform:
-                        uniform[part.count] = len(vectors)
-                        vectors.append(np.ones(part.count))
-                    indices.append(uniform[part.count])
+                    continue
+                if part.count not in uniform:
+                    uniform[part.count] = len(vectors)
+                    vectors.append(np.ones(part.count))
+                indices.append(uniform[part.count])
             vector_indices.append(tuple(indices))
             class_weights.append(
                 float(weights.sum())

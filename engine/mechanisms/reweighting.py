@@ -356,30 +356,31 @@ def dual_norm(
     sizes = np.bincount(
         [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)
     )
-    by_class = np.zeros(len(emphasis.weights))
-    by_vector = [np.zeros(len(v)) for v in emphasis.vectors]
-    for c, indices in enumerate(emphasis.vector_indices):
-        group, query_factors = workload.groups[examples[c]], np.ones(1)
-        scale = sizes[c] * emphasis.weights[c] ** q
+    # sum of u^q w^(1-q) over the queries of each class, and by entry of each vector
+    class_sums = np.zeros(len(emphasis.weights))
+    vector_sums = [np.zeros(len(vector)) for vector in emphasis.vectors]
+    for number, indices in enumerate(emphasis.vector_indices):
+        group, query_factors = workload.groups[examples[number]], np.ones(1)
+        scale = sizes[number] * emphasis.weights[number] ** q
         if math.isinf(goal.power):
-            scale *= goal.target(examples[c])
+            scale *= goal.target(examples[number])
         else:
             scale *= group.weight ** (1.0 - q)
             if group.query_weights is not None:
-                used = group.query_weights > 0
+                is_weighted = group.query_weights > 0
                 query_factors = np.power(
-                    group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count)
+                    group.query_weights, 1.0 - q, where=is_weighted, out=np.zeros(group.count)
                 )
-        powers = [query_factors * emphasis.vectors[k] ** q for k in indices]
-        sums = [float(p.sum()) for p in powers]
-        by_class[c] = scale * math.prod(sums)
-        for k, power, power_sum in zip(indices, powers, sums, strict=True):
+        powers = [query_factors * emphasis.vectors[index] ** q for index in indices]
+        power_sums = [float(power.sum()) for power in powers]
+        class_sums[number] = scale * math.prod(power_sums)
+        for index, power, power_sum in zip(indices, powers, power_sums, strict=True):
             # the sum is 0 if all queries of the group have weight 0
             if power_sum > 0.0:
-                by_vector[k] += by_class[c] * power / power_sum
-    total = float(by_class.sum())
+                vector_sums[index] += class_sums[number] * power / power_sum
+    total = float(class_sums.sum())
     norm = total ** (1.0 / q)
-    return norm, by_class * norm / total, [v * norm / total for v in by_vector]
+    return norm, class_sums * norm / total, [sums * norm / total for sums in vector_sums]
 
 
 def norm_bound(
@@ -445,16 +446,17 @@ class SeparateWeights:
             terms = ",".join(["s", *("s" + a for a in axes)])
             relative_noises = noises[list(queries.spaces)] / queries.target
             variances.append(np.einsum(f"{terms}->{axes}", relative_noises, *tables, optimize=True))
-        total = math.fsum(float(w.sum()) for w in self.weights)
         weighted_sum = math.fsum(
-            float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True)
+            float(np.vdot(weights, values))
+            for weights, values in zip(self.weights, variances, strict=True)
         )
-        mean = weighted_sum / total
+        mean = weighted_sum / math.fsum(float(weights.sum()) for weights in self.weights)
         updated = [
-            w * (v / mean) ** UPDATE_EXPONENT for w, v in zip(self.weights, variances, strict=True)
+            weights * (values / mean) ** UPDATE_EXPONENT
+            for weights, values in zip(self.weights, variances, strict=True)
         ]
-        total = math.fsum(float(w.sum()) for w in updated)
-        self.weights = [w / total for w in updated]
+        total = math.fsum(float(weights.sum()) for weights in updated)
+        self.weights = [weights / total for weights in updated]
 
     def weighted_variances(
         self,
@@ -891,25 +893,30 @@ class TradeoffSearch:
         shape (variables,).
         """
         gradient = np.zeros(self.variables)
-        for c, indices in enumerate(emphasis.vector_indices):
-            group = self.workload.groups[self.classes.examples[c]]
+        for number, indices in enumerate(emphasis.vector_indices):
+            group = self.workload.groups[self.classes.examples[number]]
+            class_queries = queries[number]
             # a group with one vector for all its queries is treated as a single part
-            if self.single_vector[c]:
+            if self.single_vector[number]:
                 tables = linear_variances(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]
                 shapes: list[tuple[int, ...]] = [(group.count,)]
             else:
-                tables, sets = queries[c].variances.tables, queries[c].variances.family_sets
-                shapes = [tuple(group.parts[p].count for p in t) for t in sets]
-            scales = noises[list(queries[c].spaces)] * self.classes.sizes[c] * emphasis.weights[c]
+                tables, sets = class_queries.variances.tables, class_queries.variances.family_sets
+                shapes = [tuple(group.parts[p].count for p in parts) for parts in sets]
+            scales = (
+                noises[list(class_queries.spaces)]
+                * self.classes.sizes[number]
+                * emphasis.weights[number]
+            )
             if not indices:
-                gradient[c] += float(scales @ tables[0][:, 0])
+                gradient[number] += float(scales @ tables[0][:, 0])
                 continue
-            vectors = [emphasis.vectors[k] for k in indices]
+            vectors = [emphasis.vectors[index] for index in indices]
             part_sums, table_sums = _sums_of_tables(tables, sets, shapes, vectors)
-            gradient[c] += float(scales @ np.prod(table_sums, axis=0))
-            for k, table_parts in enumerate(sets):
-                other_sums = [sums for i, sums in enumerate(table_sums) if i != k]
+            gradient[number] += float(scales @ np.prod(table_sums, axis=0))
+            for table, table_parts in enumerate(sets):
+                other_sums = [sums for i, sums in enumerate(table_sums) if i != table]
                 factors = scales * np.prod(other_sums, axis=0)
                 for p in table_parts:
                     gradient[self.vector_slices[indices[p]]] += factors @ part_sums[p]
