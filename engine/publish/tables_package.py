@@ -642,7 +642,9 @@ def tables_files(
         )
         described.append((name, group, text_table.column_names))
         if is_cells(group):
-            cell_tables.append((name, group.attributes))
+            # The R script recomputes standard errors, and cells that were not measured have none.
+            if _all_answered(measurement, number):
+                cell_tables.append((name, group.attributes))
             if _has_crosstab(group):
                 files.append(folder / f"{name}_crosstab.csv")
                 text = csv_text(crosstab(frame, group, workload.schema))

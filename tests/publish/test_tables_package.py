@@ -100,6 +100,15 @@ def test_open_form_reproduces_estimates_and_errors(mechanism, options, tmp_path)
             assert np.sqrt(variance) == pytest.approx(answer.std, rel=1e-9)
 
 
+def test_open_form_leaves_out_unmeasured_tables(tmp_path):
+    workload = Workload(SCHEMA).add(("region", "age"), weight=0.0).add("age").add("region")
+    _, folder = packed(tmp_path, workload=workload)
+    assert np.isinf(pd.read_csv(folder / "table1_region_age.csv")["std"]).all()
+    assert list(pd.read_csv(folder / "tables.csv")["table"]) == ["table2_age", "table3_region"]
+    assert not verify_package(tmp_path / "tables.zip")
+    check_r_script(folder)
+
+
 def test_sum_of_two_cells_includes_covariance(tmp_path):
     errors, folder = packed(tmp_path)
     attributes = pd.read_csv(folder / "attributes.csv").set_index("id")["name"]
