@@ -173,14 +173,18 @@ class _Norm:
             eigenvalues, U = scipy.linalg.eigh((self.rows * mass) @ self.rows.T, check_finite=False)
         if not eigenvalues[-1] > 0.0:
             return 0.0, [np.zeros(n) for n in self.sizes]
+        norm = float(np.sqrt(lower_eigenvalues(eigenvalues)).sum())
+        # the columns of these strategy rows have the privacy costs of cells as squared norms
         root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
-        half = (U / np.sqrt(root)).T @ self.rows
-        costs = (mass * np.einsum("rc,rc->c", half, half)).reshape(self.sizes)
+        strategy_rows = (U / np.sqrt(root)).T @ self.rows
+        costs = np.einsum("rc,rc->c", strategy_rows, strategy_rows)
+        weighted_costs = (mass * costs).reshape(self.sizes)
         axes = range(len(self.sizes))
-        along = [costs.sum(axis=tuple(b for b in axes if b != a)) for a in axes]
-        return float(np.sqrt(lower_eigenvalues(eigenvalues)).sum()), [
-            axis_costs / axis_costs.sum() for axis_costs in along
+        costs_by_axis = [
+            weighted_costs.sum(axis=tuple(other for other in axes if other != axis))
+            for axis in axes
         ]
+        return norm, [axis_costs / axis_costs.sum() for axis_costs in costs_by_axis]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -365,7 +369,7 @@ def _norms(
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
-        return [(math.fsum(c for c, _ in terms), [])]
+        return [(math.fsum(coefficient for coefficient, _ in terms), [])]
     if sub.spaces or sub.complements:
         lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
         return [(1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), lift, axes)])]
@@ -373,10 +377,14 @@ def _norms(
         return [
             (1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
         ]
-    return [
-        (c, [_norm_of(f, [sub.centers[a] for a in f_axes], f_axes) for f_axes, f in product])
-        for c, product in terms
-    ]
+    sum_of_products = []
+    for coefficient, product in terms:
+        norms = [
+            _norm_of(factor, [sub.centers[a] for a in factor_axes], factor_axes)
+            for factor_axes, factor in product
+        ]
+        sum_of_products.append((coefficient, norms))
+    return sum_of_products
 
 
 def _norm_of(
@@ -464,7 +472,7 @@ class Model:
             # With more than one basis function, `SymmetricProducts` would leave out query families
             # on several attributes, so subproblems with such families are left to `DenseNormBound`.
             has_joint_parts = any(
-                len(part) > 1 for pieces in subproblem.terms for part, _ in pieces
+                len(names) > 1 for product in subproblem.terms for names, _ in product
             )
             few_functions = k == 1 or (k <= FUNCTIONS_PER_ATTRIBUTE and not has_joint_parts)
             weights_by_size = (
@@ -502,19 +510,23 @@ class Model:
         """
         state = State(self.reduced_workload, s, basis_functions, derivative)
         values = [subproblem.value(state) for subproblem in self.subproblems]
-        total, value_derivatives = 0.0, np.zeros(len(values))
+        norms = [norm for norm, _ in values]
+        total, by_norm = 0.0, np.zeros(len(norms))
         for factor, coefficients in self.reduced_workload.sums:
             root = math.sqrt(
-                math.fsum((c * values[number][0]) ** 2 for number, c in coefficients.items())
+                math.fsum(
+                    (coefficient * norms[number]) ** 2
+                    for number, coefficient in coefficients.items()
+                )
             )
             total += factor * root
-            for number, c in coefficients.items():
+            for number, coefficient in coefficients.items():
                 if root > 0.0:
-                    value_derivatives[number] += factor * c * c * values[number][0] / root
+                    by_norm[number] += factor * coefficient * coefficient * norms[number] / root
         if not derivative:
             return total, {}
-        for (_, backpropagate), value_derivative in zip(values, value_derivatives, strict=True):
-            backpropagate(value_derivative)
+        for (_, backpropagate), norm_derivative in zip(values, by_norm, strict=True):
+            backpropagate(norm_derivative)
         return total, state.by_s()
 
 
@@ -649,32 +661,41 @@ def starting_roots(
     }
     dense = {
         attribute_class: normalized_gram(reduced_workload, attribute_class)
-        for attribute_class, mix in intervals.items()
-        if mix is None
+        for attribute_class, interval_weights in intervals.items()
+        if interval_weights is None
     }
     options = Options(gap=1e-3, deadline=deadline)
-    for c in TOTAL_WEIGHTS:
+    for total_weight in TOTAL_WEIGHTS:
         roots = {}
-        for attribute_class, mix in intervals.items():
-            if mix is not None:
-                n = mix.cells
-                mean = total_square(mix, np.full(n, 1.0 / n))
-                space = IntervalSpace(gram=replace(mix, total=c * mean), whole=True)
-                mass = solve_intervals(space, gap=options.gap, deadline=deadline).dual
-                roots[attribute_class] = normalize_roots(np.sqrt(mass))
-                continue
-            G = dense[attribute_class]
-            if not np.trace(G) > 0.0:  # the mean of all queries over other attributes is 0
+        for attribute_class, interval_weights in intervals.items():
+            if interval_weights is not None:
+                mass = _optimal_interval_weights(interval_weights, total_weight, options)
+            elif np.trace(dense[attribute_class]) > 0.0:
+                mass = _optimal_weights(dense[attribute_class], total_weight, options)
+            else:  # the mean of all queries over other attributes is 0
                 roots[attribute_class] = uniform[attribute_class]
                 continue
-            # optimal dual weights for the queries on this attribute and its total with weight c
-            problem = DualProblem(
-                lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean())
-            )
-            with threads_for(len(G)):
-                mass, _ = problem.maximise(options)
             roots[attribute_class] = normalize_roots(np.sqrt(mass))
         yield roots
+
+
+def _optimal_interval_weights(gram: IntervalGram, total_weight: float, options: Options) -> Array:
+    """Return optimal weights of cells for interval queries and their total, shape (n,)."""
+    n = gram.cells
+    mean = total_square(gram, np.full(n, 1.0 / n))
+    space = IntervalSpace(gram=replace(gram, total=total_weight * mean), whole=True)
+    return solve_intervals(space, gap=options.gap, deadline=options.deadline).dual
+
+
+def _optimal_weights(gram: Array, total_weight: float, options: Options) -> Array:
+    """Return optimal weights of cells for queries with this Gram and their total, shape (n,)."""
+    problem = DualProblem(
+        lift=FullDomain(len(gram)),
+        factor=Factor(sizes=(0,), matrix=gram + total_weight * gram.mean()),
+    )
+    with threads_for(len(gram)):
+        mass, _ = problem.maximise(options)
+    return mass
 
 
 def single_intervals(
@@ -719,43 +740,36 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
     """
     import scipy.optimize
 
-    basis_functions, classes = basis_by_importance(model.reduced_workload, s), list(s)
-    cuts = np.cumsum([0, *(len(s[attribute_class]) for attribute_class in classes)])
+    basis_functions = basis_by_importance(model.reduced_workload, s)
+    ends = np.cumsum([0, *(len(root) for root in s.values())])
+    # the part of the search variables ``x`` that belongs to each class
+    slices = {
+        attribute_class: slice(first, end)
+        for attribute_class, (first, end) in zip(s, itertools.pairwise(ends), strict=True)
+    }
     best: tuple[float, Roots] = (0.0, s)
 
     def negative_log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
         # entries of x may be negative; `normalize_roots` takes absolute values
         signs = np.where(x < 0.0, -1.0, 1.0)
-        parts = {
-            attribute_class: x[a:b]
-            for attribute_class, a, b in zip(classes, cuts[:-1], cuts[1:], strict=True)
-        }
-        lengths = {
-            attribute_class: float(np.linalg.norm(part)) for attribute_class, part in parts.items()
-        }
-        roots = {attribute_class: normalize_roots(part) for attribute_class, part in parts.items()}
+        roots = {name: normalize_roots(x[part]) for name, part in slices.items()}
         value, derivative = model.value(roots, basis_functions)
         if value > best[0]:
             best = (value, roots)
         if planning_time() > deadline:
             raise _DeadlineError
-        # chain rule from the roots |x| / length to x
-        gradient = (
-            np.concatenate(
-                [
-                    derivative[attribute_class] / lengths[attribute_class]
-                    for attribute_class in classes
-                ]
-            )
-            * signs
-        )
+        # the chain rule from the roots |x| / length to x
+        by_absolute_x = [
+            derivative[name] / float(np.linalg.norm(x[part])) for name, part in slices.items()
+        ]
+        gradient = np.concatenate(by_absolute_x) * signs
         return -math.log(value), -gradient / value
 
     with suppress(_DeadlineError):
         scipy.optimize.minimize(
             negative_log_value,
-            np.concatenate([s[attribute_class] for attribute_class in classes]),
+            np.concatenate(list(s.values())),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": steps, "maxfun": steps, "maxcor": 20, "ftol": 1e-9, "gtol": 0.0},

@@ -423,19 +423,21 @@ def _terms_by_deviations(
     is taken, not the mean.  It maps products of parts on free attributes to weights; these include
     the factors of the means along all other eliminated attributes.
     """
-    out: dict[Product, dict[Product, float]] = {}
+    terms_by_deviations: dict[Product, dict[Product, float]] = {}
     for weight, product in groups:
-        free_parts = tuple(p for p in product if len(p[0]) > 1 or p[0][0] in free)
-        eliminated = [p for p in product if len(p[0]) == 1 and p[0][0] not in free]
+        # all attributes of a part on several attributes are free
+        free_parts = tuple((names, key) for names, key in product if names[0] in free)
+        eliminated = [(names, key) for names, key in product if names[0] not in free]
         factors = [uniform_factors.factors[key] or (0.0, 0.0) for _, key in eliminated]
         # all choices between mean (False) and deviation (True) on every eliminated attribute
         for choices in itertools.product((False, True), repeat=len(eliminated)):
             means = [mean for mean, _ in itertools.compress(factors, (not c for c in choices))]
             deviations = [deviation for _, deviation in itertools.compress(factors, choices)]
             if all(deviation > 0.0 for deviation in deviations):
-                terms = out.setdefault(tuple(itertools.compress(eliminated, choices)), {})
+                deviation_parts = tuple(itertools.compress(eliminated, choices))
+                terms = terms_by_deviations.setdefault(deviation_parts, {})
                 terms[free_parts] = terms.get(free_parts, 0.0) + weight * math.prod(means)
-    return out
+    return terms_by_deviations
 
 
 def _subproblems(

@@ -294,15 +294,16 @@ class SymmetricPairs:
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
         value = inside + math.fsum(total for total, _ in sums)
 
-        def backpropagate(outer: float) -> None:
-            inside_backpropagate(outer)
+        def backpropagate(by_value: float) -> None:
+            inside_backpropagate(by_value)
             for m, (total, summands) in enumerate(sums, start=1):
                 for keys, t, norm, summand_backpropagate in summands:
                     if t * norm > 0.0:
-                        share = outer * math.comb(self.d, m) ** 2 * t * norm / total
-                        summand_backpropagate(share * t)
+                        by_summand = by_value * math.comb(self.d, m) ** 2 * t * norm / total
+                        summand_backpropagate(by_summand * t)
                         for key in keys:
-                            frame.families[key].by_t += share * t * norm / frame.families[key].t
+                            family = frame.families[key]
+                            family.by_t += by_summand * t * norm / family.t
 
         return value, backpropagate
 
@@ -353,20 +354,18 @@ class SymmetricPairs:
         )
         norms = [nuclear(sector.matrix(), state.derivative) for sector in blocks]
 
-        def backpropagate(outer: float) -> None:
+        def backpropagate(by_norm: float) -> None:
             for row_block in row_blocks:
                 row_block.by_rows[:] = 0.0
             for sector, (_, by_matrix) in zip(blocks, norms, strict=True):
-                sector.backpropagate(outer * sector.times * by_matrix)
+                sector.backpropagate(by_norm * sector.times * by_matrix)
             for row_block in row_blocks:
                 row_block.backpropagate(row_block.by_rows)
 
-        return (
-            math.fsum(
-                sector.times * value for sector, (value, _) in zip(blocks, norms, strict=True)
-            ),
-            backpropagate,
+        total = math.fsum(
+            sector.times * norm for sector, (norm, _) in zip(blocks, norms, strict=True)
         )
+        return total, backpropagate
 
 
 def sectors(
@@ -693,16 +692,16 @@ class SymmetricProducts:
             total = math.sqrt(math.fsum((t * norm) ** 2 for _, t, norm, _ in summands))
             sums.append((outside, math.comb(self.d, outside), total, summands))
 
-        def backpropagate(outer: float) -> None:
+        def backpropagate(by_value: float) -> None:
             for outside, count, total, summands in sums:
                 for key, t, norm, by_grams in summands:
                     if norm > 0.0:
-                        share = outer * count * t * norm / total
-                        for family, by_gram in by_grams.items():
-                            width = len(families[family].by_gram)
-                            families[family].by_gram += share * t * by_gram[:width, :width]
+                        by_summand = by_value * count * t * norm / total
+                        for family_key, by_gram in by_grams.items():
+                            width = len(families[family_key].by_gram)
+                            families[family_key].by_gram += by_summand * t * by_gram[:width, :width]
                         if key is not None:
-                            families[key].by_t += share * norm * outside * t / families[key].t
+                            families[key].by_t += by_summand * norm * outside * t / families[key].t
 
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
@@ -1151,10 +1150,8 @@ def shares_norm(
     )
     if terms is None or not terms.pair or max(reduced_workload.cells.values()) < 2:
         return 0.0
-    d, attribute_class = (
-        len(reduced_workload.subproblems[0].names),
-        reduced_workload.class_of[reduced_workload.subproblems[0].names[0]],
-    )
+    names = reduced_workload.subproblems[0].names
+    d, attribute_class = len(names), reduced_workload.class_of[names[0]]
     n = reduced_workload.cells[attribute_class]
     pair_rows = sum(
         len(reduced_workload.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair

@@ -128,14 +128,15 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     >>> {space: round(t, 9) for space, t in traces.items()}
     {(): 0.25, ('a',): 3.0}
     """
-    parts, out = decompose(workload), {}
+    parts = decompose(workload)
+    traces = {}
     for space, (number, scale) in parts.spaces.items():
         total = math.fsum(
-            term.coefficient * math.prod(parts.factors[k].trace for _, k in term.factors)
+            term.coefficient * math.prod(parts.factors[factor].trace for _, factor in term.factors)
             for term in parts.subworkloads[number].terms
         )
-        out[space] = scale * total
-    return out
+        traces[space] = scale * total
+    return traces
 
 
 class Lattice:
@@ -614,26 +615,26 @@ def merge_clusters(
         cells.
     """
     trials_left = MAX_MERGE_TRIALS
-    current = [tuple(sorted(c)) for c in clusters]
-    errors = {c: solver.solve(builder.build(c)).squared_error for c in current}
+    current = [tuple(sorted(cluster)) for cluster in clusters]
+    errors = {cluster: solver.solve(builder.build(cluster)).squared_error for cluster in current}
 
     def total_error(candidate: Sequence[tuple[int, ...]]) -> float:
         """Return the squared error of clusters at the optimal budget shares."""
-        return budget_shares([errors[c] for c in candidate], solver.noise)[1]
+        return budget_shares([errors[cluster] for cluster in candidate], solver.noise)[1]
 
     growth = partial(_union_cells, builder.workload)
     # every trial takes a search, so the pairs with the smallest merged tables are tried first
     queue = sorted(itertools.combinations(current, 2), key=growth)
     while queue and trials_left > 0 and planning_time() < solver.deadline:
-        one, other = queue.pop(0)
-        merged, trials_left = tuple(sorted(one + other)), trials_left - 1
+        first, second = queue.pop(0)
+        merged, trials_left = tuple(sorted(first + second)), trials_left - 1
         errors[merged] = solver.solve(builder.build(merged)).squared_error
-        trial = [c for c in current if c not in (one, other)] + [merged]
+        others = [cluster for cluster in current if cluster not in (first, second)]
         # a relative decrease of less than 1e-9 could be a rounding error
-        if total_error(trial) < total_error(current) * (1.0 - 1e-9):
-            remaining = [pair for pair in queue if one not in pair and other not in pair]
-            queue = sorted(remaining + [(c, merged) for c in trial[:-1]], key=growth)
-            current = trial
+        if total_error([*others, merged]) < total_error(current) * (1.0 - 1e-9):
+            remaining = [pair for pair in queue if first not in pair and second not in pair]
+            queue = sorted(remaining + [(cluster, merged) for cluster in others], key=growth)
+            current = [*others, merged]
     return current
 
 
@@ -708,10 +709,12 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
 
 def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     """Return the strategy of OPT_0: one dense matrix on all cells."""
-    groups = weighted_groups(builder.workload)
-    group_attributes = {a for k in groups for a in builder.workload.groups[k].attributes}
-    names = tuple(a for a in builder.workload.schema.names if a in group_attributes)
-    cells = math.prod(builder.workload.schema[a].size for a in names)
+    workload = builder.workload
+    groups = weighted_groups(workload)
+    names = workload.schema.ranked(
+        {name for number in groups for name in workload.groups[number].attributes}
+    )
+    cells = math.prod(workload.schema.sizes(names))
     if cells > MAX_EXPLICIT_CELLS:
         raise NotApplicable(
             f"The attributes of the workload have {cells:,} cells together, but OPT_0 allows at"

@@ -702,15 +702,15 @@ def svd_bound(*grams: Array) -> float:
     >>> svd_bound(np.eye(3)), round(svd_bound(np.eye(3), np.ones((4, 4))), 9)
     (3.0, 3.0)
     """
-    out = 1.0
+    bound = 1.0
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
         # Eigenvalues that are 0 up to a rounding error are left out, because the square root of
         # this error would be much larger than the error.
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
-        out *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
-    return out
+        bound *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
+    return bound
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:
