@@ -238,7 +238,7 @@ def _compare(args: argparse.Namespace) -> Reply:
 def _plan_summary(fitted_plan: Plan) -> Reply:
     """Return the output that the commands ``plan`` and ``show`` have in common."""
     claim = claim_text(fitted_plan)
-    rows = fitted_plan.schema.other_rows(fitted_plan.budget.rows_per_person)
+    rows = fitted_plan.schema.rows_per_person_conflict(fitted_plan.budget.rows_per_person)
     lines = [
         (
             f"queries    {fitted_plan.workload.queries:,} in"

@@ -672,7 +672,7 @@ def count(
     else:
         is_capped = part.schema.person_column(options.person) is not None
     if not is_capped and rows_per_person < (part.schema.rows_per_person or 1):
-        raise DataError(part.schema.other_rows(rows_per_person))
+        raise DataError(part.schema.rows_per_person_conflict(rows_per_person))
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]

@@ -168,7 +168,7 @@ class Schema:
     def __getitem__(self, name: str) -> Attribute:
         attribute = self._by_name.get(name) if isinstance(name, str) else None
         if attribute is None:
-            near = near_matches(name, self.names)
+            near = near_matches(name, self.names) or "; name an attribute of the schema"
             raise SchemaError(
                 f"the schema has no attribute {quote_public(name)} among its"
                 f" {pluralize(len(self), 'attribute')}{near}"
@@ -435,13 +435,14 @@ class Schema:
             raise SchemaError(_person_attribute_message(column))
         return self.person if column is None else column
 
-    def other_rows(self, rows: int) -> str:
-        """Return a warning if a budget for ``rows`` rows per person contradicts the schema.
+    def rows_per_person_conflict(self, rows: int) -> str:
+        """Return a warning if the schema declares another number of rows per person than ``rows``.
 
-        The text is empty if the schema declares the same number of rows per person, or none.
+        ``rows`` is the number that a budget protects. The text is empty if the schema declares the
+        same number or none.
 
         >>> schema = Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3)
-        >>> schema.other_rows(1)  # doctest: +NORMALIZE_WHITESPACE
+        >>> schema.rows_per_person_conflict(1)  # doctest: +NORMALIZE_WHITESPACE
         'The schema declares 3 rows per person, but the budget protects 1: at most 1 of each
         person will be counted.'
         """
@@ -567,18 +568,22 @@ class Schema:
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:
                     invariants.append((document.get("labels", []), document.get("edges")))
-                elif document.get("kind") != PERSON_KIND:
-                    attributes.append(Attribute.from_dict(document))
-                elif person_fields or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
-                    raise SchemaError(
-                        "there are several rows of the kind person, or one without name and size or"
-                        " with other columns; give one such row with a name, a size, or both"
-                    )
-                else:
+                elif document.get("kind") == PERSON_KIND:
+                    if person_fields:
+                        raise SchemaError(
+                            f"there are two rows of the kind {PERSON_KIND!r}; remove one of them"
+                        )
+                    if not {"kind"} < document.keys() <= {"name", "kind", "size"}:
+                        raise SchemaError(
+                            f"a row of the kind {PERSON_KIND!r} has neither a name nor a size, or"
+                            " has another value; give a name, a size, or both"
+                        )
                     person_fields = {
                         "person": document.get("name"),
                         "rows_per_person": document.get("size"),
                     }
+                else:
+                    attributes.append(Attribute.from_dict(document))
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
         return cls(attributes, **person_fields, impossible=rules, invariants=invariants)

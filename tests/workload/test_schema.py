@@ -43,10 +43,10 @@ def test_person_column_must_match_declaration() -> None:
         ({"rows_per_person": 3}, 1, "nothing is released"),
     ],
 )
-def test_other_rows_explains_difference_to_declaration(
+def test_rows_per_person_conflict_explains_difference(
     unit: dict[str, object], rows: int, message: str
 ) -> None:
-    explanation = Schema([Attribute.of_size("a", 2)], **unit).other_rows(rows)
+    explanation = Schema([Attribute.of_size("a", 2)], **unit).rows_per_person_conflict(rows)
     assert message in explanation
     assert bool(message) == bool(explanation)
 
@@ -208,5 +208,5 @@ def test_invalid_attributes_are_refused(case: str) -> None:
 
 
 def test_unknown_attribute_counts_attributes_in_singular() -> None:
-    with pytest.raises(SchemaError, match=r"'b' among its 1 attribute$"):
+    with pytest.raises(SchemaError, match=r"'b' among its 1 attribute;"):
         Schema([Attribute.of_size("a", 2)])["b"]

@@ -47,5 +47,5 @@ def person(budget: Budget) -> None:
         args=(rows, neighbours),
         help="Protecting the values instead of the presence gives 1.4 times the error.",
     )
-    if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
+    if schema is not None and (note := schema.rows_per_person_conflict(budget.rows_per_person)):
         st.warning(escape_markdown(note))
