@@ -127,9 +127,9 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     ----------
     available : names in the header of the records.
     names : names of the requested columns.
-    quote : whether the message may always suggest a similar name from `available`. With False, it
-        suggests one only if another requested name was found; if no name was found, the file may
-        lack a header, and `available` may be a record.
+    quote : whether the message may quote a similar name from `available` even if no requested name
+        was found. Set this to False for files: without any requested name, the first line of the
+        file may be a record and not a header.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]

@@ -100,8 +100,8 @@ def identities(
         raise DataError(
             f"{column} contains neither whole numbers nor texts; give identifiers as text"
         )
-    # the type of a column without any identifier says nothing: in another file of the same records
-    # the column may have another type
+    # without any identifier the kind is "", because the same column may have another type in another
+    # file of the records
     first_word, second_word, is_present = people
     return first_word, second_word, is_present, kind if is_present.any() else ""
 
@@ -244,8 +244,8 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
     """Return the two words of the identities of integers of any size, given as texts."""
     first_word, second_word = _hashed(digits)
-    # a number that fits in 64 bits gets the identity that `_of_exact_numbers` gives it in a column
-    # without longer numbers
+    # numbers that fit in 64 bits get the same two words as in a column without longer numbers, so
+    # that a person has one identity in all files
     fits = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
     numbers = np.array([int(text) for text in digits[fits]], dtype=np.int64)
     first_word[fits] = numbers.view(np.uint64)
@@ -280,18 +280,18 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
             f"{column} has numbers with an exponent, such as 1E+11, which may have lost digits;"
             f" {_AS_TEXT}"
         )
-    from_float = pc.match_substring_regex(values, FROM_FLOAT)
-    if pc.any(from_float).as_py():
+    is_from_float = pc.match_substring_regex(values, FROM_FLOAT)
+    if pc.any(is_from_float).as_py():
         integers = pc.replace_substring_regex(values, r"\.0+$", "")
         if any(
-            # 2^53 has 16 digits. The length is compared first, because Python does not convert
-            # texts of thousands of digits to integers.
+            # a text of more than 17 characters (a sign and 16 digits) is larger than 2^53; `int`
+            # does not accept texts of thousands of digits
             len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
-            for text in integers.filter(from_float).to_pylist()
+            for text in integers.filter(is_from_float).to_pylist()
         ):
             raise DataError(_too_large(column, FLOAT64_INTEGER_LIMIT))
         integers = pc.if_else(pc.equal(integers, "-0"), "0", integers)
-        values = pc.if_else(from_float, integers, values)
+        values = pc.if_else(is_from_float, integers, values)
     texts = np.asarray(values.fill_null(""), dtype=object)
     return *_hashed(texts), texts != ""
 
@@ -327,8 +327,8 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# A selection that retained n rows is followed by the next one when more than n plus this number of
-# rows were added.
+# `PersonCap` drops surplus rows again when it has received more than this number of rows in addition
+# to twice the rows that it retained the last time.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 
@@ -394,7 +394,8 @@ class PersonCap:
         self.n_without_person += int(len(has_person) - has_person.sum())
         row_hash = mix_bits(first_word ^ second_word)
         for i, column in enumerate(codes):
-            # the index of the attribute is added, so that equal codes of two attributes differ here
+            # a multiple of the attribute's index is added, so that equal cell codes of two attributes
+            # have different hashes
             column_hash = mix_bits(column.astype(np.int64).view(np.uint64) + i * MIX[:1])
             row_hash = mix_bits(row_hash ^ column_hash)
         self._keys.append(np.stack([first_word, second_word, row_hash])[:, has_person])

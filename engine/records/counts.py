@@ -159,7 +159,8 @@ def complete_tables(
     ----------
     tables : attribute set -> table, for the tables that were counted or exist already.
     requested : attribute sets of the requested tables; the result has this order.
-    sources : requested set -> set of the table of which it is a margin; see `larger_tables`.
+    sources : requested set -> attribute set of the table from which to compute the requested table;
+        None or the requested set itself if it is not computed. See `larger_tables`.
     records : number of records, which is the table on the empty set.
     """
     all_tables = dict(tables)
@@ -417,11 +418,12 @@ class Counts(Mapping[Names, np.ndarray]):
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
         digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
         digest.update(json.dumps(name or numbers).encode())
-        for names in [] if name else sorted(self.tables):
-            digest.update(
-                json.dumps(names).encode()
-                + np.ascontiguousarray(self.tables[names], "<i8").tobytes()
-            )
+        if not name:
+            for names in sorted(self.tables):
+                digest.update(
+                    json.dumps(names).encode()
+                    + np.ascontiguousarray(self.tables[names], "<i8").tobytes()
+                )
         return replace(self, shards=(digest.hexdigest(),))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -592,7 +594,7 @@ def _read_tables(
 
     Raises DataError unless all tables have the sum ``records`` and equal one-way margins.
     """
-    # one-way margins of the first table with each attribute
+    # attribute -> its one-way margin in the first table that contains the attribute
     first_margins: dict[str, np.ndarray] = {}
     for i, names in enumerate(sets):
         table = _read_table(archive, f"tables/{i}.npy", schema.sizes(names))
@@ -600,10 +602,8 @@ def _read_tables(
             name: table.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
             for axis, name in enumerate(names)
         }
-        agree = all(
-            (first_margins.setdefault(name, margin) == margin).all()
-            for name, margin in margins.items()
-        )
+        first_margins = margins | first_margins
+        agree = all((first_margins[name] == margin).all() for name, margin in margins.items())
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
                 f"the table on {set_text(names)} in {what} contradicts the other tables or the"

@@ -105,14 +105,14 @@ def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
 
     Parameters
     ----------
-    most : number of bytes up to which every line is accepted.
+    most : largest length of a line in bytes.
     what : name of the file in messages.
 
     Raises
     ------
     DataError
-        A line has at least `most` + `BLOCK` bytes. A line of more than `most` but fewer bytes may
-        be refused too, depending on its position in the file.
+        A line is too long. Lengths are checked only at the end of each block of `BLOCK` bytes, so a
+        line of more than `most` and less than `most` + `BLOCK` bytes may be accepted.
     """
     incomplete_line = b""
     while block := file.read(BLOCK):
@@ -199,8 +199,8 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
     for number in (2, 3):  # fields of the footer: dictionaries, batches
         blocks = _table(file, footer, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
-            # an entry of this list has 24 bytes; it starts with the position and the length of the
-            # metadata of one message
+            # the footer has an entry of 24 bytes per message; it starts with the position and the
+            # length of the metadata of the message
             position, length = file.read("<qi", blocks + 4 + 24 * i)
             start, size = _message_start(file, position)
             if size <= 0 or start + size != position + length:
@@ -400,9 +400,10 @@ class _CsvFile:
         self.encoding, self.delimiter = text.encoding, text.delimiter
         # message about the first error in the text
         self.malformed = ""
-        # the last two bytes that were read; the quotes before the last byte are checked
+        # the last two bytes of the blocks that `_check_quotes` received; the last byte, if it is a
+        # quote, is checked together with the next block
         self.tail = b""
-        # number of checked quotes
+        # number of quotes that were checked
         self.quotes = 0
         # number of the line that contains the last byte, from 1
         self.line_number = 1
@@ -495,11 +496,12 @@ class _CsvFile:
         The last byte of the block is checked together with the next block, because the check of a
         quote needs the bytes on both sides.
         """
-        # at the start of the file, a line end takes the place of the byte before
+        # the first byte of the file is checked as if a line end preceded it
         new_bytes = block if self.tail else block.removeprefix(codecs.BOM_UTF8)
         text = (self.tail or b"\n") + new_bytes
         data = np.frombuffer(text, np.uint8)
-        # the first and the last byte of `text` are only neighbours of checked bytes
+        # The first byte of `text` was checked with the block before, except in the first block, where
+        # it is a line end. The last byte is checked with the next block.
         quote_positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
         is_opening = (np.arange(len(quote_positions)) + self.quotes) % 2 == 0
         # the byte before an opening quote, and the byte after a closing quote, must be a delimiter,
@@ -549,6 +551,7 @@ class _CsvFile:
             )
             return f"{self.what} {reason_text}" if reason_text else ""
         row, expected, actual = match.groups()
+        # row 2 is the first after the header; if it is malformed, all rows may have the same fault
         where = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
         advice = "correct the file"
         if row == "2" and expected == "1":
@@ -585,6 +588,7 @@ class _CsvFile:
             problem = str(error)
         if not problem and not self.malformed:
             return result
+        # a line that is not UTF-8 is reported first, because it may have caused the other problems
         line = (
             None
             if self._needs_decoding

@@ -65,14 +65,15 @@ def count_partitions(
                 dask.delayed(add)(*sums[i : i + 2]) if i + 1 < len(sums) else sums[i]
                 for i in range(0, len(sums), 2)
             ]
+        (total,) = sums
         if listener is None:
-            batch_counts = _compute_locally(dask, sums[0], None)
+            batch_counts = _compute_locally(dask, total, None)
         else:
             report_share = partial(_report_share, listener, start / len(parts), stop / len(parts))
             if (cluster := _cluster_client(dask)) is None:
-                batch_counts = _compute_locally(dask, sums[0], partial(_report_task, report_share))
+                batch_counts = _compute_locally(dask, total, partial(_report_task, report_share))
             else:
-                batch_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
+                batch_counts = _compute_on_cluster(cluster, tasks, total, report_share)
             listener(stop / len(parts), COUNTING_TEXT)
         counts = batch_counts if counts is None else counts + batch_counts
     # every Dask frame has at least one partition
@@ -100,8 +101,7 @@ def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None
         with dask.callbacks.Callback(posttask=after_task):
             counts: Counts = without_values(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
-        # if `report_task` raised an exception, raise this one and not the error by which
-        # `without_values` replaced it
+        # `without_values` replaces every exception; if `report_task` raised one, raise the original
         if report_errors:
             raise report_errors[0] from None
         raise
@@ -144,7 +144,8 @@ def _compute_on_cluster(
         while not result.done():
             without_values(wait_briefly, DASK_FRAME, _explain_error)
             futures = [future for future in futures if not future.done()]
-            # lost tasks also count as done, so progress is reported only without a result
+            # futures of failed and lost tasks are done too; after a failure `result` is done, and no
+            # progress is reported
             if not result.done():
                 report_share(1.0 - len(futures) / len(tasks))
         counts: Counts = without_values(result.result, DASK_FRAME, _explain_error)

@@ -251,10 +251,11 @@ def spark_conditions(error: Exception) -> str:
     cause: Any = getattr(error, "java_exception", error)
     while cause is not None and len(conditions) < MAX_CHAINED_ERRORS:
         name = ""
-        # only exceptions of Spark have a condition
+        # exceptions that are not from Spark have no method getCondition
         with suppress(Exception):
             name = cause.getCondition() or ""
-        # an exception of the file system
+        # an exception of the file system has no condition, but the name of its class shows that access
+        # to a file was denied
         with suppress(Exception):
             if "AccessControl" in cause.getClass().getName():
                 name = "permission"
@@ -321,9 +322,9 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     ----------
     column : column of an Ibis table.
     encoder : encoder of its attribute.
-    distinct : function of a column and a number `limit` that returns distinct values of the column,
-        at most `limit` + 1. It is called if the values are encoded in this process. If it returns
-        more than `limit` values, the column has too many for a CASE expression.
+    distinct : function of a column and a number `limit` that fetches distinct values of the column:
+        all of them, or `limit` + 1 if there are more than `limit`. `code_of` calls it if values must
+        be encoded in this process.
 
     Raises
     ------
@@ -464,8 +465,9 @@ def _date_cases(
             raise NotComputableError
         # the time in UTC, without a time zone
         column = _functions()["timezone"]("UTC", column)
-    # missing days and dates outside the cells get their codes by comparison, before the code of a
-    # cell is computed from year, month and day, which special dates such as infinity do not have
+    # The `cases` compare the date with declared missing days and with the first and last day of the
+    # cells. They come before the computation from year, month and day, because special dates such as
+    # infinity have no year.
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
     first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
     step = timedelta(days=1)
@@ -537,7 +539,7 @@ def as_text(column: Any) -> Any:
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Return functions of databases for which Ibis has no operation, by name."""
+    """Return name -> function that calls the SQL function of this name on Ibis expressions."""
     import ibis
 
     def hex(text: str) -> str: ...  # type: ignore[empty-body]
@@ -555,7 +557,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any:
-    """Return a CASE expression of the code of each text in `codes`; others have `default_code`.
+    """Return a CASE expression: the code of a text in `codes`, `default_code` for other texts.
 
     Raises NotComputableError if `codes` has too many texts.
     """
@@ -570,12 +572,13 @@ def _cases_by_text(column: Any, codes: dict[str, int], default_code: Any) -> Any
 def _cell_conditions(
     column: Any, encoder: Encoder, edges: list[Any], largest_inside: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Return (condition, code) pairs for a column of numbers, in the order of evaluation.
+    """Return (condition, code) pairs for a column of numbers; the first true condition decides.
 
-    The first condition is true for numbers outside the domain. It is left out if the attribute
-    counts such numbers in its first or last bin (`clip`). One condition per bin except the last
-    follows. It only compares with the upper edge of the bin, because smaller numbers meet an
-    earlier condition. For numbers that meet no condition, `_default_code` returns the code.
+    Without bins, the only condition is true for numbers outside the domain. With bins, there is
+    also one condition per bin except the last: whether the number is below the upper edge of the
+    bin. If the attribute counts numbers outside its bins in the first or last bin (`clip`), there
+    is no condition for numbers outside the domain. If no condition is true, the code is that of
+    `_default_code`.
 
     Parameters
     ----------
@@ -649,8 +652,8 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
         edge_literals = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cell_conditions(column, encoder, edge_literals, edge_literals[-1])
     scale_factor = 10 ** column.type().scale
-    # In units of the last digit, the absolute value of a decimal is below this bound, which fits
-    # in 64 bits. An edge beyond the bound is replaced by it, which changes the bin of no decimal.
+    # The decimals, in units of their last digit, are integers of absolute value below this bound,
+    # which fits in 64 bits. Edges beyond the bound can therefore be replaced by the bound.
     bound = Fraction(10**MAX_DECIMAL_DIGITS)
     integer_edges, largest_inside = _integer_edges(
         [max(-bound, min(bound, Fraction(edge) * scale_factor)) for edge in edges]
@@ -758,6 +761,8 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
         try:
             yield monitor
         except Exception:
+            # after an error of the listener the block fails with the error of a cancelled query, and
+            # the error of the listener is raised below in its place
             if monitor.listener_error is None:
                 raise
         finally:
@@ -802,8 +807,8 @@ class ProgressMonitor:
                 except BaseException as error:
                     self.listener_error = error
             if self.listener_error is not None:
-                # `stop` is called at every interval, because a call between two queries has no
-                # effect
+                # `stop` cancels only a query that is running, so it is called again after every
+                # interval
                 with suppress(Exception):
                     stop()
 
@@ -904,7 +909,7 @@ def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
 def fit_in_database(
     data: Any, encoders: Sequence[Encoder], most: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
-    """Count how many values of each column fit its encoder; the database of the table counts.
+    """Count, in the database of a table, how many values of each column fit its encoder.
 
     Parameters
     ----------
@@ -999,9 +1004,10 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
     if columns:
         is_good = ibis.and_(*(code_table[column] >= 0 for column in columns))
     code_table = code_table.mutate(**{_GOOD: is_good})
-    with _snapshot(code_table) as (table, answer_sets):
-        if answer_sets is None:
-            # one SELECT counts refused records, one per column counts reasons, one per table cells
+    with _snapshot(code_table) as (table, count_sets):
+        if count_sets is None:
+            # one SELECT for the number of refused records, one per column for the reasons, and one
+            # per table for its cells
             n_selects = 1 + len(columns) + len(tally.tables)
             if tally.cap is not None or n_selects > MAX_SELECTS:
                 return False
@@ -1013,7 +1019,7 @@ def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -
             if _has_numbers_as_text(table):
                 return False
             table = _apply_person_cap(tally, table, names)
-        _count_tables(tally, table, columns, monitor, answer_sets)
+        _count_tables(tally, table, columns, monitor, count_sets)
     return True
 
 
@@ -1106,7 +1112,7 @@ def _count_tables(
     table: Any,
     columns: Sequence[str],
     monitor: ProgressMonitor | None,
-    answer_sets: Callable[..., Iterator[_CellCounts]],
+    count_sets: Callable[..., Iterator[_CellCounts]],
 ) -> None:
     """Count the requested tables from a snapshot of the cell codes and add the counts to a tally.
 
@@ -1115,12 +1121,12 @@ def _count_tables(
     tally : `_Tally` of `marginals`.
     table : snapshot of the cell codes, which does not change.
     columns : columns of the snapshot, one per name of the tally.
-    answer_sets : function that counts several tables with one query: `_one_by_one` if the snapshot
+    count_sets : function that counts several tables with one query: `_one_by_one` if the snapshot
         is a temporary table, `_grouping_sets` if it is a cached table of Spark.
     """
     # a temporary table contains the cell codes, so its queries are quick; each query of a cached
     # Spark table may compute the cell codes again
-    is_quick = answer_sets is _one_by_one
+    is_quick = count_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
     n_records = _add_refused(tally, table, columns, weight)
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
@@ -1137,7 +1143,7 @@ def _count_tables(
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
         requests = [(names, [column_of[name] for name in names]) for names in batch]
-        for names, cells, counts in answer_sets(tally.schema, good, requests, weight, n_records):
+        for names, cells, counts in count_sets(tally.schema, good, requests, weight, n_records):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in batch:
             if int(tally.tables[names].sum()) - sums_before[names] != n_records:
@@ -1245,9 +1251,9 @@ def _one_by_one(
 ) -> Iterator[_CellCounts]:
     """Count several tables with one statement, and yield the non-empty cells of each table.
 
-    The statement has one GROUP BY per table. A row of its result consists of only two integers, so
-    that little data is transferred: the number of a cell and its count. The cells of all tables are
-    numbered consecutively.
+    The statement has one GROUP BY per table. To transfer little data, a row of its result has only
+    two integers: the index of a cell and the count of this cell. The index runs through the cells
+    of the first table, then through those of the second table, and so on.
 
     Parameters
     ----------
@@ -1258,7 +1264,7 @@ def _one_by_one(
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
     rows, statements = "COUNT(*)" if weight is None else f"SUM({weight})", []
-    # number of the first cell of each table, and after them the number of all cells
+    # index of the first cell of each table; the last entry is the number of cells of all tables
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in requests), initial=0))
     types = {"cell": _integer_type(starts[-1]), "counted": _integer_type(n_records)}
     for i, (names, columns) in enumerate(requests):
@@ -1342,19 +1348,20 @@ def _flat_cells(
 
 
 def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
-    """Fetch the rows of persons with more than k rows, and count k of each in this process.
+    """Count k rows of each person with more than k rows; leave other persons to the caller.
 
-    The `PersonCap` of ``tally`` (a `_Tally` of `marginals`) selects the k rows, which are added to
-    its tables. Rows without a person are added to its refused rows.
+    The rows of persons with more than k rows are fetched, and ``tally.cap`` selects k rows of each
+    person, which are added to the tables of ``tally`` (a `_Tally` of `marginals`). The number of
+    rows without a person is added to the refused rows of ``tally``.
 
     Returns
     -------
-    Table of the rows of all other persons, which the caller counts in the database.
+    Table of the rows of persons with at most k rows, which the caller counts in the database.
     """
     import ibis
 
     cap, with_person = tally.cap, table.filter(table[_PERSON].notnull())
-    # a column with the number of rows of the person is added
+    # add a column with the number of rows of the person
     sized = with_person.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
     within_cap = sized.filter(sized[_ROWS] <= cap.rows)
     over_cap = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
@@ -1378,6 +1385,7 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
         note(tally.refused, cap.column, NO_PERSON, answers["without_person"])
         tally.rows_refused += answers["without_person"]
     tally.take_retained(names)
+    # up to here `cap.people` counts only persons with more than k rows
     cap.people_in_database = answers["people"] - cap.people
     return within_cap
 
@@ -1417,7 +1425,7 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
     ------
     snapshot : temporary table, or on Spark a cached table; the table itself if the database cannot
         create a snapshot.
-    answer_sets : function that counts tables from the snapshot; None if there is no snapshot.
+    count_sets : function that counts tables from the snapshot; None if there is no snapshot.
     """
     import ibis
 

@@ -203,13 +203,13 @@ _SAS = {
 }
 
 
-def clock_of(ending: str, form: str) -> Clock | None:
+def clock_of(ending: str, display_format: str) -> Clock | None:
     """Return unit and epoch of the dates in a column of a Stata, SPSS or SAS file.
 
     Parameters
     ----------
     ending : ending of the file, such as ".dta".
-    form : display format of the column in the file, such as "%td".
+    display_format : display format of the column in the file, such as "%td".
 
     Returns
     -------
@@ -219,9 +219,12 @@ def clock_of(ending: str, form: str) -> Clock | None:
     ('day', 'second', None)
     """
     if ending == ".dta":
-        form = form.replace("-", "", 1) if form.startswith("%-") else form
-        return next((clock for key, clock in _STATA.items() if form.startswith(key)), None)
-    letters = re.sub(r"[\d.]", "", form.upper())
+        if display_format.startswith("%-"):
+            display_format = display_format.replace("-", "", 1)
+        return next(
+            (clock for start, clock in _STATA.items() if display_format.startswith(start)), None
+        )
+    letters = re.sub(r"[\d.]", "", display_format.upper())
     if ending in (".sav", ".zsav", ".por"):
         return _SPSS.get(letters)
     # the last letter of a SAS format may name the separator of a date, such as N in YYMMDDN8.
@@ -377,7 +380,8 @@ class Encoder:
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             return self._with_nulls(days_of(values), self._codes_of_days)
         if self.attribute.is_dated:
-            # converted to bytes, so that a text that is not UTF-8 gets a code and raises no error
+            # texts are compared as bytes, so that a text that is not UTF-8 gets a code and raises no
+            # error
             if pa.types.is_string(kind) or pa.types.is_large_string(kind):
                 values = values.cast(pa.large_binary())
             return (
@@ -637,14 +641,14 @@ class Encoder:
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
             return self._codes_by_distinct_value(values.cast(pa.large_binary()))
-        empty = pc.equal(pc.binary_length(values), 0)
+        is_missing = pc.equal(pc.binary_length(values), 0)
         if self._missing_texts:
-            empty = pc.or_(
-                empty,
+            is_missing = pc.or_(
+                is_missing,
                 pc.is_in(values, value_set=pa.array(sorted(self._missing_texts), values.type)),
             )
         try:
-            numbers = pc.if_else(empty, None, values).cast(pa.float64())
+            numbers = pc.if_else(is_missing, None, values).cast(pa.float64())
         except pa.ArrowInvalid:
             return self._codes_by_distinct_value(values.cast(pa.large_binary()))
         return self._with_nulls(numbers, self._codes_of_floats)
@@ -910,13 +914,13 @@ class Hints:
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
-        # (column, label of the cell in which values are counted or "" if they are refused, kind of
-        # difference) -> labels that differ from one of these values only by this kind
+        # (column, cell, kind of difference) -> labels that differ from a value only by this kind, such
+        # as "accents". The cell is the label under which the value is counted, "" if it is refused.
         self._similar: dict[tuple[str, str, str], list[str]] = {}
-        # columns of which the values in the cell `Attribute.other` were examined
+        # columns whose values in the cell `Attribute.other` were searched for similar labels
         self._with_examined_others: set[str] = set()
-        # column with bins -> two booleans: whether a text is like 1.200, with three digits after
-        # each point; and whether a text has a point, but is not like 1.200
+        # column with bins -> (has_grouped, has_others). `has_grouped`: a text has three digits after
+        # each point, as 1.200 has; `has_others`: a text with a point is different, such as 1.5.
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
@@ -954,8 +958,8 @@ class Hints:
     ) -> None:
         """Examine the values in the cell `Attribute.other`, and record labels similar to them.
 
-        To limit the time, only the first batch with such an attribute is examined, and of it at
-        most `MAX_VALUES` values.
+        To limit the time, only the first batch of each column is examined, and at most `MAX_VALUES`
+        of its values.
         """
         name, other = encoder.attribute.name, encoder.attribute.other
         if encoder.attribute.labels is None or other is None or name in self._with_examined_others:

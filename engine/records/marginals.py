@@ -156,7 +156,7 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
     """
     unknown = [
         name
-        for _, columns in _unnamed_columns(data, schema, ignore)
+        for _, columns in _columns_without_role(data, schema, ignore)
         for name, is_numeric in columns.items()
         if is_numeric or (is_numeric is None and name.lower() in COUNT_COLUMN_NAMES)
     ]
@@ -165,16 +165,15 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Return a question to the curator if text files have numeric columns without a role.
+    """Return a message that asks which columns of text files are count columns; "" if none may be.
 
-    A column has no role if it is neither in the schema nor ignored. It counts as numeric if all
-    values at the start of the first file that contains it are numbers or missing, and not all are
-    missing. The text depends on records, so it is for the curator only. It is "" if there is no
-    such column.
+    The message lists the columns that are neither in the schema nor ignored and seem to contain
+    numbers: in the first batch of the first file with the column, each value is a number or
+    missing, and not all are missing. It depends on records, so it is for the curator only.
     """
     checked_names: set[str] = set()
     numeric_columns = []
-    for file, columns in _unnamed_columns(data, schema, ignore):
+    for file, columns in _columns_without_role(data, schema, ignore):
         names = [
             name
             for name, is_numeric in columns.items()
@@ -199,10 +198,10 @@ def _is_of_numbers(column: Any) -> bool:
     return bool((codes >= 0).any() and (codes >= MISSING).all())
 
 
-def _unnamed_columns(
+def _columns_without_role(
     data: Any, schema: Schema, ignore: Collection[str]
 ) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """For each file, yield its columns that are neither in the schema nor ignored.
+    """Yield the columns of each file that are neither in the schema nor ignored.
 
     Columns without a name, row indexes that pandas stored, and files without any attribute of the
     schema are left out.
@@ -215,13 +214,13 @@ def _unnamed_columns(
     for file, columns in column_kinds(data):
         # if no name is an attribute, the first line may be a record, which no message may quote
         if any(name in schema for name in columns):
-            with_role = {*schema, *ignore, ""}
+            excluded = {*schema, *ignore, ""}
             yield (
                 file,
                 {
                     name: is_numeric
                     for name, is_numeric in columns.items()
-                    if name not in with_role and not name.startswith(PANDAS_INDEX_PREFIX)
+                    if name not in excluded and not name.startswith(PANDAS_INDEX_PREFIX)
                 },
             )
 
@@ -409,8 +408,9 @@ def count_tables(
         other_columns = [*ignore, *([person] if person is not None else [])]
         check_columns_named(data, schema, other_columns)
         if question := numbers_text(data, schema, other_columns):
-            # The question depends on values of records. If rows are dropped, it is only a warning
-            # to the curator, because an error would reveal something about the records.
+            # Whether there is a `question` depends on values of records. With on_refused="drop" it
+            # becomes a warning to the curator, because an error would reveal something about the
+            # records.
             if on_refused == "error":
                 raise DataError(question)
             doubts = (f"{question[0].upper()}{question[1:]}.",)
@@ -567,10 +567,10 @@ class _Tally:
             self._take(self._accepted(columns, len(retained[0])), pool)
 
     def _accepted(self, columns: list[np.ndarray], rows: int) -> list[np.ndarray]:
-        """Return a batch of cell codes without its refused rows, and record their numbers.
+        """Return a batch of cell codes without the refused rows; record how many were refused, and why.
 
-        If `drop` is False and a row was refused, in this batch or before, the result has no rows:
-        the count will raise an error anyway.
+        If a row was refused in this batch or before and `drop` is False, the result has no rows,
+        because the count will raise an error.
 
         Parameters
         ----------

@@ -134,7 +134,7 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
     ------
     DataError
         The file is not valid JSON; or an object contains a named key twice; or the file has
-        objects, but none of them contains one of the named keys.
+        objects, and a named key is in none of them.
     """
     seen_keys: set[str] = set()
 
@@ -468,9 +468,9 @@ def _batches_of_files(
     """
     readers = [_supported_file_kind(file) for file in files]
     for done, (file, reader) in enumerate(zip(files, readers, strict=True)):
-        constant = _folder_columns(path, file)
-        columns_in_file = [name for name in names if name not in constant]
-        if duplicated := constant.keys() & reader.columns(file).keys() & set(names):
+        folder_values = _folder_columns(path, file)
+        columns_in_file = [name for name in names if name not in folder_values]
+        if duplicated := folder_values.keys() & reader.columns(file).keys() & set(names):
             raise DataError(
                 f"the column {quote_public(min(duplicated))} is in the file"
                 f" {quote_public(file.name)} and in the name of its folder; remove one of them"
@@ -479,7 +479,7 @@ def _batches_of_files(
             columns = dict(zip(columns_in_file, batch.columns, strict=True))
             columns |= {
                 name: pa.repeat(value, batch.rows)
-                for name, value in constant.items()
+                for name, value in folder_values.items()
                 if name in names
             }
             share = (done + (batch.fraction or 0.0)) / len(files)
@@ -799,7 +799,7 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
         if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()
     }
     if not names:
-        # any column will do, but if possible one that can be fetched
+        # select the first column that can be fetched; if there is none, the first column
         return data.select(
             [name for name in kinds if name not in unsupported][:1] or list(kinds)[:1]
         )

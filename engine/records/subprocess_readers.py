@@ -54,8 +54,8 @@ def worker_messages(
 ) -> Generator[Any]:
     """Yield the messages of a worker process that reads a file.
 
-    A message is yielded as its value; if bytes follow the message, as a pair (value, list of bytes
-    objects). Closing the generator ends the process.
+    A message is a JSON value. If the worker sends bytes with the value, the pair (value, list of
+    bytes objects) is yielded, otherwise only the value. Closing the generator ends the process.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def worker_messages(
                     break
                 yield (value, payloads) if payloads else value
             code = process.wait()
-        # the process ended before its line of JSON was complete
+        # raised if the process ended before a line of JSON was complete
         except ValueError:
             code = process.wait()
         finally:
@@ -185,9 +185,10 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def column_problems(path: Path) -> dict[str, str]:
-    """Return the columns of a file from which no attribute can be drafted, with the reasons.
+    """Return column -> reason for each column of a file that contains dates or ambiguous labels.
 
-    The mapping is empty for files of other formats than Stata, SPSS and SAS.
+    No attribute can be drafted from such a column. The result is empty for files of other formats
+    than Stata, SPSS and SAS.
     """
     return (
         _column_problems(_meta(path))
@@ -197,7 +198,7 @@ def column_problems(path: Path) -> dict[str, str]:
 
 
 def _column_problems(meta: Any) -> dict[str, str]:
-    """Return a mapping from each column with dates or ambiguous labels to the reason as text."""
+    """Return column -> reason for each column that contains dates or ambiguous labels."""
     formats = meta.original_variable_types
     problems = {
         name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
@@ -205,7 +206,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
     for name in meta.column_names:
         labels = _label_texts(meta, name)
         label_counts = Counter(labels.values())
-        # labels of several values, of which at least one is not missing
+        # labels that several values have, if at least one of these values is not a missing value
         shared = [
             label
             for value, label in labels.items()
@@ -302,11 +303,10 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 
 
 def _unlabelled_between(values: Sequence[Any]) -> int:
-    """Return the number of integers without a label between two or three labelled integers.
+    """Return how many integers without a label lie between the smallest and largest labelled value.
 
-    If only the ends of a scale, or its ends and its middle, have labels, the values between them
-    are valid too. The result is 0 if there are more or fewer labelled values, or if one of them is
-    not an integer.
+    In a scale such as 1 = bad, 5 = good, the integers 2 to 4 are valid too. If `values` are not two
+    or three integers, they are not the ends (and the middle) of a scale, and the result is 0.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)
@@ -318,8 +318,8 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
 def labelled_columns(path: Path) -> dict[str, bool | None]:
     """Return a mapping from each column of a labelled file to whether it is read as numbers.
 
-    This is true for a numeric column unless a value that is not declared as missing has a label,
-    because the label would be read in place of the value.
+    A column of numbers is read as numbers if only values that the file declares as missing have
+    labels. Otherwise labels are read in place of numbers.
     """
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
@@ -626,7 +626,8 @@ def _rows(
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
-        # of merged cells only the first one has a value, so the other rows or columns would lack it
+        # in a range of merged cells only the first cell has a value; the other cells would be read as
+        # missing
         if merged := next(messages):
             raise DataError(
                 f"{what} has merged cells in its {merged}; unmerge them and fill in every cell"
