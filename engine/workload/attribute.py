@@ -283,7 +283,7 @@ class Attribute:
         subject = f"attribute {quote_public(name)}"
         if unit not in UNITS:
             raise SchemaError(
-                f"{subject} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}"
+                f"{subject} has the unit {quote_public(unit)}; give one of {', '.join(UNITS)}"
             )
         first, last = (
             _cell_of(value, unit, f"{what} of {subject}")
@@ -438,8 +438,9 @@ class Attribute:
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(
-                    f"{subject} replaces missing values by a number outside its edges; give a "
-                    "number inside"
+                    f"{subject} replaces missing values by {shortest_text(self.missing)}, which is"
+                    f" outside its edges; give a number from {shortest_text(edges[0])} to"
+                    f" {shortest_text(edges[-1])}, or set clip"
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
@@ -527,7 +528,11 @@ class Attribute:
                 )
         names = [hierarchy.name for hierarchy in hierarchies]
         if len(set(names)) < len(names):
-            raise SchemaError(f"{subject} has two hierarchies of the same name; rename one of them")
+            repeated = Counter(names).most_common(1)[0][0]
+            raise SchemaError(
+                f"{subject} has two hierarchies of the same name, {quote_public(repeated)}; rename one of"
+                " them"
+            )
 
     def with_hierarchy(self, code_list: CodeList) -> Attribute:
         """Return a copy of the attribute with the hierarchy of a code list added.
@@ -716,7 +721,7 @@ class Attribute:
             if not {"start", "stop", "unit"} <= options.keys():
                 raise SchemaError(
                     f"attribute {quote_public(name)} has the kind 'dates', which needs start, stop"
-                    " and unit"
+                    " and unit; give all three"
                 )
             attribute = _build_attribute(
                 partial(cls.dates, name, options.pop("start")), options.pop("stop"), options, name
@@ -779,7 +784,7 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
     if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(
         values, Iterable
     ):
-        raise SchemaError(f"{what}: the type is {type(values).__name__}, give {wanted}")
+        raise SchemaError(f"{what}: the type is {type(values).__name__}; give {wanted}")
     entries = list(islice(values, MAX_CELLS + 2))
     if len(entries) > MAX_CELLS + 1:
         raise SchemaError(f"{what}: more than {MAX_CELLS:,} entries; use a coarser domain")
@@ -810,7 +815,11 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     for text in entries:
         check_text(text, f"an entry of missing_values of {subject}", MAX_LABEL)
     if len(set(entries)) < len(entries):
-        raise SchemaError(f"{subject} has an entry of missing_values twice; remove one of them")
+        repeated = Counter(entries).most_common(1)[0][0]
+        raise SchemaError(
+            f"{subject} has the entry {quote_public(repeated)} of missing_values twice; remove one of"
+            " them"
+        )
     return entries
 
 

@@ -20,7 +20,7 @@ from engine.workload.attribute import Attribute
 from engine.workload.families import Custom, Family
 from engine.workload.predicates import word
 from engine.workload.schema import Schema
-from engine.workload.workload import FamilySpec, Workload
+from engine.workload.workload import Workload
 
 _QUOTED_TEXT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 Inside = npt.NDArray[np.bool_]
@@ -180,19 +180,19 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     gap_starts, gap_ends = _consecutive_runs(outside)
     has_fewer_gaps = len(gap_starts) < len(starts)
     is_categorical = attribute.kind == "categorical"
-    # The text is a list of values, the negation of a shorter text, or intervals joined by "or".
-    # Cells of a numeric attribute without bins are listed if no two listed cells are adjacent.
+    # The text has one of three forms: a list of the cells inside or outside, the negation of a
+    # shorter text, or intervals joined by "or". A list is written for categorical attributes, and
+    # for attributes without bins if no two listed cells are adjacent.
     has_values = attribute.edges is None
-    is_list = has_values and len(starts) > 1 and (ends - starts == 1).all()
-    is_list_of_gaps = has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all()
-    if is_categorical or is_list or is_list_of_gaps:
-        lists_gaps = outside.sum() < inside.sum() if is_categorical else is_list_of_gaps
-        values = [
-            _literal(attribute, int(i)) for i in np.flatnonzero(outside if lists_gaps else inside)
-        ]
+    can_list_inside = has_values and len(starts) > 1 and (ends - starts == 1).all()
+    can_list_outside = has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all()
+    if is_categorical or can_list_inside or can_list_outside:
+        lists_outside = outside.sum() < inside.sum() if is_categorical else can_list_outside
+        listed_cells = np.flatnonzero(outside if lists_outside else inside)
+        values = [_literal(attribute, int(i)) for i in listed_cells]
         if len(values) == 1:
-            return f"{name} {'!=' if lists_gaps else '=='} {values[0]}"
-        return f"{name} {'not in' if lists_gaps else 'in'} [{', '.join(values)}]"
+            return f"{name} {'!=' if lists_outside else '=='} {values[0]}"
+        return f"{name} {'not in' if lists_outside else 'in'} [{', '.join(values)}]"
     if has_fewer_gaps:
         complement = cells_text(attribute, outside)
         return f"not {parenthesize(complement)}"
@@ -203,11 +203,11 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
-    """Return a query family for each attribute that the condition restricts on its own.
+    """Return attribute name -> family with one query, for each attribute in ``condition.cells``.
 
-    The result maps the name of the attribute to a family with one query, which counts the records
-    in the cells that the condition allows. The family is "total" if these are all cells. The
-    predicate texts of the condition, which are on several attributes, are ignored.
+    The query counts the records in the cells that the condition allows; the family is "total" if
+    these are all cells. The predicate texts of the condition, which are on several attributes, are
+    ignored.
     """
     return {
         name: (
@@ -242,8 +242,10 @@ def box_workload(
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:
             parts.append(of_cells(schema[name], (first <= cell) & (cell <= last)))
-    spec: FamilySpec = families(both(parts)) if parts else "total"
-    return Workload(schema).add(tuple(spec) if isinstance(spec, Mapping) else (), spec, weight)
+    if not parts:
+        return Workload(schema).add((), "total", weight)
+    family_of = families(both(parts))
+    return Workload(schema).add(tuple(family_of), family_of, weight)
 
 
 def _consecutive_runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

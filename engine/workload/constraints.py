@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +183,8 @@ class Invariant:
 def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[Invariant, ...]:
     """Return the invariants in a list of pairs (attribute names, counts).
 
-    The attributes of each invariant are sorted in the order of the schema, and its counts likewise.
+    The attributes of each invariant, and with them the axes of its table of counts, are sorted in
+    the order of the schema.
 
     Raises
     ------
@@ -204,7 +206,10 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
         for names, values in map(_attributes_and_values, pairs)
     )
     if len({invariant.attributes for invariant in invariants}) < len(invariants):
-        raise SchemaError("two invariants are on the same attributes; remove one of the two")
+        repeated = Counter(invariant.attributes for invariant in invariants).most_common(1)[0][0]
+        raise SchemaError(
+            f"two invariants are on the same attributes, {set_name(repeated)}; remove one of the two"
+        )
     for first, second in itertools.combinations(invariants, 2):
         shared = [name for name in first.attributes if name in second.attributes]
         if not np.array_equal(first.table(sizes, shared), second.table(sizes, shared)):
@@ -233,10 +238,11 @@ def _parse_invariant(entry: Any) -> tuple[Any, Any]:
 
 
 def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
-    """Return the invariant of attribute names and counts, sorted in the order of ``sizes``.
+    """Return an invariant with its attributes, and the axes of its table, in the order of ``sizes``.
 
     ``sizes`` maps each attribute of the schema to its number of cells. Raises SchemaError if the
-    names are not attributes of the schema, or the counts are not one whole number per cell.
+    names are not different attributes of the schema, if there are more than `MOST_CELLS` cells, or
+    if the values are not one whole number per cell with a sum from 1 to 2^50.
     """
     listed = (attributes,) if isinstance(attributes, str) else attributes
     names = tuple(sequence(listed, "attributes of an invariant", "names"))
@@ -263,10 +269,12 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
             f"the invariant on {subject} has values of shape {table.shape}, but the schema requires"
             f" {shape}: give one exact count per cell"
         )
-    if not (np.isfinite(table) & (table >= 0) & (table == np.floor(table))).all():
+    is_count = np.isfinite(table) & (table >= 0) & (table == np.floor(table))
+    if not is_count.all():
+        invalid = float(table[~is_count].flat[0])
         raise SchemaError(
-            f"the invariant on {subject} has values that are not counts; give whole numbers, 0 or "
-            "more"
+            f"the invariant on {subject} has the value {invalid:g}, which is not a count; give whole"
+            " numbers, 0 or more"
         )
     if not 0 < table.sum() <= _MAX_TOTAL:
         raise SchemaError(
@@ -411,12 +419,20 @@ def _proportional_fitting(
 def _maximal_support_table(
     possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]
 ) -> Any:
-    """Return the table with the most positive cells whose margins are proportional to ``margins``.
+    """Return a table with margins proportional to ``margins`` and as many positive cells as possible.
 
-    ``possible`` is a mask of the cells that can be positive. The linear program has a table x, an
-    indicator t per cell and a scale s. It maximises sum(t) subject to t <= x, 0 <= t <= 1, s >= 1,
-    and margins of x equal to s times the required margins. If some table is positive in a cell, a
-    large enough s permits t = 1 in this cell. Raises SchemaError if there is no such table.
+    A linear program finds a table x, a number t per cell and a scale s. It maximises sum(t) subject
+    to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal to s times the required margins. If some
+    table is positive in a cell, a large enough s permits t = 1 in this cell.
+
+    Parameters
+    ----------
+    possible : mask of the cells that can be positive; all other cells are 0.
+
+    Raises
+    ------
+    SchemaError : if no table has these margins, or if more than `_MAX_PROGRAM_CELLS` cells are
+        possible.
     """
     import scipy.optimize
     import scipy.sparse
@@ -433,7 +449,7 @@ def _maximal_support_table(
     sums, targets = list[Any](), list[Any]()
     for summed_axes, margin in margins:
         axes = [a for a in range(possible.ndim) if a not in summed_axes]
-        # ``rows`` has the entry of the margin to which each possible cell contributes.
+        # ``rows``: for each possible cell, the flat index of the margin entry to which it is added.
         rows = (
             np.ravel_multi_index([coordinates[a] for a in axes], margin.shape)
             if axes
@@ -445,7 +461,7 @@ def _maximal_support_table(
             )
         )
         targets.append(margin.ravel() / margin.sum() * count)
-    # The variables are x (count entries), t (count entries) and s (one entry).
+    # The variables of the linear program are x (``count`` entries), t (``count`` entries) and s.
     eye, empty = scipy.sparse.eye_array(count), scipy.sparse.csr_array((count, 1))
     right_side = np.concatenate(targets)
     blocks: list[Any] = [

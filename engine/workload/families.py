@@ -214,8 +214,8 @@ class Intervals(Family):
         # i is the smaller and j the larger cell of each pair.
         i = np.minimum.outer(np.arange(n), np.arange(n))
         j = np.maximum.outer(np.arange(n), np.arange(n))
-        # Cells i and j are also the positions i + n and j + n of a circular interval. The interval
-        # contains both cells if it includes i .. j, or j .. i + n, or reaches j + n.
+        # A circular interval continues after cell n - 1 with cell 0 as position n. It contains cells i
+        # and j in one of three cases: it covers i to j, or j to i + n, or i + n to j + n.
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
@@ -267,11 +267,11 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return the condition on the cells first .. last if the last of them counts missing values.
+    """Return a condition such as "day >= 2024-03 or day = NA" on the cells first .. last.
 
-    The cell for missing values is not ordered relative to the dates, so the condition names it
-    separately: "day >= 2024-03 or day = NA". The result is empty if the attribute has no dates, or
-    if the cell for missing values is not among first .. last.
+    The cell for missing values, the last one of an attribute of dates, is not ordered relative to
+    the dates, so the condition names it separately. If the cells first .. last do not include such
+    a cell, the result is empty. ``last`` is by default the last cell of the attribute.
     """
     missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last
@@ -457,8 +457,8 @@ class Areas(Family):
     """Base class of families with one query per area of some levels of a hierarchy.
 
     `bind` returns a copy with the field ``selection``: the hierarchy and the levels whose areas are
-    queries. Products, Gram matrices and quadratic forms are computed from the number of the area of
-    each cell, without the query matrix.
+    queries. Products, Gram matrices and quadratic forms are computed without the query matrix, from
+    the index of the area that contains each cell.
     """
 
     selection: LevelSelection | None = field(default=None, init=False, repr=False)
@@ -535,7 +535,7 @@ class Areas(Family):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Conditions of the queries on areas, from the coarsest to the finest level.
+        """Condition of each query, such as "state = Ohio", from the coarsest to the finest level.
 
         Queries on single cells are left out.
         """
@@ -585,7 +585,7 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
         if unknown is None:
             raise WorkloadError(
                 f"The levels {', '.join(map(quote_public, names))} of {subject} are in different"
-                " hierarchies. Add one group with levels of one hierarchy for each hierarchy."
+                " hierarchies. Add one group per hierarchy."
             )
         raise WorkloadError(
             f"The attribute {subject} has no level {quote_public(unknown)}"
@@ -1137,14 +1137,15 @@ def _npy(content: bytes, name: str) -> Array:
             "but a query matrix is a table of real numbers. Save one row per query, one column per "
             "cell."
         )
-    if (
-        math.prod(shape) > MAX_DENSE_ENTRIES
-        or math.prod(shape) * dtype.itemsize != len(content) - stream.tell()
-    ):
+    if math.prod(shape) > MAX_DENSE_ENTRIES:
+        raise WorkloadError(
+            f"The matrix in {name} has {math.prod(shape):,} numbers, but at most"
+            f" {MAX_DENSE_ENTRIES:,} are allowed. Give fewer queries."
+        )
+    if math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
         raise WorkloadError(
             f"The header of {name} states {math.prod(shape):,} numbers, but the file has another "
-            f"length, or there are more than {MAX_DENSE_ENTRIES:,} numbers. Save the matrix again, "
-            "or give fewer queries."
+            "length. Save the matrix again."
         )
     stream.seek(0)
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))

@@ -251,7 +251,8 @@ class Hierarchy(FrozenValue):
                 )
         numbers = _area_numbers(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
-        # "areas" is for the last level. The areas of each level before follow from the parents.
+        # ``numbers`` is the area of each cell: first on the last, finest level, as stored in the
+        # document; then on each coarser level, by the parents of the areas.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,
@@ -503,12 +504,12 @@ class CodeList(FrozenValue):
         codes: list[str] = []
         parents: list[int] = []
         is_cell: list[bool] = []
-        # Depth-first traversal: the stack has the contents of the areas that are being read, each
-        # with the position of its area in ``codes``.
-        stack: list[tuple[Iterator[Any], int]] = [(_parts(labels, "The code list"), -1)]
+        # Depth-first traversal. For each area that is being read, the stack has an iterator of its
+        # remaining entries and the position of the area in ``codes`` (-1 for the code list).
+        stack: list[tuple[Iterator[Any], int]] = [(_nested_entries(labels, "The code list"), -1)]
         while stack:
-            parts, parent = stack[-1]
-            entry = next(parts, None)
+            entries, parent = stack[-1]
+            entry = next(entries, None)
             if entry is None:
                 stack.pop()
                 continue
@@ -522,7 +523,7 @@ class CodeList(FrozenValue):
             if contents is not None:
                 if len(stack) > MAX_LEVELS + 1:
                     raise _too_many_levels()
-                stack.append((_parts(contents, quote_public(label)), len(codes) - 1))
+                stack.append((_nested_entries(contents, quote_public(label)), len(codes) - 1))
         # Areas can have equal labels, but the labels of cells are their codes in the records.
         _positions([code for code, cell in zip(codes, is_cell, strict=True) if cell], ())
         numbers = np.array(parents, dtype=np.int64)
@@ -578,7 +579,7 @@ def _csv_rows(reader: Any, header: list[str]) -> Iterator[tuple[str, str, str, s
         yield code, label, parent, level
 
 
-def _parts(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
+def _nested_entries(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
     """Return an iterator of the pairs (label, contents) in one mapping or list of nested labels.
 
     The contents of a cell are None. ``subject`` names the mapping or list in error messages.
@@ -655,9 +656,9 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
-    # Two codes that look the same on screen are a mistake: records contain only one of them. A code
-    # that differs from its visible text can look like the code that is this text, or like an
-    # earlier code with the same visible text.
+    # Two codes with the same visible text look the same on screen, which is a mistake. Search only
+    # for codes that differ from their visible text: this text may be a code itself, or an earlier
+    # code may have the same visible text.
     by_visible_text: dict[str, str] = {}
     for code in codes:
         if code != (visible := visible_text(code)):
@@ -750,8 +751,8 @@ def _code_list(
     levels = []
     for i, nodes in enumerate(areas[first:]):
         members, numbers = np.unique(nodes, return_inverse=True)
-        # Only codes with children name the level. A leaf is a cell, so its level name is that of
-        # the cells.
+        # The name of a level comes from codes with children. Codes without children are cells, and
+        # the list names the level of the cells for them.
         inner_codes = members[has_children[members] & (depth[members] == first + i)]
         names_in_list = {level_names[k] for k in inner_codes.tolist()} - {""}
         if len(names_in_list) > 1:

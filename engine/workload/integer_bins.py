@@ -52,7 +52,10 @@ def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[s
 
 
 def _integers(low: float, high: float, *, is_closed: bool) -> str:
-    """Return the integers from ``low`` to ``high`` as text; ``is_closed`` includes ``high``."""
+    """Return a text such as "0–9" for the integers from ``low`` to ``high``, or to ``high`` - 1.
+
+    ``is_closed`` is whether ``high`` is included.
+    """
     last = high if is_closed else high - 1
     if low == last:
         return shortest_text(low)

@@ -1,8 +1,8 @@
 """Queries of a group on the areas of one level of a hierarchy.
 
-A group of queries is a product of parts, such as areas of a geography times age groups. The queries
-on the areas of one level are therefore not consecutive in the group, unless the part of the areas
-varies slowest. `LevelQueries` finds their indices in the group.
+A group has one query per combination of queries of its parts (factors of the query matrix), such as
+areas of a geography times age groups. Therefore the queries on the areas of one level are in general
+not consecutive in the group. `LevelQueries` returns their indices in the group.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class LevelQueries:
         return sorted(matches, key=lambda area: labels[area] != needle)
 
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
-        """Return the indices, within the group, of queries on the given areas, shape (queries,).
+        """Return indices, among all queries of the group, of the queries on the given areas.
 
-        The result is the slice ``start:stop`` of a list of all queries on these areas. The list is
-        ordered like the queries of a group whose only areas are ``areas``.
+        The queries on these areas have the order of the group, with the areas in the order of
+        ``areas``. The result, shape (queries,), is the slice ``start:stop`` of their indices.
         """
         shape = list(self.counts)
         shape[self.part] = len(areas)
@@ -139,12 +139,12 @@ def _levels_of_family(
 
 
 def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
-    """Return the groups in which the queries on one attribute are replaced by areas of a level.
+    """Return title -> copy of a group with the areas of a level in place of an attribute's queries.
 
-    The result maps a title, such as "state", to a group with one query per area of this level in
-    place of the queries on the attribute, and the queries of ``group`` on all other attributes. It
-    has one entry per level of each hierarchy of the attributes, except for levels whose areas are
-    already queries of ``group``. It is empty if a family of ``group`` is on several attributes.
+    There is one copy, with a title such as "state", per level of each hierarchy of the attributes of
+    ``group``. Its queries on all other attributes are unchanged. Levels whose areas are already
+    queries of ``group`` are left out. The result is empty if a family of ``group`` is on several
+    attributes.
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
@@ -177,7 +177,9 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
 def at_level(
     schema: Schema, group: Group, attribute: str, level: str, hierarchy: str | None = None
 ) -> Group:
-    """Return a group with one query per area of a level in place of its queries on an attribute.
+    """Return a copy of a group with one query per area of a level in place of an attribute's queries.
+
+    The queries on all other attributes are unchanged.
 
     Raises
     ------

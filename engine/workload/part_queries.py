@@ -13,12 +13,15 @@ from engine._arrays import Index
 
 @dataclass(frozen=True, kw_only=True)
 class PartQueries:
-    """Queries of a group that combine chosen queries of each part (factor of the query matrix).
+    """Queries of a group that are combinations of chosen queries of its parts.
+
+    A part is a factor of the query matrix of the group. The group has one query per combination of
+    queries of its parts, in row-major order.
 
     Attributes
     ----------
-    chosen : indices of the chosen queries, per part of the group.
-    counts : number of queries of each part of the group.
+    chosen : for each part, indices of its chosen queries.
+    counts : number of queries of each part.
 
     >>> found = PartQueries(chosen=([1], range(3)), counts=(2, 3))
     >>> found.total, found.runs(0, 2)
@@ -33,9 +36,9 @@ class PartQueries:
         return math.prod(map(len, self.chosen))
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the indices, within the group, of the queries ``start:stop`` among the chosen ones.
+        """Return the indices, in the group, of combinations ``start:stop`` of chosen queries.
 
-        The indices are returned as ranges (first, exclusive end).
+        Consecutive indices are returned as one range (first, exclusive end).
         """
         positions = np.unravel_index(
             np.arange(start, min(stop, self.total)), tuple(map(len, self.chosen))
@@ -48,12 +51,12 @@ class PartQueries:
 
 
 def consecutive_runs(numbers: Index) -> list[tuple[int, int]]:
-    """Return an array of integers as ranges (first, exclusive end) of consecutive integers.
+    """Divide an array of integers into ranges (first, exclusive end) of consecutive integers.
 
     >>> consecutive_runs(np.array([3, 4, 5, 9]))
     [(3, 6), (9, 10)]
     """
     if not len(numbers):
         return []
-    pieces = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]

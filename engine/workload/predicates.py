@@ -184,16 +184,16 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     placeholders = dict(zip(terms, _placeholders(list(terms)), strict=True))
 
     def to_python(match: re.Match[str]) -> str:
-        if match[3] is not None:
-            return _PYTHON_SIGN[match[3]]
-        name = match[2]
+        quoted_text, name, sign = match.groups()
+        if sign is not None:
+            return _PYTHON_SIGN[sign]
         if name is not None and name not in placeholders:
             raise WorkloadError(
                 f"The predicate {text[:80]!r} has the unknown name"
                 f" {name[:40]!r}{near_matches(name, placeholders)}. Use these attributes:"
                 f" {', '.join(list(placeholders)[:10])}."
             )
-        return match[1] if name is None else f" {placeholders[name]} "
+        return quoted_text if name is None else f" {placeholders[name]} "
 
     source = _TEXT_NAME_OR_SIGN.sub(to_python, text)
     try:
@@ -260,7 +260,7 @@ def _terms(
 
 
 def _placeholders(names: Sequence[str]) -> list[str]:
-    """Return one Python identifier per name, different from what `word` returns for any name."""
+    """Return a Python identifier for each name; none equals `word` of any name."""
     longest = max((len(word(name)) for name in names), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(names))]
 
@@ -305,10 +305,11 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     terms = _terms(attributes)
     words, placeholders = [word(name) for name in terms], _placeholders(list(terms))
-    if not used or (unknown := sorted(used - {*words, *placeholders})):
+    unknown = sorted(used - {*words, *placeholders})
+    if unknown or not used:
         problem = (
             f"has the unknown name {unknown[0]!r}{near_matches(unknown[0], words)}"
-            if used
+            if unknown
             else "contains no attribute"
         )
         raise WorkloadError(

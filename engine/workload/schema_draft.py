@@ -310,7 +310,7 @@ class _Rows:
     def __init__(self, text: str | bytes) -> None:
         decoded = decoded_text(text)
         content, delimiter = csv_start(decoded)
-        # csv_start removes a first line such as sep=; that only declares the delimiter.
+        # csv_start removes a first line such as "sep=;", which only declares the delimiter.
         self.skipped = int(len(content) < len(decoded))
         self.reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
         try:
@@ -349,13 +349,17 @@ class _Rows:
 
 @dataclass
 class _Column:
-    """What a data dictionary says about one column of the records.
+    """Values of one column of the records, as listed in a data dictionary.
 
-    ``reason`` says why the column has no attribute; it is empty if it has one.
+    Attributes
+    ----------
+    line : number of the first line about the column.
+    values : (line number, code, label) of each value.
+    notes : sentences for the person who confirms the draft.
+    reason : why no attribute can be drafted; empty if no problem was found.
     """
 
     line: int
-    # (line number, code, label) of each value
     values: list[tuple[int, str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""

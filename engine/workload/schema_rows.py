@@ -98,9 +98,10 @@ def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
 
 
 def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
-    """Return the descriptions of hierarchies that `_hierarchies_text` wrote.
+    """Return the descriptions of the hierarchies in a text that `_hierarchies_text` wrote.
 
-    The areas are listed in the order of ``labels``. Raises SchemaError if a label has no area.
+    In each description, the mapping from label to area becomes a list: the area of each label in
+    ``labels``. Raises SchemaError if a label has no area.
     """
     try:
         documents = parse_json(text)
@@ -149,7 +150,10 @@ def _split(text: str) -> list[str]:
 
 
 def _unescaped(tokens: list[str]) -> str:
-    """Return the text of tokens with escapes removed, without unescaped blanks at its ends."""
+    """Join characters and escapes (a backslash and a character) to one text without backslashes.
+
+    Blanks at the ends of the text are removed unless they are escaped.
+    """
     if tokens and not tokens[0].startswith("\\"):
         tokens[0] = tokens[0].lstrip()
     if tokens and not tokens[-1].startswith("\\"):

@@ -54,8 +54,8 @@ def without_details(text: str) -> str:
     return _without_blanks(_without_accents(text)).casefold().lstrip("0") or "0"
 
 
-# Name of a kind of difference -> function that returns equal texts for two codes if they differ in
-# no other way. If several entries fit two codes, messages name the first one.
+# Kind of difference -> function that removes differences of this kind from a text. Two codes differ
+# only by this kind if the function returns equal texts. Messages name the first kind that fits.
 _DIFFERENCES: dict[str, Callable[[str], str]] = {
     "blanks": _without_blanks,
     "characters that are not visible": visible_text,
@@ -67,8 +67,8 @@ _DIFFERENCES: dict[str, Callable[[str], str]] = {
 
 
 def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | None:
-    """Return the candidate that differs from a text only in details, and the kind of the
-    difference.
+    """Return a candidate that differs from a text only in blanks, invisible characters, case, accents
+    or leading zeros, and the kind of the difference.
 
     The kind is a phrase such as "leading zeros" or "upper and lower case". The result is None if
     every candidate differs in other characters. A candidate that equals the text is ignored.

@@ -289,7 +289,10 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
 def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Inside:
     """Return the mask of the cells of dates in which a comparison with a constant is true."""
     if not isinstance(constant, str):
-        raise WorkloadError(f"'{a.name}' has dates. Write a date as DATE '{a.days(0)[0]}'.")
+        raise WorkloadError(
+            f"'{a.name}' has dates, but {constant} is a number. Write a date as DATE"
+            f" '{a.days(0)[0]}'."
+        )
     inside, cut = compared_dates(a, sign, constant, clip=a.clip)
     if len(cut):
         i = int(cut[0])
@@ -403,6 +406,7 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     inside = evaluate(comparison, tuple(operands.values())) > 0
     if len(operands) == 1:
         return conditions.of_cells(next(iter(operands.values())), inside)
+    # a comparison that is true in all cells or in none needs no predicate on several attributes
     if inside.all() or not inside.any():
         first = next(iter(operands.values()))
         return conditions.of_cells(first, np.full(first.size, inside.all()))
@@ -554,17 +558,19 @@ class Grouping:
             raise WorkloadError(
                 "CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b)."
             )
-        chosen: Iterable[Sequence[tuple[str, ...]]] = (parts[:k] for k in range(len(parts), -1, -1))
-        if isinstance(node, exp.Cube):
-            if 2 ** len(parts) > MAX_SETS:
-                raise WorkloadError(
-                    f"CUBE of {len(parts)} items makes more than {MAX_SETS:,} groups. Use fewer"
-                    " attributes."
-                )
-            chosen = (
-                c for k in range(len(parts), -1, -1) for c in itertools.combinations(parts, k)
+        sizes = range(len(parts), -1, -1)
+        if isinstance(node, exp.Rollup):
+            return [tuple(itertools.chain(*parts[:size])) for size in sizes]
+        if 2 ** len(parts) > MAX_SETS:
+            raise WorkloadError(
+                f"CUBE of {len(parts)} items makes more than {MAX_SETS:,} groups. Use fewer"
+                " attributes."
             )
-        return [tuple(itertools.chain(*some)) for some in chosen]
+        return [
+            tuple(itertools.chain(*subset))
+            for size in sizes
+            for subset in itertools.combinations(parts, size)
+        ]
 
     def _attributes_of_item(self, node: exp.Expr) -> tuple[str, ...]:
         """Return the attributes of one item of GROUP BY.
@@ -646,13 +652,13 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
         branches.append((single.inside, _result(result)))
     assert name is not None
     # A cell belongs to the first condition that it satisfies, and to ELSE if it satisfies none.
-    remaining = np.ones(columns.schema[name].size, dtype=bool)
+    all_cells = np.ones(columns.schema[name].size, dtype=bool)
+    branches.append((all_cells, _result(case.args.get("default"))))
+    remaining = all_cells
     bands: dict[str, Inside] = {}
-    for inside, result in [*branches, (remaining.copy(), _result(case.args.get("default")))]:
-        bands[result] = bands.get(result, np.zeros(len(remaining), dtype=bool)) | (
-            inside & remaining
-        )
-        remaining &= ~inside
+    for inside, result in branches:
+        bands[result] = bands.get(result, ~all_cells) | (inside & remaining)
+        remaining = remaining & ~inside
     return name, [band for band in bands.values() if band.any()]
 
 
@@ -829,8 +835,8 @@ def example(schema: Schema) -> str:
     SELECT "pay-grade", COUNT(*) FROM records WHERE age >= 4 GROUP BY "pay-grade"
     """
     names = [_quoted_name(name) for name in schema]
-    shown = names[:2]
-    lines = [f"SELECT {', '.join(shown)}, COUNT(*) FROM records GROUP BY {', '.join(shown)}"]
+    grouped = ", ".join(names[:2])
+    lines = [f"SELECT {grouped}, COUNT(*) FROM records GROUP BY {grouped}"]
     numeric = [a for a in schema.attributes if a.kind == "numeric" and a.size > 1]
     if numeric and len(names) > 1:
         a = numeric[0]
@@ -838,9 +844,9 @@ def example(schema: Schema) -> str:
         if a.is_dated:
             bound = f"DATE '{a.days(a.date_cells // 2)[0]}'"
         compared = names[schema.order[a.name]]
-        by = next(name for name in names if name != compared)
+        other = next(name for name in names if name != compared)
         lines.append(
-            f"SELECT {by}, COUNT(*) FROM records WHERE {compared} >= {bound} GROUP BY {by}"
+            f"SELECT {other}, COUNT(*) FROM records WHERE {compared} >= {bound} GROUP BY {other}"
         )
     return ";\n".join(lines)
 
@@ -960,10 +966,10 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
             ),
         )
     except (EngineError, TypeError) as error:
-        reason = f" {error}." if isinstance(error, EngineError) else ""
+        reason = f": {error}" if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            "The integer columns cannot be declared. Give names of attributes with integer edges."
-            f"{reason}"
+            f"The integer columns cannot be declared{reason}. Give names of attributes with integer"
+            " edges."
         ) from None
 
 
@@ -1093,9 +1099,9 @@ def _joint_group(
     _check_size(1, math.prod(sizes))
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
     _check_size(math.prod(map(len, masks_by_attribute)), 1)
-    # ``possible`` is 1 where the condition allows a combination of cells of the grouped attributes
-    # together with some cells of the other attributes. The loop replaces the cells on each axis by
-    # the masks (single cells, or the bands of a CASE) of this attribute.
+    # ``possible`` has one axis per grouped attribute. An entry is 1 if the condition is true for this
+    # combination of cells and at least one combination of cells of the other attributes. The loop
+    # replaces each axis of cells by an axis of masks (single cells, or results of a CASE).
     possible = evaluate(conditions.text(condition), [schema[name] for name in names])
     possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
     for axis, masks in enumerate(masks_by_attribute):

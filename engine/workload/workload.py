@@ -84,31 +84,35 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     # once per object id. The groups hold references to all parts, so ids are unique.
     distinct_parts = {id(part): part for part in all_parts}
     key_numbers: dict[Any, int] = {}  # key of a part or of query weights -> consecutive number
-    part_numbers = {
-        i: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
-        for i, part in distinct_parts.items()
+    number_of_part = {
+        part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
+        for part_id, part in distinct_parts.items()
     }
-    parts = np.fromiter(map(part_numbers.__getitem__, map(id, all_parts)), np.int64, len(all_parts))
+    # the parts of the first group, then those of the second group, and so on; likewise attributes
+    part_numbers = np.fromiter(
+        map(number_of_part.__getitem__, map(id, all_parts)), np.int64, len(all_parts)
+    )
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
-    weights = np.zeros(len(groups), dtype=np.int64)  # 0 for groups without query weights
+    # one number per group, equal for equal query weights; 0 for groups without query weights
+    weight_numbers = np.zeros(len(groups), dtype=np.int64)
     for i, group in enumerate(groups):
         if group.query_weights is not None:
-            weights[i] = 1 + key_numbers.setdefault(group.key, len(key_numbers))
+            weight_numbers[i] = 1 + key_numbers.setdefault(group.key, len(key_numbers))
     # Groups with equal numbers of attributes and of parts are compared as rows of one array.
-    shapes = np.array(
+    lengths = np.array(
         [(len(group.attributes), len(group.parts)) for group in groups], dtype=np.int64
     ).reshape(-1, 2)
-    first_position, first_part = (np.cumsum(shapes, axis=0) - shapes).T
+    first_attribute, first_part = (np.cumsum(lengths, axis=0) - lengths).T
     classes = []
-    shape_examples, shape_numbers = unique_rows(shapes)
-    for shape_number, (n_attributes, n_parts) in enumerate(shapes[shape_examples].tolist()):
-        members = np.flatnonzero(shape_numbers == shape_number)
-        positions = attribute_positions[first_position[members, None] + np.arange(n_attributes)]
+    length_examples, length_numbers = unique_rows(lengths)
+    for length_number, (n_attributes, n_parts) in enumerate(lengths[length_examples].tolist()):
+        members = np.flatnonzero(length_numbers == length_number)
+        positions = attribute_positions[first_attribute[members, None] + np.arange(n_attributes)]
         ranks = np.argsort(positions, axis=1, kind="stable")
-        group_parts = parts[first_part[members, None] + np.arange(n_parts)]
+        parts_of_groups = part_numbers[first_part[members, None] + np.arange(n_parts)]
         examples, class_numbers = unique_rows(
-            np.column_stack([group_parts, ranks, weights[members]])
+            np.column_stack([parts_of_groups, ranks, weight_numbers[members]])
         )
         sorted_positions = np.take_along_axis(positions, ranks, axis=1)
         for class_number, example in enumerate(examples.tolist()):
@@ -147,8 +151,8 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
             for group_class in group_classes
             for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
-        # Equal attribute sets have equal numbers. The rows are the listed spaces, followed by the
-        # subsets of all groups.
+        # Number the distinct attribute sets. Each row of the array is one set: first the listed
+        # spaces, then the subsets of all groups.
         _, set_numbers = unique_rows(
             np.concatenate([listed, *(places for _, places in subsets_of_groups)])
         )
@@ -230,10 +234,10 @@ class Group:
 
     @cached_property
     def part_weights(self) -> tuple[Array | None, ...] | None:
-        """Query weights of the family of each part, if their products are ``query_weights``.
+        """Query weights of the families, one array or None per part; None if they are not in use.
 
-        An entry is None if the family has no weights. The value is None if ``query_weights`` is
-        None, or is not the Kronecker product of the weights of the families.
+        They are in use if the group has ``query_weights`` and these are the Kronecker product of
+        the weights of the families. A family without weights has the entry None.
         """
         weights = tuple(part.family.query_weights for part in self.parts)
         product = _product_weights(self.parts)
@@ -624,8 +628,8 @@ def make_group(
             for axis, name in enumerate(names)
         ]
     elif not names:
-        # A family for one attribute is applied to each attribute, so without attributes it is the
-        # total of all records.
+        # A product of one-attribute families has one factor per attribute. Without attributes it is
+        # the total of all records. Families for two attributes are refused.
         if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
                 f"The family '{joint_family.name}' needs at least one attribute. Name the"
@@ -645,26 +649,25 @@ def make_group(
 
 
 def _product_weights(parts: Sequence[Part]) -> Array | None:
-    """Return the query weights of a group with these parts, shape (queries,).
+    """Return the Kronecker product of the query weights of the families of all parts.
 
-    The weight of a query is the product of the weights that its factors have in their families.
-
-    Returns None if no family has query weights.
+    The result has shape (queries,), one weight per query of a group with these parts. A family
+    without query weights has weight 1 for each query. If no family has any, the result is None.
     """
     if all(part.family.query_weights is None for part in parts):
         return None
     _check_weighted_count(math.prod(part.count for part in parts))
     weights: Array = np.ones(1)
     for part in parts:
-        of_part = part.family.query_weights
-        of_part = np.ones(part.count) if of_part is None else of_part
-        weights = np.asarray(np.kron(weights, of_part), dtype=float)
+        part_weights = part.family.query_weights
+        part_weights = np.ones(part.count) if part_weights is None else part_weights
+        weights = np.asarray(np.kron(weights, part_weights), dtype=float)
     weights.flags.writeable = False
     return weights
 
 
 def _with_family_weights(group: Group) -> Group:
-    """Return the group with the query weights of its families, if they have any."""
+    """Return the group with the products of its families' query weights; unchanged if none has any."""
     weights = _product_weights(group.parts)
     return group if weights is None else replace(group, query_weights=weights)
 
@@ -702,7 +705,7 @@ def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]
 
 @cached_on_value
 def _query_keys(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
-    """Return a mapping from attributes, in schema order, to the keys of the groups on them.
+    """Return attribute set -> keys of the groups on this set; attributes are in schema order.
 
     Equal sets of keys share one object, which saves memory in workloads of 100,000 groups.
     """
@@ -840,8 +843,9 @@ class _Product(Family):
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         matrices = [p.family.rows(p.sizes) for p in self.parts]
-        # The last parts are multiplied to one matrix of at most CHUNK_ENTRIES entries. Each chunk
-        # is the product of one row of every other part with this matrix.
+        # ``tail`` is the Kronecker product of the last matrices, as many as fit: a chunk has
+        # len(tail) rows and at most CHUNK_ENTRIES entries, unless the last matrix alone has more.
+        # Each chunk is the Kronecker product of one row of each remaining matrix with ``tail``.
         tail, cells = matrices.pop() if matrices else np.ones((1, 1)), math.prod(sizes)
         while matrices and len(tail) * len(matrices[-1]) * cells <= CHUNK_ENTRIES:
             tail = np.asarray(np.kron(matrices.pop(), tail), dtype=float)
