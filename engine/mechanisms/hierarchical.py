@@ -1108,7 +1108,7 @@ class LevelSelection(ExplicitMechanism):
         if bases:
             rows = bases[0]
             if rows.ndim != 2 or rows.shape[1] != cells:
-                raise ValueError("the recorded rows do not fit")
+                raise ValueError("the stored strategy rows do not fit the workload")
         else:
 
             def watch(levels: int, gap: float) -> None:

@@ -319,7 +319,8 @@ class StrategyLayout:
                 self.rows.append(self._residual_rows(name))
             self.strategy_of[space, name] = index_of_key[key]
         self.group_classes = [
-            self._group_class(k, workload.groups[i]) for k, i in enumerate(classes.examples)
+            self._group_class(number, workload.groups[example])
+            for number, example in enumerate(classes.examples)
         ]
 
     def _is_symmetric(self, part: Part, name: str) -> bool:
@@ -952,14 +953,11 @@ class _SearchState:
         self.tables: list[list[Array]] = []
         for group_class, outside in zip(self.group_classes, self.outside, strict=True):
             tables_of_class = []
-            for p, window in enumerate(group_class.query_slices):
-                # one row per residual space; the index is -1 if the space lacks the attribute
-                rows = [
-                    outside[p]
-                    if indices_of_space[p] < 0
-                    else variances[indices_of_space[p]][window]
-                    for indices_of_space in group_class.strategy_indices
-                ]
+            for p, query_slice in enumerate(group_class.query_slices):
+                rows = []  # one row per residual space
+                for indices_of_space in group_class.strategy_indices:
+                    index = indices_of_space[p]  # -1 if the space lacks the attribute
+                    rows.append(outside[p] if index < 0 else variances[index][query_slice])
                 tables_of_class.append(np.stack(rows))
             self.tables.append(tables_of_class)
 
@@ -996,11 +994,13 @@ class _SearchState:
                 * self.noises[list(group_class.space_classes)]
                 / group_class.target
             )
-            for p, window in enumerate(group_class.query_slices):
+            for p, query_slice in enumerate(group_class.query_slices):
                 contributions = _weighted_sums(weights, tables, p) * scale[:, None]
-                for j, indices in enumerate(group_class.strategy_indices):
+                for indices, contribution in zip(
+                    group_class.strategy_indices, contributions, strict=True
+                ):
                     if indices[p] >= 0:
-                        sums[indices[p]][window] += contributions[j]
+                        sums[indices[p]][query_slice] += contribution
         return sums
 
     def step(self, rule: _UpdateRule) -> None:

@@ -162,10 +162,8 @@ class QuerySmasher(ResidualMechanism):
             search_seconds = strategy_seconds(workload, attributes, spaces) + variance_seconds(
                 workload, attributes, spaces
             )
-            seconds, constrained_seconds = (
-                seconds + search_seconds,
-                constrained_seconds + search_seconds,
-            )
+            seconds += search_seconds
+            constrained_seconds += search_seconds
         if self.keep is not None:
             seconds += CONSTRAINED_PLANS * constrained_seconds
         if not covers_all:

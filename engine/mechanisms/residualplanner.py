@@ -168,24 +168,14 @@ class AxisSolver:
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected time and memory of `solve` for each subworkload."""
-        # Numbers of cells of the attributes whose strategy is computed as a matrix, for each
-        # subworkload.  Equal noise on a wide attribute needs no matrix.
-        dense_sizes = [
-            [
-                n
-                for n, label in zip(s.sizes, s.labels, strict=True)
-                if not is_wide(n) or not self.is_equal_noise(label)
-            ]
-            for s in subs
-        ]
         # A strategy or bound that several subworkloads need is computed once, so its time belongs
         # to the first of them.
         counted = set[Any]()  # pairs (label, cells) of strategies, and indices of factors
         costs = []
-        for sub, widths in zip(subs, dense_sizes, strict=True):
-            strategies = {
-                pair for pair in zip(sub.labels, sub.sizes, strict=True) if pair[1] in widths
-            }
+        for sub in subs:
+            axes = list(zip(sub.labels, sub.sizes, strict=True))
+            dense_sizes = [n for label, n in axes if not self._has_closed_form(label, n)]
+            strategies = {(label, n) for label, n in axes if n in dense_sizes}
             factor_numbers = {number for term in sub.terms for _, number in term.factors}
             new_factors = [self.factors[number] for number in factor_numbers - counted]
             seconds = 2.5e-4
@@ -204,9 +194,14 @@ class AxisSolver:
                 if _has_ranges(factor)
             )
             counted |= strategies | factor_numbers
-            n = max(widths, default=1)
-            costs.append(Cost(seconds=seconds, peak=dense_bytes(n, n, n), saved=0.0))
+            largest = max(dense_sizes, default=1)
+            peak = dense_bytes(largest, largest, largest)
+            costs.append(Cost(seconds=seconds, peak=peak, saved=0.0))
         return costs
+
+    def _has_closed_form(self, label: Hashable, n: int) -> bool:
+        """Return whether the strategy of an attribute with n cells needs no matrix."""
+        return is_wide(n) and self.is_equal_noise(label)
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Do nothing, because no search has to end within a time limit."""
@@ -258,10 +253,10 @@ class AxisSolver:
         Raises LimitExceeded if it needs more memory than the limit.
         """
         if (label, n) not in self._strategies:
-            # a strategy of equal noise on a wide attribute is represented without a matrix
-            has_closed_form = is_wide(n) and self.is_equal_noise(label)
             self._strategies[label, n] = (
-                marginal_strategy(n) if has_closed_form else self._dense_strategy(label, n)
+                marginal_strategy(n)
+                if self._has_closed_form(label, n)
+                else self._dense_strategy(label, n)
             )
         return self._strategies[label, n]
 
