@@ -28,8 +28,9 @@ The first five were used to choose the constants of `publication_weights`.  The 
 looked at before.  `published_rivals.txt` has three more tables that were not looked at before, of at
 most 10 attributes, because AIM is slow.
 
-With --rivals, the columns are other methods with their default options, their CPU seconds after
-them, and `lowest`, the method with the smallest error:
+With --rivals, the columns are the errors of other methods with their default options, their CPU
+seconds per release, and `lowest`, the method with the smallest error.  An error is
+nan if a release was not finished within the seconds of --limit.
 
 weighted     as above
 residuals    non-negative residuals closest to the answers behind `clipped` in the metric of their
@@ -68,6 +69,7 @@ import pandas as pd
 from benchmarks.aim_mst import ADAPTIVE, adaptive_tables
 from benchmarks.row_file import RowFile
 from engine._arrays import Array
+from engine.errors import LimitExceeded
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.postprocess.publication_weights import publication_weights
@@ -336,25 +338,35 @@ def errors(setting: Trial, seeds: int, mixtures: int) -> dict[str, float]:
     return means | {"ratio": means["weighted"] / float(np.nanmin(rivals))}
 
 
-def rival_errors(setting: Trial, seeds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the mean errors and the mean CPU seconds of the methods `RIVALS`."""
-    equal, weighted = setting.plan(setting.workload), setting.plan(setting.weighted)
+def rival_tables(setting: Trial, method: str, seed: int, limit: float) -> Tables:
+    """Return a function to the tables that one of the methods `RIVALS` publishes."""
+    if method in ADAPTIVE:
+        return adaptive_tables(
+            method, setting.workload, setting.budget, setting.table, seed, seconds=limit
+        )
+    if method == "weighted":
+        return setting.measure(setting.plan(setting.weighted), seed).publish().table
+    fit = residual_tables if method == "residuals" else mixture_tables
+    return fit(setting.measure(setting.plan(setting.workload), seed))
+
+
+def rival_errors(
+    setting: Trial, seeds: int, limit: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean errors and the mean CPU seconds of the methods `RIVALS`.
+
+    The error of AIM or MST is not a number if one release needs more than ``limit`` seconds.
+    """
     means, seconds = dict[str, float](), dict[str, float]()
     for method in RIVALS:
         values, start = [], time.process_time()
-        for seed in range(seeds):
-            if method in ADAPTIVE:
-                tables = adaptive_tables(
-                    method, setting.workload, setting.budget, setting.table, seed
-                )
-            elif method == "weighted":
-                tables = setting.measure(weighted, seed).publish().table
-            else:
-                fit = residual_tables if method == "residuals" else mixture_tables
-                tables = fit(setting.measure(equal, seed))
-            values.append(setting.error(tables))
+        try:
+            for seed in range(seeds):
+                values.append(setting.error(rival_tables(setting, method, seed, limit)))
+        except LimitExceeded:
+            values.append(math.nan)
         means[method] = float(np.mean(values))
-        seconds[method] = (time.process_time() - start) / seeds
+        seconds[method] = (time.process_time() - start) / len(values)
     return means, seconds
 
 
@@ -372,6 +384,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--mixture", type=int, default=0, help="seeds with a mixture, which needs the package mbi"
     )
     parser.add_argument("--rivals", action="store_true", help="further methods, at 0.1, 1 and 10")
+    parser.add_argument(
+        "--limit", type=float, default=900.0, help="seconds per release of AIM or MST"
+    )
     parser.add_argument("--coded", action="store_true", help="columns are codes 0 .. size - 1")
     parser.add_argument("--attributes", type=int, default=14, help="maximum number per table")
     parser.add_argument("--cells", type=int, default=12, help="maximum number per attribute")
@@ -393,8 +408,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             setting = trial(coded, schema, epsilon)
             if args.rivals:
-                means, seconds = rival_errors(setting, args.seeds)
-                lowest = min(means, key=lambda method: means[method])
+                means, seconds = rival_errors(setting, args.seeds, args.limit)
+                lowest = min(means, key=lambda method: np.nan_to_num(means[method], nan=np.inf))
                 texts = [f" {means[method]:11.4f}" for method in RIVALS]
                 texts += [f" {seconds[method]:11.2f}" for method in RIVALS]
                 output.add(f"{row}{''.join(texts)} {lowest}")
@@ -403,7 +418,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 output.add(row + "".join(f" {figures[name]:11.4f}" for name in FIGURES))
     command = ["python -m benchmarks.published_pairs", *(path.name for path in args.tables)]
     command += ["--seeds", str(args.seeds)]
-    command += ["--rivals"] if args.rivals else ["--mixture", str(args.mixture)]
+    command += (
+        ["--rivals", "--limit", f"{args.limit:g}"]
+        if args.rivals
+        else ["--mixture", str(args.mixture)]
+    )
     command += ["--epsilon", *(f"{epsilon:g}" for epsilon in args.epsilon)] if args.epsilon else []
     if not output.has(" ".join(command)):
         output.add(" ".join(command))
