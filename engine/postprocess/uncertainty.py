@@ -78,6 +78,9 @@ if TYPE_CHECKING:
 # are no smaller values, because attributes without visible dependence are often weakly dependent,
 # which noise hides.
 SHARES = np.geomspace(5e-3, 1.0, 24)
+# Typical distribution of s over ``SHARES``, which decreases as in the pairs of 22 real tables.  It
+# decides where the noise hides the dependence in all tables.
+TYPICAL_PRIOR = SHARES**-0.5 / np.sum(SHARES**-0.5)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
 
@@ -142,13 +145,13 @@ def residual_posteriors(
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * ((excesses - squares) ** 2 / spread + np.log(spread))
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-        prior = uniform = np.full(len(SHARES), 1.0 / len(SHARES))
+        prior = TYPICAL_PRIOR
         for _ in range(EM_STEPS):
             posterior = prior * likelihood
             posterior /= posterior.sum(axis=1, keepdims=True)
-            # One uniform distribution is added to the posteriors of the tables, so that all prior
-            # probabilities remain positive.
-            prior = (posterior.sum(axis=0) + uniform) / (len(members) + 1)
+            # The typical prior is added to the posteriors of the tables like one more table, so that
+            # all prior probabilities remain positive.
+            prior = (posterior.sum(axis=0) + TYPICAL_PRIOR) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
             posteriors[axes] = ResidualPosterior(
                 reference=references[axes],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -61,6 +62,26 @@ def test_intervals_of_weakly_dependent_tables_are_not_conservative():
     assert 0.92 <= summary["covered"] <= 0.985
     # if the dependence of every table were estimated from this table alone, the ratio would be 0.50
     assert summary["half"] < 0.46 * summary["unbiased half"]
+
+
+def test_intervals_of_hardly_measured_pairs_are_not_conservative():
+    """Nearly all of the budget is spent on one-way tables, so that the prior of s decides."""
+    rng = np.random.default_rng(1)
+    latent = rng.integers(0, 3, 6_000)
+    codes = [
+        np.where(rng.random(6_000) < 0.3, latent, rng.integers(0, n, 6_000))
+        for n in MANY.sizes(MANY.names)
+    ]
+    workload = Workload(MANY)
+    for ways, weight in ((1, 1e6), (2, 1e-6)):
+        for names in itertools.combinations(MANY.names, ways):
+            workload = workload.add(names, weight=weight)
+    exact, budget = exact_tables(np.stack(codes)), Budget(pcost=4e-4)
+    summary = coverage(workload, budget, exact, rehearsals=2, draws=8)[2]
+    assert summary["cells"] > 600
+    assert summary["covered"] >= 0.9
+    # with equal probabilities of all s, the mean half-width would be 353 counts
+    assert summary["half"] < 260.0
 
 
 def test_hidden_dependence_is_estimated_from_all_tables():
