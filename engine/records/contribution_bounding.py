@@ -284,8 +284,8 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     if pc.any(is_from_float).as_py():
         integers = pc.replace_substring_regex(values, r"\.0+$", "")
         if any(
-            # a text of more than 17 characters (a sign and 16 digits) is larger than 2^53; `int`
-            # does not accept texts of thousands of digits
+            # an integer of more than 17 characters (a sign and 16 digits) is beyond 2^53; `int` does
+            # not accept texts of thousands of digits
             len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
             for text in integers.filter(is_from_float).to_pylist()
         ):
@@ -327,8 +327,8 @@ def mix_bits(words: Words) -> Words:
     return out
 
 
-# `PersonCap` drops surplus rows again when it has received more than this number of rows in addition
-# to twice the rows that it retained the last time.
+# `PersonCap` drops surplus rows again when it holds more than this number of rows plus twice the
+# number of rows that it retained the last time.
 ROWS_BETWEEN_SELECTIONS = 1 << 20
 NO_PERSON = "without a person"
 

@@ -574,11 +574,10 @@ def _cell_conditions(
 ) -> list[tuple[Any, Any]]:
     """Return (condition, code) pairs for a column of numbers; the first true condition decides.
 
-    Without bins, the only condition is true for numbers outside the domain. With bins, there is
-    also one condition per bin except the last: whether the number is below the upper edge of the
-    bin. If the attribute counts numbers outside its bins in the first or last bin (`clip`), there
-    is no condition for numbers outside the domain. If no condition is true, the code is that of
-    `_default_code`.
+    The first condition is true for numbers outside the domain. It is left out if the attribute
+    counts them in its first or last bin (`clip`). For an attribute with bins, one condition per bin
+    except the last follows: whether the number is below the upper edge of the bin. If no condition
+    is true, the code is that of `_default_code`.
 
     Parameters
     ----------

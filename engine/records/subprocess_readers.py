@@ -185,9 +185,9 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def column_problems(path: Path) -> dict[str, str]:
-    """Return column -> reason for each column of a file that contains dates or ambiguous labels.
+    """Return column -> reason for the columns of a file from which no attribute can be drafted.
 
-    No attribute can be drafted from such a column. The result is empty for files of other formats
+    These are columns with dates or ambiguous labels. The result is empty for files of other formats
     than Stata, SPSS and SAS.
     """
     return (
@@ -198,7 +198,7 @@ def column_problems(path: Path) -> dict[str, str]:
 
 
 def _column_problems(meta: Any) -> dict[str, str]:
-    """Return column -> reason for each column that contains dates or ambiguous labels."""
+    """Return column -> reason for the columns with dates or ambiguous labels."""
     formats = meta.original_variable_types
     problems = {
         name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")
@@ -626,8 +626,7 @@ def _rows(
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
-        # in a range of merged cells only the first cell has a value; the other cells would be read as
-        # missing
+        # in a range of merged cells only the first cell has a value; the others would be read as empty
         if merged := next(messages):
             raise DataError(
                 f"{what} has merged cells in its {merged}; unmerge them and fill in every cell"

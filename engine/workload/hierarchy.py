@@ -251,8 +251,8 @@ class Hierarchy(FrozenValue):
                 )
         numbers = _area_numbers(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
-        # ``numbers`` is the area of each cell: first on the last, finest level, as stored in the
-        # document; then on each coarser level, by the parents of the areas.
+        # ``numbers`` is the index of the area of each cell. The document has it for the last, finest
+        # level; for each coarser level it follows from the parents of the areas.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,
@@ -751,8 +751,8 @@ def _code_list(
     levels = []
     for i, nodes in enumerate(areas[first:]):
         members, numbers = np.unique(nodes, return_inverse=True)
-        # The name of a level comes from codes with children. Codes without children are cells, and
-        # the list names the level of the cells for them.
+        # Only codes with children name the level: a code without children, at whatever depth, is a
+        # cell, and its level has the name of the cells.
         inner_codes = members[has_children[members] & (depth[members] == first + i)]
         names_in_list = {level_names[k] for k in inner_codes.tolist()} - {""}
         if len(names_in_list) > 1:

@@ -260,7 +260,7 @@ def _terms(
 
 
 def _placeholders(names: Sequence[str]) -> list[str]:
-    """Return a Python identifier for each name; none equals `word` of any name."""
+    """Return a Python identifier for each name, different from `word(name)` of all names."""
     longest = max((len(word(name)) for name in names), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(names))]
 

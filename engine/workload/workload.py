@@ -88,7 +88,8 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
         part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
         for part_id, part in distinct_parts.items()
     }
-    # the parts of the first group, then those of the second group, and so on; likewise attributes
+    # one number per part of the first group, then per part of the second group, and so on;
+    # `attribute_positions` has the attributes in the same order
     part_numbers = np.fromiter(
         map(number_of_part.__getitem__, map(id, all_parts)), np.int64, len(all_parts)
     )
@@ -234,10 +235,10 @@ class Group:
 
     @cached_property
     def part_weights(self) -> tuple[Array | None, ...] | None:
-        """Query weights of the families, one array or None per part; None if they are not in use.
+        """Factors of ``query_weights``: the query weights of the family of each part.
 
-        They are in use if the group has ``query_weights`` and these are the Kronecker product of
-        the weights of the families. A family without weights has the entry None.
+        A family without weights has the entry None. The value is None if ``query_weights`` is None
+        or is not the Kronecker product of the weights of the families.
         """
         weights = tuple(part.family.query_weights for part in self.parts)
         product = _product_weights(self.parts)
