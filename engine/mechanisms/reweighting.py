@@ -266,7 +266,7 @@ UPDATE_EXPONENT = 3.0
 # `has_equal_weights` tests a few entries of a Gram matrix of at least this order before it forms
 # the whole matrix.
 MIN_TESTED_CELLS = 100
-# letters of axes in calls of `numpy.einsum`
+# letters of axes in calls of numpy.einsum
 AXES = "abcdefgh"
 DROPPED_QUERIES = (
     "Some queries have so little weight compared with others that rounding makes it 0. Choose"
