@@ -138,9 +138,12 @@ def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyP
         Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity"
     )
     trials: list[Budget] = []
-    monkeypatch.setattr(
-        fitness, "at_budget", lambda plan, budget: trials.append(budget) or at_budget(plan, budget)
-    )
+
+    def recorded_at_budget(plan: Plan, budget: Budget) -> Plan:
+        trials.append(budget)
+        return at_budget(plan, budget)
+
+    monkeypatch.setattr(fitness, "at_budget", recorded_at_budget)
     budget = check_budget(result, 1e11, 1.0)
     # the search converges quickly although the variance is not proportional to 1 / pcost
     assert len(trials) <= 10

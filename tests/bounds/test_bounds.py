@@ -172,11 +172,10 @@ def test_symmetric_pairs_match_nuclear_norm(name):
 
 
 def every_composition(n, d):
-    """Return the possible numbers of attributes per value, and which of them each cell has.
+    """Return all compositions of ``d`` attributes with values 0 to n - 1, and that of each cell.
 
-    The domain has ``d`` attributes with values 0 to n - 1.  Row k of the first array, shape
-    (compositions, n), counts the attributes that have each value; the second array gives k per
-    cell.
+    A composition counts the attributes that have each value.  The result is (compositions, an array
+    of shape (number of compositions, n); index of the composition of each of the n^d cells).
     """
     cells = np.array(list(itertools.product(range(n), repeat=d)))
     return np.unique(
@@ -265,7 +264,11 @@ def test_shares_norm_asymmetric_workload_is_zero():
 
 
 def products(*families, d=5, n=4):
-    """All products of some families on equivalent attributes, each with a separate weight."""
+    """Return product queries on ``d`` attributes of ``n`` cells.
+
+    Each pair (k, family) gives one group per set of k attributes.  All groups of a pair have the
+    same weight, and groups of different pairs have different weights.
+    """
     groups = [Workload.all_ways(cube(n, d), (k,), family).groups for k, family in families]
     weighted = [replace(g, weight=1.0 + i) for i, members in enumerate(groups) for g in members]
     return Workload(cube(n, d), tuple(weighted))
@@ -320,7 +323,7 @@ def test_product_weights_by_size_asymmetric_products_is_none():
         full.schema, (*full.groups[:-1], replace(full.groups[-1], weight=7.0))
     )
     mixed = full.add(("x0", "x1", "x2"), {"x0": "prefix", "x1": "range", "x2": "prefix"})
-    # every attribute is in the same number of pairs
+    # Only neighbours on a ring form pairs.  Each attribute is in two pairs, but not all pairs occur.
     ring = Workload(full.schema)
     for i in range(5):
         ring = ring.add((f"x{i}", f"x{(i + 1) % 5}"), "prefix")
@@ -463,12 +466,16 @@ def test_global_bound_published_workload_is_close_to_plan(schema, queries, max_g
 
 def test_global_bound_time_limit_returns_best_value(monkeypatch):
     workload = standard_workload("CPS", "<=3-way")
-    original, calls = Model.value, []
-    monkeypatch.setattr(
-        Model, "value", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs)
-    )
+    original, calls = Model.value, 0
+
+    def counted_value(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Model, "value", counted_value)
     assert global_bound(workload, seconds=0.0) > 0.0
-    assert len(calls) == 2  # one evaluation at the start and one after the first step
+    assert calls == 2  # one evaluation at the start and one after the first step
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
     reduced = reduce_workload(workload)
     s, _ = random_point(reduced, 8)

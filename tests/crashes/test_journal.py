@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,11 +252,12 @@ def test_sweep_without_file_locks_is_noop(
     assert Ledger(ledger.path).status("survey").spent == release_plan.pcost
     assert stale.exists()
     draw, journals_during_draw = measure_module.draw, []
-    monkeypatch.setattr(
-        measure_module,
-        "draw",
-        lambda *args: journals_during_draw.append(journals(ledger)) or draw(*args),
-    )
+
+    def recorded_draw(*args: Any) -> Any:
+        journals_during_draw.append(journals(ledger))
+        return draw(*args)
+
+    monkeypatch.setattr(measure_module, "draw", recorded_draw)
     before = journals(ledger)
     ledger.add_dataset("census", total=Budget(pcost=1.0))
     assert measure(release_plan, RECORDS, dataset="census", ledger=ledger.path).key
@@ -313,13 +315,17 @@ def test_journal_is_synced_to_disk_before_spend(
             order.append("link")
         link(source, target)
 
+    def recorded_sync(folder: Path) -> None:
+        order.append("sync")
+        sync(folder)
+
+    def recorded_spend(self: Ledger, **options: Any) -> Any:
+        order.append("spend")
+        return spend(self, **options)
+
     monkeypatch.setattr(os, "link", record_link)
-    monkeypatch.setattr(
-        noise_journal, "sync_folder", lambda place: order.append("sync") or sync(place)
-    )
-    monkeypatch.setattr(
-        Ledger, "spend", lambda self, **options: order.append("spend") or spend(self, **options)
-    )
+    monkeypatch.setattr(noise_journal, "sync_folder", recorded_sync)
+    monkeypatch.setattr(Ledger, "spend", recorded_spend)
     run_release(release_plan, ledger)
     assert order == ["link", "sync", "spend", "sync"]
 

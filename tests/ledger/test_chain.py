@@ -116,9 +116,12 @@ def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
     other, real, sealed = Ledger(ledger.path), Row.sealed, []
     fill(ledger)
     ledger.status("adult")
-    monkeypatch.setattr(
-        Row, "sealed", lambda row, previous: sealed.append(row.seq) or real(row, previous)
-    )
+
+    def recorded_seal(row, previous):
+        sealed.append(row.seq)
+        return real(row, previous)
+
+    monkeypatch.setattr(Row, "sealed", recorded_seal)
     uses = {
         "nothing new": lambda: ledger.status("adult"),
         "a spend": lambda: spend(ledger, attempt=4, pcost=0.01),

@@ -70,11 +70,12 @@ def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
 
 def test_secret_key_is_synced_before_link(ledger, monkeypatch):
     order, link = record_syncs(monkeypatch), os.link
-    monkeypatch.setattr(
-        os,
-        "link",
-        lambda source, target: order.append(("link", str(target))) or link(source, target),
-    )
+
+    def recorded_link(source, target):
+        order.append(("link", str(target)))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", recorded_link)
     ledger.secret("records")
     assert [event for event, _ in order] == ["sync", "link", "sync"]
     assert order[-1][1] == str(ledger.path.parent)

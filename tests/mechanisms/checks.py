@@ -12,29 +12,29 @@ from engine.plans.table_plan import VARIANCE_TOLERANCE
 from tests import oracles
 
 EXACT = 1e-9
-# relative error that rounding to the grid and a stopped search may cause
+# relative error that rounding to the grid and a search with a tolerance may cause
 SLACK = 1e-4
 
 
 def check_privacy(plan, explicit):
     """Compare the privacy cost of the explicit matrices with the plan, by block and in total."""
-    # Laplace noise adds epsilons, Gaussian noise adds squares
-    epsilons = plan.budget.law == "laplace"
+    # With Laplace noise the epsilons of the blocks add up, with Gaussian noise their squares.
+    adds_epsilons = plan.budget.law == "laplace"
     total_pcost = 0.0
     for space, block in plan.blocks.items():
-        part = explicit.block_pcost(space)
-        # each answer is charged one grid step, at most 2^-30 of the noise scale
-        steps = (
+        explicit_pcost = explicit.block_pcost(space)
+        # Each answer is charged one grid step, which is at most 2^-30 of the noise scale.
+        grid_steps = (
             block.measurements * STD_PER_SCALE["laplace"]
-            if epsilons
+            if adds_epsilons
             else math.sqrt(block.measurements)
         )
-        most = (math.sqrt(part) * (1 + SLACK / 2) + steps / 2**30) ** 2
-        assert part <= block.pcost(plan.max_records) <= most, space
-        total_pcost += math.sqrt(most) if epsilons else most
+        largest_pcost = (math.sqrt(explicit_pcost) * (1 + SLACK / 2) + grid_steps / 2**30) ** 2
+        assert explicit_pcost <= block.pcost(plan.max_records) <= largest_pcost, space
+        total_pcost += math.sqrt(largest_pcost) if adds_epsilons else largest_pcost
     assert explicit.pcost <= plan.pcost <= plan.budget.pcost
     assert plan.pcost >= plan.budget.pcost * (1 - SLACK)
-    assert plan.pcost <= (total_pcost**2 if epsilons else total_pcost)
+    assert plan.pcost <= (total_pcost**2 if adds_epsilons else total_pcost)
 
 
 def check_tight(plan, explicit):
@@ -109,9 +109,10 @@ def check_optimal(plan, best):
 
 
 def check_any_query(plan, explicit, rows, seed=0):
-    """Check that random queries have their exact variance, or are refused if not measured.
+    """Check variances and covariances of random queries, and refusals of unanswerable queries.
 
-    Returns the numbers of answered and refused queries.
+    ``rows`` has the query rows of each group.  Returns the numbers of answered and of refused
+    queries.
     """
     rng, schema = np.random.default_rng(seed), plan.schema
     sizes, names = [a.size for a in schema.attributes], schema.names
@@ -120,18 +121,19 @@ def check_any_query(plan, explicit, rows, seed=0):
         queries_and_rows.append((group.attributes, rng.integers(-3, 4, len(W)) @ W))
     for k in range(len(names) + 1):
         chosen = tuple(rng.permutation(names)[:k])
-        inside = rng.standard_normal(
+        coefficients = rng.standard_normal(
             [n if name in chosen else 1 for name, n in zip(names, sizes, strict=True)]
         )
-        queries_and_rows.append((chosen, np.broadcast_to(inside, sizes).ravel()))
+        queries_and_rows.append((chosen, np.broadcast_to(coefficients, sizes).ravel()))
     queries = []
-    # components whose variances differ only by rounding to a coarse grid are interchangeable
-    close = VARIANCE_TOLERANCE if plan.max_records > MAX_RECORDS else 1e-8
-    every = np.array([row for _, row in queries_and_rows]).reshape(
+    # If several components of a plan have the smallest variance up to VARIANCE_TOLERANCE, the first
+    # answers.  With very many records, rounding to a coarse grid causes such small differences.
+    tolerance = VARIANCE_TOLERANCE if plan.max_records > MAX_RECORDS else 1e-8
+    all_rows = np.array([row for _, row in queries_and_rows]).reshape(
         len(queries_and_rows), math.prod(sizes)
     )
     for (attributes, row), answered, expected in zip(
-        queries_and_rows, explicit.answers(every), explicit.variances(every), strict=True
+        queries_and_rows, explicit.answers(all_rows), explicit.variances(all_rows), strict=True
     ):
         table = row.reshape(sizes)[
             tuple(slice(None) if name in attributes else 0 for name in names)
@@ -142,11 +144,11 @@ def check_any_query(plan, explicit, rows, seed=0):
             queries.append((attributes, tensor))
             answered_rows.append(row)
             assert plan.variance_of(attributes, tensor) == pytest.approx(
-                expected, rel=close, abs=1e-12
+                expected, rel=tolerance, abs=1e-12
             )
             if len(attributes) > 1:
                 backwards = plan.variance_of(attributes[::-1], tensor.transpose())
-                assert backwards == pytest.approx(expected, rel=close, abs=1e-12)
+                assert backwards == pytest.approx(expected, rel=tolerance, abs=1e-12)
         else:
             with pytest.raises(NotAnswerable):
                 plan.variance_of(attributes, tensor)

@@ -100,7 +100,7 @@ class Setting:
             if name != "pcost" and v is not None
         }
         if self.time_limit is not None:
-            # a cached plan would be returned within any time limit
+            # Without this option, a cached plan would be returned, whatever the time limit is.
             more["cache"] = False
         return plan(
             workload_for(mechanism, shape),
@@ -219,10 +219,10 @@ def check_request_of(mechanism, options, shape, setting):
         assert len(str(result)) > 20
         return
     assert explicit.pcost <= result.pcost <= limits.pcost
-    # with so many records rounding costs more than SLACK
+    # With so many records, rounding to a coarse grid costs more than SLACK.
     if setting != "any number of records":
         check_privacy(result, explicit)
-    # a stopped search need not be tight
+    # In these three settings the costliest cell may cost less than the plan.
     if setting not in ("any number of records", "hardly any budget", "no time"):
         check_tight(result, explicit)
     check_summary(result, check_variances(result, explicit, rows))

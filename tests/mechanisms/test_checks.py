@@ -84,7 +84,7 @@ def swapped_noise(result):
 
 
 def swapped_strategies(result):
-    """Exchange the strategies of the two attributes with five cells."""
+    """Return the plan with the strategies of attributes a and b exchanged; both have 5 cells."""
     a, b = result.blocks[("a",)], result.blocks[("b",)]
     return with_blocks(
         result,

@@ -86,12 +86,12 @@ def test_default_options_empty_workload_is_accepted() -> None:
 
 
 def test_tuned_plan_leaves_time_after_uniform_searches(monkeypatch):
-    seconds = []
+    time_limits = []
     monkeypatch.setattr(
         "engine.residuals.subworkload_solver.SubworkloadSolver.in_time",
-        lambda self, subs, costs, limit: seconds.append(limit),
+        lambda self, subs, costs, limit: time_limits.append(limit),
     )
     schema = Schema([Attribute.of_size(name, 5) for name in "ab"])
     workload = Workload.all_ways(schema, (1, 2), "prefix")
     plan(workload, Budget(pcost=1.0), centers="tuned", time_limit=100.0, cache=False)
-    assert 20.0 < seconds[0] <= 25.0 < seconds[-1] <= 100.0
+    assert 20.0 < time_limits[0] <= 25.0 < time_limits[-1] <= 100.0

@@ -39,7 +39,7 @@ def test_forecast_lists_no_queries_on_wide_pair(
     workload = Workload(shapes.numeric(90, 60)).add(("a", "b"), family)
     monkeypatch.setattr(type(family), "rows", lambda *_: pytest.fail("queries were listed"))
     with monkeypatch.context() as patch:
-        # examples of a few cells list their queries
+        # The examples are parts of a few cells, whose queries are listed.
         patch.setattr(PredictedFactor, "example", None)
         assert forecast(workload, **options).seconds > 0.1
 
@@ -52,19 +52,16 @@ def test_predicted_factor_has_size_and_symmetries_of_gram(
     monkeypatch.setattr(decomposition, "MAX_FORECAST_PRODUCTS", 0.0)
     workload = Workload(shapes.numeric(*sizes)).add(("a", "b"), family)
     exact, predicted = decompose(workload), decompose(workload, forecast=True)
-    one, other = (
+    computed_factor, predicted_factor = (
         parts.factors[parts.of(("a", "b")).terms[0].factors[0][1]] for parts in (exact, predicted)
     )
-    assert isinstance(other, PredictedFactor)
-    assert (one.low_rank, one.dimension, one.n_rows, one.rank) == (
-        other.low_rank,
-        other.dimension,
-        other.n_rows,
-        other.rank,
-    )
-    assert other.example is not None
-    assert count_symmetries(one, Lift(sizes)) == count_symmetries(
-        other.example, Lift(other.example.sizes)
+    assert isinstance(predicted_factor, PredictedFactor)
+    for name in ("low_rank", "dimension", "n_rows", "rank"):
+        assert getattr(computed_factor, name) == getattr(predicted_factor, name)
+    example = predicted_factor.example
+    assert example is not None
+    assert count_symmetries(computed_factor, Lift(sizes)) == count_symmetries(
+        example, Lift(example.sizes)
     )
 
 

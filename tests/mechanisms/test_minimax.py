@@ -34,7 +34,10 @@ SLACK = 1e-6
 
 
 def mixed(*numeric, ways=(1, 2, 3), cells=(3,)):
-    """All marginals of numeric and categorical attributes with these numbers of cells."""
+    """Return product queries on each set of attributes whose size is in ``ways``.
+
+    ``numeric`` and ``cells`` are the sizes of the numeric and of the categorical attributes.
+    """
     return Workload.all_ways(
         Schema(
             [Attribute.of_size(f"n{i}", n) for i, n in enumerate(numeric)]

@@ -106,9 +106,9 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
     assert table["status"][marginals].str.contains("marginals").all()
     assert table["status"][~served].str.contains("pure epsilon").all()
     assert table["rmse"].dropna().is_monotonic_increasing
-    best = table["mechanism"].tolist()
-    # on so few cells HDMM and tuned plans search the full domain
-    assert set(best[:3]) == {"optimum", "hdmm", "querysmasher (centers=tuned)"}
+    ranking = table["mechanism"].tolist()
+    # The domain has 30 cells.  HDMM and tuned plans then search all strategies on the full domain.
+    assert set(ranking[:3]) == {"optimum", "hdmm", "querysmasher (centers=tuned)"}
     assert table.loc[2, "rmse"] == pytest.approx(table.loc[0, "rmse"], rel=1e-4)
     assert table.loc[0, "gap"] == pytest.approx(0.0, abs=1e-4)
     assert (table["gap"].dropna() > 0).all()
@@ -116,11 +116,11 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
     row = table.set_index("mechanism").loc["querysmasher"]
     assert row["rmse"] == pytest.approx(querysmasher.rmse)
     assert row["max_std"] == pytest.approx(querysmasher.max_variance**0.5)
-    odd = compare(
+    refused = compare(
         workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3
     )
-    assert odd["rmse"].isna().all()
-    assert odd["status"].str.contains("GB|does not exist|no option").all()
+    assert refused["rmse"].isna().all()
+    assert refused["status"].str.contains("GB|does not exist|no option").all()
 
 
 @pytest.mark.parametrize(("n", "printed"), [(20, 62.947), (50, None)])
@@ -141,13 +141,13 @@ def test_wff_circle_is_within_published_variance() -> None:
     windows = np.array(
         [[(j - i) % (2 * m) < m for j in range(2 * m)] for i in range(2 * m)], dtype=float
     )
-    odd = windows - 0.5
-    spectrum = np.abs(np.fft.fft(odd[:, 0]))
-    # Each window is half of the total plus an odd part.  This is the variance of the odd part at
-    # pcost 1.
-    odd_variance = (spectrum.sum() / (2 * m)) ** 2
-    # the error with the optimal division of the budget between total and odd part
-    published = (0.5 + math.sqrt(odd_variance)) ** 2
+    # Each window is half of the total plus a row of entries 0.5 and -0.5.
+    centred_rows = windows - 0.5
+    spectrum = np.abs(np.fft.fft(centred_rows[:, 0]))
+    # the variance of the answers to the centred rows at pcost 1
+    centred_variance = (spectrum.sum() / (2 * m)) ** 2
+    # the variance of a window if the budget is divided optimally between total and centred rows
+    published = (0.5 + math.sqrt(centred_variance)) ** 2
     result = plan(
         Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle"
     )

@@ -42,18 +42,18 @@ def workloads(draw):
             entries = st.lists(st.integers(-2, 3), min_size=cells, max_size=cells)
             families = Custom(draw(st.lists(entries, min_size=1, max_size=4)))
         elif kind == "each":
-            one = st.sampled_from(["marginal", "prefix", "range", "circular", "total", Width(1)])
-            families = {name: draw(one) for name in names}
+            family = st.sampled_from(["marginal", "prefix", "range", "circular", "total", Width(1)])
+            families = {name: draw(family) for name in names}
         else:
             families = kind
         workload = workload.add(names, families, weight=weight)
         count = workload.groups[-1].count
         if draw(st.integers(0, 4)) == 0:
-            importance = draw(
+            query_weights = draw(
                 st.lists(st.sampled_from([1.0, 0.0, 3.0]), min_size=count, max_size=count)
             )
-            before = Workload(workload.schema, workload.groups[:-1])
-            workload = before.add(names, families, weight=weight, query_weights=importance)
+            without_last = Workload(workload.schema, workload.groups[:-1])
+            workload = without_last.add(names, families, weight=weight, query_weights=query_weights)
     return workload
 
 

@@ -192,28 +192,31 @@ def test_quotient_problem_equals_the_problem(sizes):
 
 
 def county_part(family):
-    """Return the part of a group that asks one family on an attribute with these areas.
+    """Return the part of a group that asks the queries of ``family`` on an attribute "tract".
 
-    The first hierarchy has the states and counties of `level_gram`, the second two halves.
+    The attribute has a hierarchy of the states and counties of `level_gram`, and a hierarchy of two
+    halves: the cells with even and with odd index.
     """
     rng = np.random.default_rng(1)
     county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))
     state = np.repeat(np.arange(len(STATES)), STATES)[county]
     order = rng.permutation(len(county))
     levels = [("state", state[order]), ("county", county[order])]
-    # a second hierarchy whose areas are not in the tree
-    other = ("half", np.arange(len(county)) % 2)
+    # `level_gram` has no areas for the halves.
+    halves = [("half", np.arange(len(county)) % 2)]
     hierarchies = [
         Hierarchy(
-            name=name,
+            name=hierarchy_name,
             levels=[
                 HierarchyLevel(
-                    name=n, labels=[f"{n} {i}" for i in range(a.max() + 1)], area_of_cell=a
+                    name=level_name,
+                    labels=[f"{level_name} {i}" for i in range(area_of_cell.max() + 1)],
+                    area_of_cell=area_of_cell,
                 )
-                for n, a in group
+                for level_name, area_of_cell in named_levels
             ],
         )
-        for name, group in (("geography", levels), ("halves", [other]))
+        for hierarchy_name, named_levels in (("geography", levels), ("halves", halves))
     ]
     codes = [f"tract {i}" for i in range(len(county))]
     tract = Attribute.categorical("tract", codes)
@@ -347,7 +350,8 @@ def test_package_of_areas_stores_entries_per_area(tmp_path):
     paths = write_measurements(release, tmp_path)
     description, arrays = json.loads(paths[0].read_text()), dict(np.load(paths[1]))
     assert read_measurements(release.plan, *paths, rehearsal=True, **WORDS) == release
-    # the rows follow from the arrays as the description says
+    # The documented format gives the strategy rows: each row has one entry for the cells outside its
+    # area, and another entry for the cells in its area.
     block = next(b for b in description["blocks"] if b["attributes"] == ["county"])
     name = block["factors"][0]["rows"]
     assert block["factors"][0]["form"] == "areas"

@@ -136,9 +136,12 @@ def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     """A matrix of all queries by all strategy rows would have 10^8 entries."""
     lengths = []
     forms = kronecker_rows.quadratic_forms
-    monkeypatch.setattr(
-        kronecker_rows, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C)
-    )
+
+    def recorded_forms(rows, covariance):
+        lengths.append(len(rows))
+        return forms(rows, covariance)
+
+    monkeypatch.setattr(kronecker_rows, "quadratic_forms", recorded_forms)
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
     assert 2 in lengths
@@ -210,11 +213,12 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
             {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names},
         )
     counts = []
-    monkeypatch.setattr(
-        variance_builder,
-        "joint_part",
-        lambda group: counts.append(group.count) or joint_part(group),
-    )
+
+    def recorded_joint_part(group):
+        counts.append(group.count)
+        return joint_part(group)
+
+    monkeypatch.setattr(variance_builder, "joint_part", recorded_joint_part)
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
     # rounding errors decide whether there is a second union
