@@ -51,6 +51,6 @@ def counties_schema() -> Schema:
 
 @cache
 def counties_workload() -> Workload:
-    """Return the table of states and counties by sex and age."""
+    """Return the counts of every state and every county by sex and age."""
     families = {"county": Levels(["state", "county"]), "sex": "marginal", "age": "marginal"}
     return Workload(counties_schema()).add(("county", "sex", "age"), families)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 NESTED = "@nested@"
-# placeholder -> JSON text that replaces it, because JSON writers cannot write such texts
+# Maps a placeholder to the JSON text that replaces it after a document was written: the JSON writer
+# of Python cannot write these texts.
 RAW = {
     NESTED: "[" * 100_000 + "]" * 100_000,
     "@nested objects@": '{"a":' * 100_000 + "1" + "}" * 100_000,

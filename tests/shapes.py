@@ -26,7 +26,7 @@ def numeric(*sizes):
 
 
 def mixed():
-    """Bins of unequal width (4 cells), labels (3 cells) and codes (2 cells)."""
+    """Return a schema with 4 bins of unequal width, 3 labels and 2 codes."""
     return Schema(
         [
             Attribute.numeric("age", [0, 20, 30, 65, 120]),
@@ -130,7 +130,10 @@ def empty_set():
 
 
 def same_size():
-    """Attributes of equal size with different families; a cache by size would be wrong."""
+    """Return queries of different families on attributes of equal size.
+
+    A cache that is keyed by the size alone would return a wrong strategy.
+    """
     w = (
         Workload(numeric(5, 5))
         .add("a", "prefix")

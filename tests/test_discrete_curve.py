@@ -47,7 +47,7 @@ def rounded(scale: float) -> np.ndarray:
 def test_total_variation_per_answer_is_within_constant(scale: int) -> None:
     variation = math.fsum(np.abs(discrete(scale) - rounded(scale))) / 2
     assert variation <= 1 / (24 * scale**2)
-    # the constant is within a factor of 3 of the exact one
+    # The constant 1/24 is at most 3 times as large as necessary.
     assert variation >= 1 / (72 * scale**2)
 
 
@@ -116,7 +116,8 @@ def test_theorem_holds_for_discrete_mechanism(scale: int, shifts: tuple[int, ...
     assert np.all(exact_delta(scale, shifts, EPSILONS) <= bounds(scale, shifts))
 
 
-# The last case, with shifts 2 and 7, is left out: a hundredth of the constants suffices for it.
+# The last case (shifts 2 and 7) is left out, because the theorem holds for it even with constants
+# that are 100 times smaller.
 @pytest.mark.parametrize(("scale", "shifts"), CASES[:-1])
 def test_theorem_with_hundredth_of_constants_fails(scale: int, shifts: tuple[int, ...]) -> None:
     assert np.any(exact_delta(scale, shifts, EPSILONS) > bounds(scale, shifts, wrong=100.0))

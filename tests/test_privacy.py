@@ -44,7 +44,7 @@ def tail(x: Decimal) -> Decimal:
 
 def exact_delta(pcost: float, epsilon: float) -> Decimal:
     with localcontext() as context:
-        # at most 9 digits cancel in the series (x = 6), and PI has 100
+        # The differences of the series lose at most 9 digits (at x = 6), and PI has 100 digits.
         context.prec, context.Emin = 98, -(10**9)
         mu, e = Decimal(pcost).sqrt(), Decimal(epsilon)
         second = e / mu + mu / 2
@@ -58,7 +58,7 @@ def test_tail_oracle_matches_erfc():
         context.prec = 98
         below = tail(Decimal(6))
         above = tail(Decimal("6.00000000000000000000000000000000000000001"))
-        # the two methods agree at 6
+        # `tail` uses a series up to 6 and a continued fraction above.  Both agree at 6.
         assert 0 < below / above - 1 < Decimal("7e-41")
 
 

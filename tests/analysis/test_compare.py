@@ -136,7 +136,7 @@ def test_partial_comparison_returns_finished_rows() -> None:
     assert {"Comparing: Identity", "Comparing: lower bound"} <= progress_texts
     assert seen[0] is None
     assert (["wff"], False) in seen
-    # laplace is refused for this budget and comes last, so it has no result to report
+    # Laplace is refused for this budget.  It is the last row of the comparison, so it is left out.
     finished = list(done.frame["mechanism"][:2])
     # the bound is computed last
     assert seen[-1] == (finished, False)

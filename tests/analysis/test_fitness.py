@@ -89,7 +89,7 @@ def test_budget_for_error_is_minimal(
     wanted = tolerance_for(result, share) * factor
     budget = check_budget(result, wanted, share)
     if name == "querysmasher":
-        # the budget does not depend on the budget of the plan
+        # `check_budget` starts from the budget of its plan.  The result does not depend on it.
         assert budget == budget_for(WORKLOAD, wanted, share, name, **options)
 
 
@@ -178,7 +178,8 @@ def test_budget_fit_shape_is_smaller_than_scale() -> None:
     result = plan(workload, shaped, objective="max", targets=several)
     assert share_within(result, several) == 1.0
     assert result.achieved == pytest.approx(1.0, rel=1e-6)
-    # no plan of this class has a largest error that is more than 1% smaller
+    # The achieved value is the largest ratio of error to target.  By its certificate, no plan of the
+    # same class reaches a ratio that is more than 1% smaller.
     assert result.certificate.lower_bound > 0.99
 
 

@@ -44,12 +44,12 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall enough for pictures without scrolling
 NARROW = 420  # pixels, the width of a phone
-# without a graphics card, animations are as slow as the responses
+# Without a graphics card, animations take as long as the responses of the app, so they are reduced.
 MOTION: Literal["reduce"] = "reduce"
 PICTURES = "TEST_PICTURES"  # environment variable: folder for pictures of the pages
 PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
-# messages about the missing graphics card, and Streamlit's requests for its server below the path
-# of a page
+# Texts in messages about the missing graphics card, and in requests that Streamlit sends to a path
+# below that of a page instead of the path of the server.
 IGNORED_ERRORS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 CEILING = 1000 * waiting.CEILING  # milliseconds
 POLLING = 30  # milliseconds
@@ -283,11 +283,12 @@ class Visit:
     def check_accessibility(self, name: str) -> None:
         """Add the serious and critical findings of axe on this page to `violations`.
 
-        A name can be checked twice; the second check uses the other theme.  The theme also changes
-        before the 2nd, 4th, 8th, 16th ... check, so that both are used with few changes.
+        The second check of the same name uses the other theme; a third check is an error.
         """
-        turn = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
-        if turn or (name, self.scheme) in self.checks:
+        # The theme also changes before the checks 2, 4, 8, 16, ...  Both themes are then used, and
+        # few changes are necessary.
+        changes_theme = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
+        if changes_theme or (name, self.scheme) in self.checks:
             self._switch_theme()
         assert (name, self.scheme) not in self.checks, "a name can be checked once per theme"
         self.checks.append((name, self.scheme))
@@ -299,9 +300,10 @@ class Visit:
         ]
 
     def find_overflows(self) -> list[list[object]]:
-        """Return what is wider than its container: the page, texts in figures, and labels.
+        """Return one list per text that overflows its container.
 
-        Each entry is [text] or [text, pixels ...].
+        It is ["the page", width of the content, width of the page] for the page, [text, pixels of
+        the overflow] for a text in a figure, and [text] for a button, heading, label or number.
         """
         overflows: list[list[object]] = self.page.evaluate(FIND_OVERFLOWS)
         return overflows
@@ -327,7 +329,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="package")
 def browser(server: RunningServer) -> Iterator[BrowserContext]:
-    """Yield a browser with the access cookie of the server, whose scripts are already compiled."""
+    """Yield a browser that has the access cookie of the server and has compiled its scripts."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:

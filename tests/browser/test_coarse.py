@@ -101,11 +101,11 @@ def test_levels_are_decided_in_few_clicks_with_reloads(visit: Visit, tmp_path: P
 
 
 def reload_and_count(visit: Visit) -> int:
-    """Reload the page; return the number of clicks before."""
-    number = clicks(visit.page)
+    """Reload the page; return the number of clicks before the reload."""
+    clicks_before = clicks(visit.page)
     visit.page.reload()
     visit.settle()
-    return number
+    return clicks_before
 
 
 def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -> None:

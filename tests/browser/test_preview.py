@@ -116,7 +116,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.press("Discard this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
 
-    # use the budget for a target, and undo it
+    # Set the budget that meets a target error, and undo this change.
     visit.unfold("Find the budget for a target error")
     visit.number("Tolerance (± counts)", "4")
     visit.expect_text("For 95% of the queries to meet this:")

@@ -30,7 +30,8 @@ HEADER_BOTTOM = """() => {
 }"""
 CUT_TABS = """() => [...document.querySelectorAll("[data-testid=stMain] [role=tablist]")].filter(
   (list) => list.scrollWidth > list.clientWidth + 1).map((list) => list.textContent)"""
-# help icons in the header that another element covers, such as the toolbar: start of its HTML
+# The first 80 characters of the HTML of each element that covers a help icon in the header of a
+# page, such as the toolbar.
 COVERED_HELP = """(bottom) => [...document.querySelectorAll(
     "[data-testid=stMain] [data-testid=stTooltipIcon]")].flatMap((icon) => {
   const box = icon.getBoundingClientRect();

@@ -45,7 +45,10 @@ def by_sex(*edges):
 
 
 def by_level(*levels):
-    """Return one plan per level: its areas by sex and prefixes of age, and its areas by age."""
+    """Return one plan per level of places.
+
+    It counts the areas of the level by sex and prefixes of age, and the areas by age alone.
+    """
     schema = Schema(
         [code_lists.SCHEMA["sex"], code_lists.SCHEMA["place"], code_lists.SCHEMA["age"]]
     )
@@ -157,7 +160,7 @@ def cost_of_dense(dense):
 
 def test_look_is_maximal(common):
     shared = common.options[0].schema
-    # the rows may be linearly dependent; those of the standard form are not
+    # The strategy rows may be linearly dependent.  `standard_rows` are independent.
     look = LinearMechanism(rows_of(shared, common.look.blocks)).standard_rows
     assert_maximal(look, [LinearMechanism(rows_of(shared, p.blocks)) for p in common.options])
 
@@ -176,14 +179,14 @@ def test_spends_sum_to_plan_cost_and_cover_release(common):
 
 
 def estimates(common, i, look_answers, answers):
-    """Return the estimates of option ``i`` from both stages: residual space -> coordinates.
+    """Return the estimates of option ``i`` from both stages, as coordinates per residual space.
 
     ``look_answers`` are the answers of the first stage, ``answers`` those of the second.
     """
-    looked = {
+    look_estimates = {
         space: estimate(b, look_answers[space] / b.grid) for space, b in common.look.blocks.items()
     }
-    return common.combine(i, looked, answers)
+    return common.combine(i, look_estimates, answers)
 
 
 def shapes(blocks):
@@ -201,7 +204,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
         # over all strategy answers: the squared change of the query's estimate if this answer grows
         # by one standard deviation of its noise.
         total = [np.zeros(g.count) for g in option.workload.groups]
-        pieces = [query_pieces(option, g) for g in option.workload.groups]
+        coefficients = [coefficients_by_space(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():
             for space, block in part_blocks.items():
                 for place in np.ndindex(*shapes(part_blocks)[space]):
@@ -210,7 +213,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
                     unit[place] = block.noise
                     unit_answers[part][space] = unit
                     coordinates = estimates(common, i, unit_answers["look"], unit_answers["rest"])
-                    for sums, rows in zip(total, pieces, strict=True):
+                    for sums, rows in zip(total, coefficients, strict=True):
                         if space in rows:
                             sums += (rows[space] @ coordinates[space].ravel()) ** 2
         for g, sums in enumerate(total):
@@ -223,7 +226,7 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
             for name, part_blocks in blocks.items()
         }
         coordinates = estimates(common, i, exact["look"], exact["rest"])
-        for residual_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
+        for residual_rows, rows in zip(coefficients, workload_rows(option.workload), strict=True):
             answered = sum(
                 residual_rows[s] @ value.ravel()
                 for s, value in coordinates.items()
@@ -232,8 +235,11 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
             np.testing.assert_allclose(answered, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
 
 
-def query_pieces(option, group):
-    """Return a mapping from residual space to the coefficients of all queries of a group in it."""
+def coefficients_by_space(option, group):
+    """Return the coefficients of the queries of a group, as one array per residual space.
+
+    Each array has the shape (queries, coordinates of the space).
+    """
     queries = np.concatenate([dense for _, dense in _rows(group)])
     by_query = [option.query_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
     return {
@@ -316,7 +322,8 @@ def test_looks_of_nested_analyses_are_nested():
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # the common part of fewer analyses is the previous common part and an independent mechanism
+        # `looks[k + 1]` is the common part of fewer analyses than `looks[k]`, so it costs more.  The
+        # difference is the cost of the residual mechanism between both looks.
         step = residual(
             *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
         )

@@ -13,7 +13,7 @@ from tests.mutations import __main__ as runner
 from tests.mutations.bugs import BUGS
 from tests.mutations.planting import ROOT, Bug, bug, copied, planted
 
-# their tests take far less than a second
+# These bugs are planted in every run, because their tests take far less than a second.
 EVERY_RUN = (
     "release noise scale off by 1%",
     "block of equal shape receives the first table",

@@ -114,7 +114,8 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved"))
         patch.setattr(VarianceBuilder, "_separable_terms", lambda *_: pytest.fail("listed"))
-        # with a union, the variance of the group without attributes is computed again
+        # With tuned centers the plan has a union (attribute sets that one strategy measures), and
+        # computes the variance of the group without attributes again.
         if "centers" not in options:
             patch.setattr(
                 group_variance.GroupVariance, "_sum_of_products", lambda *_: pytest.fail("summed")
@@ -288,8 +289,8 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     class_of_group = variances_by_class(other, split, workload, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(workload.groups)}
     assert len(class_of_group) == len(workload.groups)
-    # groups with the first attribute, whose centers differ, and groups on the pair with
-    # another strategy
+    # Attribute 0 has another center, and the pair (1, 2) has another strategy.  Their groups are
+    # therefore in separate classes.
     classes = [[(0,)], [(1,), (2,), (3,)], [(0, 1), (0, 2), (0, 3)], [(1, 2)], [(1, 3), (2, 3)]]
     for attribute_sets in classes:
         members = [pairs[tuple(names[i] for i in places)] for places in attribute_sets]

@@ -61,7 +61,7 @@ def test_better_pairs_without_three_way_interaction_are_exact():
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
         projection = MeasuredProjection(centers=tuple(centers[a] for a in axes))
-        # The variance is so large that the measured pairs contain no information.
+        # Pairs of attributes get a variance so large that their answers contain no information.
         if len(axes) == 2:
             seen[axes] = ResidualEstimate(
                 cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, projection=projection
@@ -109,7 +109,7 @@ def test_on_simplex_satisfies_optimality_conditions():
         projected = on_simplex(values, weights, 5.0)
         assert abs(projected.sum() - 5.0) <= 1e-9
         assert projected.min() >= 0
-        # All positive cells have the same multiplier, and cells at zero have smaller ones.
+        # Positive cells have the same multiplier.  The multiplier of a cell at zero is not larger.
         multipliers = weights * (values - projected)
         assert np.ptp(multipliers[projected > 0]) <= 1e-9
         assert (multipliers[projected == 0] <= multipliers[projected > 0].min() + 1e-9).all()
@@ -291,7 +291,8 @@ def test_expected_deviations_discount_large_noise_of_single_table():
     seen = {}
     for j in range(1, 36):
         cells = contrast(rng.normal(size=(5, 6)))
-        # The squared distance of the first table is 3 standard deviations above that of pure noise.
+        # The squared norm of noise, divided by its variance, has the mean 20 and the variance 40.
+        # That of the first table is 3 standard deviations above the mean.
         squared = 20.0 + (3.0 if j == 1 else -0.1) * math.sqrt(40.0)
         cells *= 900.0 * math.sqrt(squared / float(np.sum(cells**2)))
         seen[0, j] = ResidualEstimate(

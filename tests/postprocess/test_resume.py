@@ -35,13 +35,16 @@ def simulated(ways=(1, 2, 3), seed=1):
 
 
 def run_with_interruptions(work):
-    """Repeat ``work``, cancelled a little later each time; return its result and the attempts."""
+    """Repeat ``work`` until it is not cancelled; return (result, number of attempts).
+
+    Each attempt is cancelled a little later than the one before.
+    """
     for attempt in range(1, 400):
         shares = []
 
-        def progress(share, words, shares=shares, most=MORE_CALLS * attempt):
+        def progress(share, words, shares=shares, max_calls=MORE_CALLS * attempt):
             shares.append(share)
-            return len(shares) < most
+            return len(shares) < max_calls
 
         try:
             return work(progress), attempt

@@ -60,7 +60,8 @@ def test_intervals_of_weakly_dependent_tables_are_not_conservative():
     summary = coverage(workload, Budget(pcost=4e-4), exact_tables(codes), rehearsals=2, draws=8)[2]
     assert summary["cells"] > 600
     assert 0.92 <= summary["covered"] <= 0.985
-    # if the dependence of every table were estimated from this table alone, the ratio would be 0.50
+    # If the dependence of each table were estimated from this table alone, the ratio of the two
+    # half-widths would be 0.50.
     assert summary["half"] < 0.46 * summary["unbiased half"]
 
 
@@ -104,7 +105,7 @@ def test_hidden_dependence_is_estimated_from_all_tables():
         true_shares.append(np.sum((counts - product) ** 2) / bound)
     published = simulate_measurement(result, table, np.random.default_rng(0)).publish()
     posteriors = residual_posteriors(evidence(published.measurement), published.contrasts).values()
-    # estimates from one table each would be about 0.4 times the true shares
+    # If each share were estimated from one table alone, it would be about 0.4 times the true share.
     estimated_shares = [p.probabilities @ SHARES for p in posteriors]
     assert np.median(estimated_shares) == pytest.approx(np.mean(true_shares), rel=0.2)
     largest_variance = max(p.draw_cell_variances(rng).max() for p in posteriors)
@@ -119,7 +120,8 @@ def test_intervals_cover_at_nominal_rate(pcost):
     )[2]
     assert summary["cells"] > 300
     assert 0.85 <= summary["covered"] <= 0.985
-    # published intervals are not shorter here, because draws are few and cells are large
+    # Published intervals can be wider than the unbiased ones here, because there are few draws and
+    # the counts are large.
     assert summary["half"] < 1.3 * summary["unbiased half"]
 
 

@@ -39,7 +39,7 @@ def people(schema, records, seed):
 
 
 def possible_people(schema, records, seed):
-    """Return the function of `people` for the records in possible cells, without the others."""
+    """Return the same function as `people`, but without the records in impossible cells."""
     possible = schema.possible_share(schema.names) > 0.0
     return marginals_of(schema, people(schema, records, seed)(schema.names) * possible)
 

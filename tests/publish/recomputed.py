@@ -22,8 +22,9 @@ def answer_from_files(folder, names, query):
         space, files = row.attributes.split(), row.matrices.split()
         if not set(space) <= set(ids):
             continue
-        # coefficients of the query in this residual space: centers for the attributes outside it,
-        # then the reconstruction matrices of its strategies
+        # Transform the query to coefficients of the measured integers of this residual space:
+        # average the attributes outside the space with their centers, and multiply the others by
+        # the reconstruction matrices of the space.
         weights, remaining = np.asarray(query, float), list(ids)
         for outside in [i for i in ids if i not in space]:
             center = centers[centers["attribute"] == outside]["center"].to_numpy()

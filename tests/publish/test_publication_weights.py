@@ -29,7 +29,7 @@ def weights_by_set(workload):
 
 
 def mean_pair_error(result, table, seeds=3):
-    """Return the mean L1 error of published pairs of a plan."""
+    """Return the mean L1 error of the published tables of pairs, over ``seeds`` measurements."""
     pairs = list(itertools.combinations(result.schema.names, 2))
     releases = [
         simulate_measurement(result, table, np.random.default_rng(seed)).publish()

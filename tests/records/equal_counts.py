@@ -17,7 +17,7 @@ FIELDS = (
 
 
 def have_equal_counts(one: Counts, two: Counts) -> bool:
-    """Compare all tables, and the records, persons and refused rows of counts."""
+    """Return whether two counts have equal tables and equal `FIELDS`."""
     return (
         list(one) == list(two)
         and all((one[names] == two[names]).all() for names in one)

@@ -289,7 +289,7 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
         common = (nested_choices if chain else coarse_or_fine)(*plans)
     except PlanError:
         return
-    # pairs (stages of a release, plan that the stages measure together)
+    # Each entry has the stages of a release, and the plan whose answers they give together.
     releases = [
         ([common.look, remainder], final_plan)
         for remainder, final_plan in zip(common.residuals, common.options, strict=True)
@@ -330,7 +330,7 @@ def replays(plans: int, seed: int) -> Iterator[Replayed]:
     rng = np.random.default_rng(seed)
     with no_noise():
         for number in range(plans):
-            # the last two positions of the cycle are multi-stage releases
+            # In the last two positions of the cycle, a release in several stages is replayed.
             position = number % (len(variants) + 2)
             if position < len(variants):
                 yield from one_step(*variants[position], rng)

@@ -214,7 +214,8 @@ def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bo
     fine = candidate.max_records <= 10**8 and candidate.budget.pcost <= 100.0
     promises = {
         "cost within the budget": candidate.pcost <= candidate.budget.pcost,
-        # with many records or little noise the grid is coarse, and rounding adds to the cost
+        # With many records or little noise the grid is coarse.  Rounding then adds to the cost, and
+        # the plan may leave a part of the budget unused.
         "cost that is spent": candidate.pcost >= candidate.budget.pcost * (1.0 - 1e-4) or not fine,
         "finite objective": math.isfinite(candidate.achieved),
         "bound below the error": (

@@ -139,7 +139,8 @@ def test_areas_are_ancestors_of_cells(rows: list[tuple[str, str, str]]) -> None:
         while parent[path[0]]:
             path.insert(0, parent[path[0]])
     deepest = max(map(len, paths)) - 1
-    # the area of a cell at a depth is its ancestor there, or the cell itself above that depth
+    # At each depth, the area of a cell is its ancestor at this depth.  A cell whose own depth is
+    # smaller is its own area.
     expected = [[path[min(depth, len(path) - 1)] for path in paths] for depth in range(deepest)]
     if not expected:
         check_refused(SchemaError, ["no level"], CodeList.from_rows, rows)

@@ -100,7 +100,7 @@ def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
     content = path.read_bytes()
     numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
     assert content.count(numbers) == 1
-    # numeric labels of a text column crash the reader
+    # Assign the numeric labels to the text column, which crashes the reader.
     path.write_bytes(content.replace(numbers, texts))
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
