@@ -376,7 +376,8 @@ def half_width(plan: Plan, variance: float) -> float:
 def _cells_text(attribute: Attribute, cells: Sequence[int]) -> str:
     """Return the condition that an attribute has one of ``cells``, in ascending order, as text.
 
-    The text is empty if these are all cells of the attribute.
+    The text is "no value of" the attribute if there are no cells, and empty if ``cells`` are all
+    cells of the attribute.
     """
     if not cells:
         return f"no value of {attribute.name}"

@@ -140,7 +140,8 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return a sentence with the residual spaces that contribute most to a variance.
 
     It is the variance of a query, or the mean variance of a group if ``query`` is None.  The
-    sentence names at most three spaces, each with a share of at least 0.5%.
+    sentence names at most three spaces, each with a share of at least 0.5%.  If the plan answers
+    the group from one measured table, the sentence names this table instead.
     """
     table = breakdown(plan, group, query)
     if plan.full_tables:

@@ -528,8 +528,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         return estimate.seconds <= seconds and estimate.memory <= memory
 
     # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers do
-    # not, so they are made without tuning.  Only if all groups fit without tuning, the tuning
-    # exceeds the limits, and the forecasts include it.
+    # not, so they are made without tuning.  If all groups fit without tuning, however, the
+    # tuning exceeds the limits, and the forecasts include it.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):

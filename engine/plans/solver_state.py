@@ -214,7 +214,8 @@ def pack_split(split: Split) -> dict[str, Any]:
     """Return the decomposition of queries into residual spaces as JSON-ready data.
 
     It has centers, complements and jointly measured spaces.  Equal complements are stored once,
-    together with the attribute pairs that use them.
+    together with the attribute pairs that use them.  The entry ``stopped`` is present only if
+    ``split.stopped`` is not empty.
     """
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():

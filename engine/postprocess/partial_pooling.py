@@ -234,7 +234,8 @@ def better_pairs(
 
     Returns
     -------
-    Mapping from pairs to (residual, shape (n_i, n_j); variance of its noise in counts^2).
+    Mapping from pairs to (residual, shape (n_i, n_j); variance of its noise in counts^2).  It has
+    the pairs whose residual was measured completely, with the same variance in all directions.
     """
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {  # C_ij
@@ -322,7 +323,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     ``DEPENDENCE_ERROR``.
 
     Guarantee: the result is the measured total if its relative standard error is at most
-    ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.
+    ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.  They do not
+    if fewer than ``MIN_ATTRIBUTES`` attributes have residuals with signal.
     """
     measured_total = evidence.total, evidence.total_variance
     usable = {
@@ -356,8 +358,7 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     model = np.exp(incidence @ logs)
     slopes = incidence * (model / np.sqrt(noise))[:, None]
     residual = (values - model) / np.sqrt(noise)
-    # If the residuals are mostly noise, the smallest eigenvalue of the information matrix is near
-    # 0.
+    # The smallest eigenvalue of the information matrix is near 0 if the residuals are mostly noise.
     information, directions_of_logs = np.linalg.eigh(slopes.T @ slopes)
     if information[0] <= MIN_INFORMATION:
         return measured_total

@@ -434,7 +434,8 @@ def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
 def evidence(measurement: Measurement) -> Evidence:
     """Return the noisy residuals of a measurement and the public facts of its schema.
 
-    There is one residual per measured attribute set that is contained in a group.
+    There is one residual per measured attribute set that is contained in a group.  Sets that are
+    measured only in sums with other residual spaces have none.  Nor has the empty set, the total.
 
     Raises
     ------

@@ -545,8 +545,9 @@ class Uncertainty:
     def _measured_shares(self, queries: Group, first: int, last: int, values: Array) -> Array:
         """Return the column ``measured`` of `answers` for queries ``first:last``, shape (queries,).
 
-        The share of a query is the mean of the shares of its cells, weighted by their counts.
-        ``values`` are the published answers to the queries, shape (queries,).
+        The share of a query is the mean of the shares of its cells, weighted by their counts.  It
+        is 1 for public tables and for tables on at most one attribute, and 0 for attribute sets
+        that were not measured.  ``values`` are the published answers, shape (queries,).
         """
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
@@ -609,7 +610,8 @@ def uncertainty(
     ------
     PlanError : the number of draws is below 2, or the tables have ``fit="none"`` and the schema has
         no impossible cells.
-    NotAnswerable : the published number of records is 0, because the noisy one is not positive.
+    NotAnswerable : the published number of records is 0, because the noisy one is not larger than
+        its standard error.
     LimitExceeded : the draws would need more than ``memory_limit`` bytes.
     """
     check_int("number of draws", draws, 2, error=PlanError)
