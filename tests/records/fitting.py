@@ -41,7 +41,7 @@ def sample(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 class Lazy:
-    """Test double of a query engine's table."""
+    """Table with the methods of a query engine: `select` and `to_pyarrow_batches`."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table, self.columns = table, tuple(table.column_names)
@@ -54,7 +54,7 @@ class Lazy:
 
 
 class Capsule:
-    """Test double of a table of another data frame library."""
+    """Table that offers only the Arrow stream interface, as data frames of other libraries do."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table

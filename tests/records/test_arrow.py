@@ -31,6 +31,7 @@ def test_row_group_memory_is_freed_before_next(tmp_path: Path) -> None:
     before, peak = pa.total_allocated_bytes(), 0
     for _ in read_batches(path, ["a", "b"]):
         peak = max(peak, pa.total_allocated_bytes() - before)
+    # a row has two numbers of 8 bytes; 8 of the 48 row groups may be in memory at the same time
     assert 0 < peak < 8 * 16 * rows < groups / 3 * 16 * rows
 
 
@@ -99,12 +100,12 @@ def test_arrow_footer_with_unknown_batches_is_refused(tmp_path: Path) -> None:
 
 
 def test_arrow_file_is_read_by_its_footer(tmp_path: Path) -> None:
-    """Polars writes another start of the file, and a file may contain unused batches."""
+    """Only messages that the footer lists are read; the schema at the start may be missing."""
     path = feather(tmp_path / "x.arrow")
     content = path.read_bytes()
     length = struct.unpack_from("<i", content, 12)[0]
     assert content[8:12] == b"\xff\xff\xff\xff"
-    # removes the schema at the start
+    # remove the schema at the start of the file; the footer contains it again
     path.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])
     check(path)
     check(pa.dataset.dataset(path, format="arrow"))

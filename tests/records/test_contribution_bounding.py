@@ -78,6 +78,7 @@ def test_bounded_counts_ignore_row_order_and_columns(batch_sizes):
 def test_bounding_selects_rows_uniformly():
     frame = pd.DataFrame({"a": [0, 4] * 20_000, "b": 0, "pid": np.repeat(np.arange(20_000), 2)})
     first = count_bounded(frame, 1)["a",]
+    # five standard deviations of a binomial count with 20,000 trials
     assert abs(first[0] - 10_000) < 5 * 20_000**0.5 / 2
 
 
@@ -172,6 +173,7 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     )
     expected = count_bounded(frame, 3)
     assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
+    # with this budget the noise is below 0.2 counts
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
     book.add_dataset("other", total=Budget(pcost=1e6, rows_per_person=5))
     with pytest.raises(LedgerError, match="rows_per_person="):
@@ -199,6 +201,7 @@ def test_declared_person_column_is_used_by_default(tmp_path):
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
     assert check_records(marginal_plan, frame).over_cap == len(frame) - expected.records
     released = measure(marginal_plan, frame, dataset="panel", ledger=book)
+    # with this budget the noise is below 0.2 counts
     assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
     with pytest.raises(SchemaError, match="declares 'pid'"):
         check_records(marginal_plan, frame, person="b")

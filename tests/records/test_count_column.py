@@ -215,7 +215,7 @@ def test_count_column_that_is_attribute_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "dask"])
-def test_count_column_that_is_attribute_is_refused_elsewhere(kind: str, tmp_path: Path) -> None:
+def test_count_column_that_is_attribute_is_refused_for_tables(kind: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": ["F", "M", "F"], "n": [1, 2, 1]})
     if kind == "dask":
         data = pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=2)

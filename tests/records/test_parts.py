@@ -314,10 +314,14 @@ def test_command_line_counts_shards_and_releases_sum(
     assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
 
 
-def modify(place: Path, out: Path, **head: Any) -> Path:
-    """Write a copy of a counts file with other header fields or tables."""
+def write_modified(path: Path, out: Path, **head: Any) -> Path:
+    """Write a copy of a counts file with other header fields ``head``; return its path ``out``.
+
+    The field "tables" is no header field, but a mapping: file name -> other content of this table,
+    or None to leave the table out.
+    """
     tables = head.pop("tables", {})
-    with zipfile.ZipFile(place) as old, zipfile.ZipFile(out, "w") as new:
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
             content = old.read(name)
             if name == "counts.json":
@@ -333,7 +337,7 @@ def modify(place: Path, out: Path, **head: Any) -> Path:
 def test_counts_load_tables_outside_header_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "a.counts"
     counts_for(PLAN, records()).save(path)
-    counts = Counts.load(modify(path, tmp_path / "b.counts", sets=[["sex", "age"]]))
+    counts = Counts.load(write_modified(path, tmp_path / "b.counts", sets=[["sex", "age"]]))
     assert list(counts) == [("sex", "age")]
 
 
@@ -365,7 +369,7 @@ def test_invalid_counts_file_is_refused(tmp_path: Path, wrong: dict[str, Any]) -
     path = tmp_path / "a.counts"
     counts_for(PLAN, records()).save(path)
     with pytest.raises(EngineError) as caught:
-        Counts.load(modify(path, tmp_path / "b.counts", **wrong))
+        Counts.load(write_modified(path, tmp_path / "b.counts", **wrong))
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
 

@@ -51,7 +51,7 @@ def generated() -> Iterator[pa.RecordBatch]:
 
 
 class Polars:
-    """Test double of a lazy frame, which is evaluated when its rows are collected."""
+    """Substitute for a Polars LazyFrame: the records `FRAME`, available only by `collect`."""
 
     def collect_schema(self) -> None:
         raise AssertionError("not needed")

@@ -61,7 +61,8 @@ def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack
 def every_second(*factors: Any) -> list[Any]:
     """Return all combinations of values as test parameters, one value per factor.
 
-    Every second combination is marked "full" and left out of ordinary runs.
+    Half of the combinations, alternating in every factor, are marked "full", which leaves them out
+    of ordinary runs.
     """
     rows = itertools.product(*map(enumerate, factors))
     return [

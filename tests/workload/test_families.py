@@ -72,7 +72,7 @@ def sizes_for(draw, name):
 
 @st.composite
 def value(draw, name, sizes):
-    """A family value for these sizes."""
+    """Draw a family with the given name and random parameters for attributes of these sizes."""
     if name == "width":
         return Width(draw(st.integers(1, sizes[0])))
     if name == "random":
@@ -93,7 +93,7 @@ def value(draw, name, sizes):
 
 @st.composite
 def sized_family(draw, name):
-    """A family value with suitable sizes."""
+    """Draw a family with the given name, and sizes of attributes that it accepts."""
     sizes = draw(sizes_for(name))
     return draw(value(name, sizes)), sizes
 
@@ -250,9 +250,9 @@ def test_family_names_give_families():
 
 
 def holds(text, values):
-    """Return whether a cell belongs to the query that a text describes.
+    """Return whether the text of a query, evaluated as Python, is true in a cell.
 
-    ``values`` maps attributes to the values of the cell; the text is evaluated as Python.
+    ``values`` maps the name of each attribute to its value in the cell.
     """
     if text == "":
         return True

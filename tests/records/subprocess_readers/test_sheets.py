@@ -17,7 +17,11 @@ from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
 def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") -> Path:
-    """Write a minimal workbook as XML, without a library."""
+    """Write a minimal workbook as XML, without a library; return ``path``.
+
+    Every one of its ``sheets`` sheets contains ``rows``. ``merged`` is a range of merged cells such
+    as "A1:B1".
+    """
 
     def cell(value: Any) -> str:
         if value is None:
