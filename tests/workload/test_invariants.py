@@ -39,7 +39,7 @@ def test_invariants_round_trip_in_schema_files() -> None:
     assert not schema.is_exact(["region", "age"])
     assert schema.with_facts(impossible=["age < 15 and job == 1"]).invariants == schema.invariants
     assert SCHEMA.with_facts(invariants=public_tables(public_text(schema), SCHEMA)) == schema
-    # a schema without invariants has the same file and hash as before there were invariants
+    # a schema without invariants has no such key, so its file and hash are those of older versions
     assert "invariants" not in SCHEMA.to_dict()
 
 
@@ -124,7 +124,7 @@ def test_promise_with_invariants_is_subspace_privacy() -> None:
         "Subspace differential privacy: the exact totals on region"
     )
     assert "rho 0.5" in schema.meaning(budget)
-    # Whoever has all other rows learns from the exact total whether a person is in the records; only
-    # the values of the person are protected.
+    # An adversary with all other rows learns from the exact total whether a person is in the records,
+    # so only the values of the person are protected: guessed correctly at most 84.2% of the time.
     assert "at most 84.2%" in schema.promise(budget)
     assert "whether you are in the records" not in schema.promise(budget)

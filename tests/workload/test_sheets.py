@@ -55,7 +55,7 @@ def test_schema_sheet_equals_its_csv(tmp_path: Path) -> None:
     schema = Schema(SCHEMA.attributes[:3])
     place = workbook(tmp_path / "schema.xlsx", typed_rows(schema.to_csv()))
     assert Schema.from_csv(sheet_text(place)) == schema
-    # at another position, with empty rows
+    # the table starts at another cell of the sheet, and an empty row follows each row
     spread = [row for line in typed_rows(schema.to_csv()) for row in (line, [])]
     assert Schema.from_csv(sheet_text(workbook(tmp_path / "s.xlsx", spread, at=(4, 3)))) == schema
 
