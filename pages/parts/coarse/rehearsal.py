@@ -97,7 +97,7 @@ def draw(
     )
     rehearsal_size.what_determines(common.to_json(), rows, seed)
     # If the user repeats the first measurement, its job has the same key as before. The start time
-    # in the keys of the later jobs prevents that results for the earlier measurement are shown.
+    # in the keys of the later jobs keeps the page from showing results of the earlier measurement.
     _step(
         common,
         finished_job.result,

@@ -52,7 +52,7 @@ def user_plans(workload: Workload, budget: Budget) -> CentersExample:
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw step 0: the errors with uniform and with tuned centers.
+    """Draw the errors with uniform and with tuned centers.
 
     Step 1 adds the tuned center of one attribute, and step 2 the gap to the lower bound.
     """

@@ -41,7 +41,7 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cosines between the counts of all tables, in step 1 those of residual spaces.
+    """Draw the cosines between the counts of tables (step 0) or of residual spaces (step 1).
 
     Step 2 adds the privacy cost of each piece of a query, and step 3 the share of the budget that
     each residual space takes.
@@ -52,10 +52,10 @@ def picture(step: int) -> LessonPicture:
         right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3
     )
     workload = _tables(n_rows, n_columns)
-    schema, split = workload.schema, step > 0  # split: into residual spaces
+    schema, by_residual_space = workload.schema, step > 0
     overlaps_part, costs_part, shares_part = newest_first(3)
     with overlaps_part:
-        overlaps_picture = lessons.overlap_picture(overlaps(schema, split=split))
+        overlaps_picture = lessons.overlap_picture(overlaps(schema, split=by_residual_space))
         pictures = [show_picture(overlaps_picture, "overlaps", plain=False)]
     if step > 1:
         with costs_part:
@@ -71,7 +71,7 @@ def picture(step: int) -> LessonPicture:
     if request_state.workload is workload:
         script = lines(
             f"""
-result = overlaps(schema, split={split!r})
+result = overlaps(schema, split={by_residual_space!r})
 print(result.largest)
 print(workload_plan.by_space())""",
             engine__lessons="overlaps",

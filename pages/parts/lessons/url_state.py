@@ -137,7 +137,7 @@ def dial(
 def present_number(of: str, name: str) -> float | None:
     """Return the number in the URL if a URL was just opened; otherwise the user's last choice.
 
-    None if that is missing or not a number.
+    Returns None if this value is missing or not a number.
     """
     url_choices = history.page_state().get("url_choices")
     if url_choices is not None and url_choices[0] == of:

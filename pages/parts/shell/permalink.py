@@ -56,10 +56,10 @@ def unpacked(text: str) -> RequestState:
 
 
 def _shared(request: RequestState) -> RequestState:
-    """Return the request; if another session has the same request, with the workload of that one.
+    """Return the request, with the workload object of another session that has the same request.
 
-    Sessions share the workload object, because it caches computed values. It contains no data and
-    is deleted with the last session that uses it.
+    If there is none, the request is unchanged. Workloads are shared, because they cache computed
+    values. They contain no data, and are deleted with the last session that uses them.
     """
     if request.workload is None:
         return request

@@ -55,8 +55,8 @@ def entered_scale() -> NoiseScale | None:
 def entered_limits() -> NoiseScale | None:
     """Return the CV limits that were entered on any page, to rate released answers.
 
-    Released answers are rated without the record count of the result, which is 1 if no count was
-    entered. None if the limits are not valid; the error is then drawn.
+    The result also has a record count: the entered one, or 1. Ratings of released answers do not
+    use it. Returns None if the limits are not valid; the error is then drawn.
     """
     form = st.session_state
     with show_errors():
