@@ -307,7 +307,7 @@ def test_breakdown_matches_noise_of_each_space() -> None:
         )
 
 
-def test_breakdown_with_unknown_number_is_refused() -> None:
+def test_breakdown_of_unknown_group_or_query_is_refused() -> None:
     result = plan(WORKLOAD, Budget(pcost=1.0))
     with pytest.raises(PlanError, match="number of the group"):
         breakdown(result, 99)

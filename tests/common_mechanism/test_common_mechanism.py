@@ -239,10 +239,12 @@ def test_recreation_with_extreme_noise_ratios_is_accurate():
         )
 
 
-def test_answers_compares_noisy_rows_next_to_precise():
-    def pair(variance):
+def test_answers_detects_small_cost_of_noisy_row():
+    """One row has variance 1, the other about 10^12: its cost is 10^-12 of the largest cost."""
+
+    def with_noisy_row(variance):
         return LinearMechanism([[1, 1], [0, 1]], np.diag([1.0, variance]))
 
-    assert pair(1e12).answers(pair(1.1e12))
-    assert not pair(1e12).answers(pair(0.9e12))  # the difference is 1e-13 of the largest cost
-    assert not pair(1e12).equivalent(mechanism([[1, 1]]))
+    assert with_noisy_row(1e12).answers(with_noisy_row(1.1e12))
+    assert not with_noisy_row(1e12).answers(with_noisy_row(0.9e12))
+    assert not with_noisy_row(1e12).equivalent(mechanism([[1, 1]]))

@@ -159,8 +159,8 @@ def test_general_rule_variance_is_over_extreme_tables():
     corners, random = np.array([[98, 0], [102, 0], [0, 98], [0, 102]]), np.random.default_rng(5)
     goals = [random.standard_normal(len(M.B)) @ M.B for M in (total, cells) for _ in range(20)]
     # Corners with equal totals are equivalent under the rule, so only their totals are compared.
-    sums = [(corners @ goal).argmin() for goal in goals]
-    expected = np.var(corners[sums].sum(axis=1), ddof=1)
+    minimizers = [(corners @ goal).argmin() for goal in goals]
+    expected = np.var(corners[minimizers].sum(axis=1), ddof=1)
     assert decision.shares["analysis 1"] == pytest.approx(expected, rel=1e-6)
     assert 6 * decision.shares["analysis 2"] > 2 * 40**2
 

@@ -158,7 +158,7 @@ def test_contribution_bounding_in_spark_equals_local_bounding(
 def test_rows_transferred_from_spark_are_unchanged(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More distinct numeric texts than one statement encodes; integers that no float represents."""
+    """The rows have more distinct ages than one statement encodes, and integers above 2^53."""
     monkeypatch.setattr("engine.records.database.MAX_CASE_BRANCHES", 20)
     labels = ["9007199254740993", "9007199254740992", "-1"]
     schema = Schema([SCHEMA["age"], Attribute.categorical("id", labels, missing="-1")])

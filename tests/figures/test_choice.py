@@ -152,9 +152,11 @@ def test_spend_table_prints_exact_sums():
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), pcost=0.1, split=nested_choices)
     for common in (COMMON, chain, chain.following):
         table = coarse_figures.spend_table(common)
-        for look, rest, both, total in zip(*(table[c] for c in table.columns[1:]), strict=True):
-            assert Decimal(look) + Decimal(rest) == Decimal(total)
-            assert both.endswith(f" = {total}")
+        for look, remainder, sum_text, total in zip(
+            *(table[c] for c in table.columns[1:]), strict=True
+        ):
+            assert Decimal(look) + Decimal(remainder) == Decimal(total)
+            assert sum_text.endswith(f" = {total}")
     assert coarse_figures.exact_sum([1e-9, 0.3]) == "0.000000001 + 0.3 = 0.300000001"
     assert coarse_figures.exact_sum([0.7]) == "0.7"
 

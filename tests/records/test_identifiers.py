@@ -289,7 +289,8 @@ def test_person_in_two_types_costs_at_most_charge(first: str, second: str, tmp_p
     frame = pd.DataFrame(
         {"a": rng.integers(0, 4, 60), "b": rng.integers(0, 3, 60), "pid": rng.integers(1, 7, 60)}
     )
-    frame.loc[frame["pid"] == 1, ["a", "b"]] = 3, 2  # all rows in one cell cost most
+    # A person costs most if all of the person's rows are in one cell.
+    frame.loc[frame["pid"] == 1, ["a", "b"]] = 3, 2
     tables = []
     for without in (None, 1, 2):
         rows = frame[frame["pid"] != without]

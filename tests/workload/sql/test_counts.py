@@ -205,8 +205,8 @@ def test_case_expressions_match_duckdb(sql: str) -> None:
     table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
     with duckdb.connect() as database:
         database.register("t", RECORDS)
-        theirs = database.execute(sql).fetch_df()["n"]
-    assert sorted(group_rows(group) @ table.ravel()) == sorted(theirs)
+        duckdb_counts = database.execute(sql).fetch_df()["n"]
+    assert sorted(group_rows(group) @ table.ravel()) == sorted(duckdb_counts)
 
 
 def conditions_in_sql() -> st.SearchStrategy[str]:
