@@ -56,7 +56,7 @@ def numpy_header(shape: str, kind: str = "<f8") -> bytes:
         (write_numpy(np.eye(3))[:20], "readable array"),
         (b"\x93NUMPY\x09\x00", "readable array"),
         (b"\x93NUMPY", "readable array"),
-        (numpy_header("(1000000, 1000000)"), "header"),
+        (numpy_header("(1000000, 1000000)"), "at most 200,000,000"),
         (numpy_header("(-1, 3)"), "header"),
         (numpy_header("('x', 3)"), "readable array"),
         (numpy_header("(2, 3)", "|O"), "real numbers"),
