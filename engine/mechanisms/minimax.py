@@ -66,9 +66,10 @@ from engine.plans.objectives import (
 )
 from engine.plans.solver_state import LineWeights, Tradeoff
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose, merge_terms
 from engine.residuals.dual_solver import Solution
-from engine.residuals.strategy_search import Search
+from engine.residuals.strategy_search import PRODUCT_FLOPS, Search, eigen_seconds
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 from engine.workload.families import Intervals
@@ -1080,12 +1081,42 @@ class _SearchState:
         )
 
 
-def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return how many plans `minimax_search` computes at most; 0 if it does not apply."""
-    queries = count_weighted_queries(workload, goal, split)
+# For forecasts: number of iterations and of plans of a search that computes several plans.
+TYPICAL_ITERATIONS, TYPICAL_PLANS = 100, 3
+# For forecasts: time of an iteration in seconds per weighted query, and of one step of an adapted
+# strategy in addition to its eigenvalue problem.
+QUERY_SECONDS, ADAPTED_STEP_SECONDS = 8e-9, 2e-5
+# For forecasts: a plan takes as long as this number of steps of all adapted strategies, and some
+# seconds for each residual space.
+STEPS_PER_PLAN, PLAN_SECONDS_PER_SPACE = 30, 5e-4
+
+
+def forecast_minimax(workload: Workload, goal: Objective, spaces: Sequence[Space]) -> float:
+    """Return the expected time of `minimax_search` with uniform centers, in seconds.
+
+    It is 0 if the search does not apply.
+
+    Parameters
+    ----------
+    spaces : one residual space per class of equivalent spaces.
+    """
+    queries = count_weighted_queries(workload, goal, UNIFORM)
+    if not queries:
+        return 0.0
+    # seconds of one step of an adapted strategy on each attribute that has one
+    seconds_of: dict[str, float] = {}
+    for name, parts in parts_of(workload).items():
+        if len(parts) > 1 or not is_symmetric_part(parts[0], None):
+            rows, cells = sum(part.count for part in parts), parts[0].cells
+            product_seconds = 4.0 * rows * cells**2 / PRODUCT_FLOPS
+            seconds_of[name] = ADAPTED_STEP_SECONDS + eigen_seconds(cells) + product_seconds
+    strategy_seconds = math.fsum(seconds_of.get(name, 0.0) for space in spaces for name in space)
     if queries > MAX_COMPARED_QUERIES:
-        return 1
-    return 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS if queries else 0
+        iterations, plans = SINGLE_PLAN_ITERATIONS, 1
+    else:
+        iterations, plans = TYPICAL_ITERATIONS, TYPICAL_PLANS
+    plan_seconds = STEPS_PER_PLAN * strategy_seconds + PLAN_SECONDS_PER_SPACE * len(spaces)
+    return iterations * (strategy_seconds + QUERY_SECONDS * queries) + plans * plan_seconds
 
 
 def minimax_search(

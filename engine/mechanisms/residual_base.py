@@ -38,15 +38,15 @@ from engine.mechanisms.base import (
 )
 from engine.mechanisms.minimax import (
     MinimaxResult,
+    forecast_minimax,
     is_applicable,
-    max_rounds,
+    is_symmetric_part,
     minimax_search,
     rebuild_proof,
 )
 from engine.mechanisms.reweighting import (
     GRID_TOLERANCE,
     MAX_FULL_DOMAIN_QUERIES,
-    MAX_SOLVES,
     SEPARATE_SOLVE_FACTOR,
     Candidate,
     SolveResult,
@@ -140,15 +140,15 @@ BASE_BYTES = 120e6
 # For forecasts: planning time in addition to the strategy searches, in seconds per plan and per
 # group of the workload.
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
-# For forecasts: time of a step of the search for query weights in addition to its strategy
-# searches, in seconds per residual space.
-STEP_SECONDS_PER_SPACE = 2e-4
+# For forecasts: time of a step of the search for query weights, in seconds per distinct residual
+# space, in addition to strategy searches.
+STEP_SECONDS_PER_SPACE = 1e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
-# For forecasts: the minimax search takes per candidate plan, and the search for the objective "lp"
-# takes in total, as long as this number of plans for the weighted sum.
-MINIMAX_STEPS_PER_PLAN, POWER_STEPS = MAX_SOLVES / 34.0, MAX_SOLVES / 15.0
+# For forecasts: typical number of steps of `TradeoffSearch` for the objective "max", for the
+# objective "lp", and for any objective if all queries of every group are equivalent.
+TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 32, 10, 4
 # Factors of the Kronecker product that measures a residual space: pairs of some axes of the space
 # and the strategy on these axes.
 Factored = tuple[tuple[Axes, Strategy], ...]
@@ -310,20 +310,37 @@ class ResidualMechanism(Mechanism):
     ) -> float:
         """Return the expected time of the search for an objective other than the sum, in seconds.
 
-        Every step of this search changes the query weights and solves all residual spaces.
+        `TradeoffSearch` changes the query weights and solves all residual spaces in every step.  If
+        there are few queries, it follows a minimax search whose result fits poorly.  This is not
+        known before planning, so half of its time is added then.
         """
-        goal = self.goal(workload)
-        separate_seconds = math.fsum(
-            solver.forecast([sub])[0].seconds for sub in parts.subworkloads
-        )
-        plans = max_rounds(workload, goal, UNIFORM) if self.uses_minimax_search else 0
-        steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else MAX_SOLVES
-        if math.isfinite(goal.power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
-            steps = POWER_STEPS
-        step_seconds = SEPARATE_SOLVE_FACTOR * separate_seconds + STEP_SECONDS_PER_SPACE * len(
-            parts.spaces
-        )
-        return 0.05 + steps * step_seconds
+        goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
+        minimax_seconds = 0.0
+        if self.uses_minimax_search:
+            space_of = {number: space for space, (number, _) in reversed(parts.spaces.items())}
+            minimax_seconds = forecast_minimax(workload, goal, list(space_of.values()))
+            n_queries = sum(group.count for group in workload.groups)
+            if minimax_seconds and n_queries > MAX_FULL_DOMAIN_QUERIES:
+                return 0.05 + minimax_seconds
+        subs = parts.subworkloads
+        if all(is_symmetric_part(part, None) for part in parts_of_groups):
+            # Only the weights of groups change, which changes no strategy.
+            steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
+        else:
+            steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
+            # Equal residual spaces get different query weights, so every space is solved.
+            first_costs = [solver.forecast([sub])[0] for sub in subs]
+            # Searches start from the last solution, so later steps are short for products, and for
+            # the objective "lp" on single attributes.
+            step_seconds = SEPARATE_SOLVE_FACTOR * math.fsum(
+                cost.seconds
+                for sub, cost in zip(subs, first_costs, strict=True)
+                if sub.mixed or (math.isinf(goal.power) and len(sub.sizes) == 1)
+            )
+        step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
+        first_seconds = math.fsum(cost.seconds for cost in first_costs)
+        search_seconds = first_seconds + steps * step_seconds
+        return 0.05 + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
