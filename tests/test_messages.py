@@ -14,6 +14,7 @@ from engine._format import ARGUMENT, BARE_ARGUMENTS
 from engine.cli.main import _parser, main
 from engine.cli.output import OPTIONS, SUMMARIES, in_options
 from engine.mechanisms import plan
+from engine.mechanisms.base import Limits, start_error
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell.error_text import LABELS, in_labels
@@ -127,6 +128,13 @@ def test_labels_of_the_wording_exist() -> None:
 def test_text_without_argument_is_unchanged(text: str) -> None:
     assert in_options(text) == text
     assert in_labels(text) == text
+
+
+def test_refusal_of_short_time_limit_names_control_and_smallest_limit() -> None:
+    refusal = str(start_error("A search", 7.2, Limits(time_limit=3.0)))
+    assert "the time limit is 3 s. Set time_limit=8 or more" in refusal
+    assert "Set --options time_limit=8 or more" in in_options(refusal)
+    assert "Set “Time limit per mechanism (s): 8” or more" in in_labels(refusal)
 
 
 def test_command_line_error_names_count_option(

@@ -412,9 +412,9 @@ def check_start(what: str, seconds: float, limits: Limits) -> None:
 def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
     """Return the error that `check_start` raises, with the same parameters."""
     return LimitExceeded(
-        f"{what} takes about {math.ceil(seconds):,} s even without a search, more than the"
-        f" time_limit of {limits.time_limit:g} s. Raise time_limit to at least"
-        f" {math.ceil(seconds):,}, or merge cells into coarser ones."
+        f"{what} takes about {math.ceil(seconds):,} s even without a search, and the time limit is"
+        f" {limits.time_limit:g} s. Set time_limit={math.ceil(seconds)} or more, or merge cells into"
+        " coarser ones."
     )
 
 

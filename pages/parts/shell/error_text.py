@@ -44,7 +44,7 @@ LABELS = {
     "split_by_person=True": "the command counts merge",
     "split_by_person": "the command counts merge",
     "suppressed_cv": "“Maximum CV with a warning (%)”",
-    "time_limit": "the time limit of the search",
+    "time_limit": "“Time limit per mechanism (s): {}”",
 }
 
 
