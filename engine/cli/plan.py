@@ -221,6 +221,8 @@ def _compare(args: argparse.Namespace) -> Reply:
         ranking.frame[has_error]
         .drop(columns="status")
         .to_string(index=False, float_format=format_number, formatters={"gap": percent_rounded_up})
+        if has_error.any()
+        else "No mechanism could plan this workload."
     )
     refused = [f"{row.mechanism}: {row.status}" for row in frame[~has_error].itertuples()]
     return Reply(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Unpack, get_type_hints
@@ -14,6 +15,7 @@ from engine.cli.main import main
 from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms.base import Limits, PlanOptions
 from engine.mechanisms.registry import MECHANISMS
+from engine.workload import Schema, Workload
 
 Capture = pytest.CaptureFixture[str]
 
@@ -130,3 +132,15 @@ def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capt
     ):
         assert main([*command, option]) == 1
         assert words in capsys.readouterr().err
+
+
+def test_compare_without_plans_prints_limit_that_would_do(folder: Path, capsys: Capture) -> None:
+    (folder / "schema.json").write_text('{"day": 365, "age": 101}')
+    schema = Schema.from_json((folder / "schema.json").read_bytes())
+    workload = Workload(schema).add(("day", "age"), "affine")
+    (folder / "workload.json").write_text(workload.to_json())
+    command = ["compare", "--workload", "workload.json", "--pcost", "1"]
+    assert main([*command, "--mechanisms", "querysmasher", "--options", "time_limit=2"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("No mechanism could plan this workload.\nquerysmasher: ")
+    assert re.search(r"Set --options time_limit=\d+ or more", output)
