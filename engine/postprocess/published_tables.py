@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
 # Seconds on one core for fitting tables, for writing them to all kinds of files, and for adjusting
-# one synthetic record to one table.  Measured on five real tables with 2,500 to 148,000 cells.
-FIT_SECONDS_PER_TABLE, FIT_SECONDS_PER_CELL = 1.2e-3, 2.8e-6
+# synthetic records (per record and table, and per cell).  Measured on real tables that have 2,500 to
+# 21 million cells together.
+FIT_SECONDS_PER_TABLE, FIT_SECONDS_PER_CELL = 1.6e-3, 1.2e-6
 FILE_SECONDS_PER_TABLE, FILE_SECONDS_PER_CELL = 0.033, 7e-5
-RECORD_SECONDS_PER_TABLE = 3e-7
+RECORD_SECONDS_PER_TABLE, RECORD_SECONDS_PER_CELL = 2.5e-7, 1.6e-6
 FITS_WITH_ERRORS = 31  # the fit of the tables, and one per default draw of the bootstrap
 CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and multiplier
 # The share of uniform tables that may be mixed in to remove negative cells is at most
@@ -578,7 +579,7 @@ class PublishForecast:
     def seconds(self) -> float:
         """Expected seconds for tables, their errors, files and records on an idle machine.
 
-        Errors need one fit per bootstrap draw.  On real data with 2,500 to 140,000 cells, the
+        Errors need one fit per bootstrap draw.  On real data with 2,500 to 21 million cells, the
         prediction is accurate within a factor of 2.
 
         >>> PublishForecast(cells=9, bytes_needed=72, fit_seconds=0.1, file_seconds=1.0).seconds
@@ -629,8 +630,15 @@ def publish_forecast(plan: Plan, records: float = 0.0) -> PublishForecast:
         bytes_needed=8 * (CELL_COPIES * sum(cells) + TABLE_COPIES * max(cells)),
         fit_seconds=FIT_SECONDS_PER_TABLE * len(cells) + FIT_SECONDS_PER_CELL * sum(cells),
         file_seconds=FILE_SECONDS_PER_TABLE * len(cells) + FILE_SECONDS_PER_CELL * sum(cells),
-        records_seconds=RECORD_SECONDS_PER_TABLE * max(records, 0.0) * len(tables),
+        records_seconds=_records_seconds(max(records, 0.0), len(tables), sum(cells)),
     )
+
+
+def _records_seconds(records: float, tables: int, cells: int) -> float:
+    """Return the expected seconds for drawing and adjusting synthetic records."""
+    if not records:
+        return 0.0
+    return RECORD_SECONDS_PER_TABLE * records * tables + RECORD_SECONDS_PER_CELL * cells
 
 
 def _check_records_memory(published: Published, people: int, limit: int, advice: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.errors import Cancelled, LimitExceeded, PlanError
+from engine.mechanisms import plan
 from engine.postprocess.published_tables import publish_forecast
 from engine.postprocess.synthetic_records import (
     _tree_of_people,
@@ -16,7 +17,7 @@ from engine.postprocess.synthetic_records import (
     table_of,
 )
 from engine.privacy import Budget
-from engine.workload import Workload
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import FITS, SCHEMA, SIZES, check, measured_on, people, sets
 from tests.shapes import SHAPES
 
@@ -230,3 +231,17 @@ def test_publish_forecast_includes_time_for_records():
     without, with_records = (publish_forecast(measurement.plan, n) for n in (0, 1_000_000))
     assert without.seconds < with_records.seconds
     assert with_records.seconds - without.seconds == with_records.records_seconds
+
+
+def test_forecast_of_records_grows_with_cells():
+    """With 21 million cells, adjusting records takes about as long as fitting tables."""
+    forecasts = []
+    for sizes in ((5, 5, 5), (280, 280, 280)):
+        schema = Schema([Attribute.of_size(n, k) for n, k in zip("abc", sizes, strict=True)])
+        workload = Workload.all_ways(schema, (1, 2, 3), family="marginal")
+        result = plan(workload, Budget(pcost=1.0), "residualplanner")
+        forecasts.append(publish_forecast(result, 50_000))
+    small, large = forecasts
+    assert small.records_seconds < 0.1
+    assert 0.5 < large.fit_seconds / large.records_seconds < 2.0
+    assert publish_forecast(result, 0).records_seconds == 0.0
