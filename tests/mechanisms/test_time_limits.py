@@ -20,6 +20,7 @@ from engine.mechanisms.hierarchical import LevelPart
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
+from engine.residuals.strategy_search import Search
 from engine.workload import Workload
 from engine.workload.families import Random
 from tests import shapes
@@ -165,3 +166,25 @@ def test_uniform_search_that_ends_early_leaves_time_for_better_plans(
     tuned = plan(workload, ONE, centers="tuned", time_limit=100.0, cache=False)
     assert tuned.certificate.gap < 1e-4
     assert tuned.weighted_rmse <= complete.weighted_rmse * (0.95 if has_union else 1.0 + 1e-5)
+
+
+def test_slow_setup_leaves_less_than_half_for_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The strategy is computed after the search, and takes about as long as the setup."""
+    factor = Factor(sizes=(4,), matrix=np.diag([1.0, 2.0, 3.0]), low_rank=False)
+    search = Search(
+        method="optimal", factor=factor, options=Options(deadline=10.0), centers=(None,)
+    )
+    clock = iter([2.0, 6.0])
+    monkeypatch.setattr("engine.residuals.strategy_search.planning_time", lambda: next(clock))
+    deadlines: list[float] = []
+
+    def maximise(_: object, options: Options, *args: object, **kwargs: object) -> None:
+        deadlines.append(options.deadline)
+        raise TimeoutError
+
+    monkeypatch.setattr(DualProblem, "maximise", maximise)
+    with pytest.raises(TimeoutError):
+        search.run()
+    assert deadlines == [pytest.approx(7.6)]
