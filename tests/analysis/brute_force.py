@@ -1,4 +1,4 @@
-"""A workload with all query families, and a brute-force check of the shares within targets."""
+"""A workload with many query families, and a check of results by enumerating all queries."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
 
 
 def check_counts(plan: Plan) -> None:
-    """Compare results with an enumeration of the standard errors of all queries.
+    """Check `share_within` and `tolerance_for` against the standard errors of all queries.
 
-    `share_within` returns the share of queries with errors within a tolerance; `tolerance_for`
-    returns the smallest tolerance that a share of the queries meets.
+    `share_within` returns the share of queries whose error is at most a tolerance.
+    `tolerance_for` returns the smallest tolerance that is met by a share of the queries.
     """
     errors, tolerances = stds(plan), [tolerance_for(plan, share) for share in SHARES]
     assert tolerances == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12
     )
+    # The factors 1 - 1e-12 and 1 + 1e-12 allow for rounding errors.
     for share, tolerance in zip(SHARES, tolerances, strict=True):
         if math.isfinite(tolerance):
             assert (

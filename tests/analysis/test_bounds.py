@@ -121,6 +121,7 @@ def test_interval_picture_names_unit_of_factor() -> None:
         result, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}"
     )
     assert "pcost" in picture.note
-    # four times the pcost is not four times the epsilon, so the text names the larger budget
+    # The text gives the larger budget instead of the factor 4, because a pcost that is 4 times as
+    # large does not make epsilon 4 times as large.
     assert f"eps {Budget(pcost=4.0).epsilon(1e-6):.4g}" in picture.alt
     assert "times" not in picture.alt

@@ -20,7 +20,7 @@ from engine.workload import Attribute, Schema, Workload
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-# a script without a main guard, on a system that has no module `resource`
+# This script has no main guard.  It simulates a system without the module `resource`.
 SCRIPT = """
 import sys
 sys.modules["resource"] = None
@@ -34,7 +34,7 @@ print(comparison["status"].str[:17].tolist())
 
 def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    # from Python 3.12 on, a fork of a process with threads warns
+    # Since Python 3.12, forking a process that has threads emits this warning.
     fork_warning = {"PYTHONWARNINGS": "error:This process:DeprecationWarning"}
     inherited = {name: value for name, value in os.environ.items() if name not in FORK_ENVIRONMENT}
     environment = inherited | {"PYTHONPATH": str(ROOT)} | fork_warning

@@ -43,7 +43,7 @@ def test_fit_targets_without_locks_returns_minimal_budget() -> None:
         error <= target * (1 + 1e-9)
         for error, target in zip(largest_errors(result), TARGETS, strict=True)
     )
-    # protection of several rows per person increases the budget
+    # The budget for the same errors is 9 times as large if each person has up to 3 rows.
     several = fit_targets(request(1.0, rows_per_person=3), TARGETS).request.budget
     assert several.rows_per_person == 3
     assert several.pcost == pytest.approx(9 * fitted.request.budget.pcost, rel=1e-6)
@@ -104,7 +104,7 @@ def test_options_after_change_reorder_targets_with_groups() -> None:
     assert fewer is not None
     assert fewer["targets"] == TARGETS[2:]
     assert options_after_change(options, groups, groups[::-1])["targets"] == TARGETS[::-1]
-    # There are more targets than groups before the change, so the options stay as they are.
+    # These options have one target more than the old workload has groups.  They are not changed.
     assert options_after_change(options, groups[1:], groups) == options
     new = WORKLOAD.add(("a", "b"), "prefix").groups
     assert options_after_change(options, groups, new) is None

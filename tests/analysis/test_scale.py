@@ -1,4 +1,4 @@
-"""Relative errors: shares of queries by quality class, compared with all queries; budgets."""
+"""Relative errors of queries: shares per quality class, and budgets for these shares."""
 
 from __future__ import annotations
 

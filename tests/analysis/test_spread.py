@@ -67,7 +67,7 @@ def test_queries_without_noise_are_within_every_tolerance() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit of 500 distinct variances for exact distributions."""
+    """Lower the limit to 500 distinct variances, above which distributions are sampled."""
     module = importlib.import_module("engine.analysis.error_distribution")
     monkeypatch.setattr(module, "MAX_UNSAMPLED_QUERIES", 500)
     monkeypatch.setattr(module, "SAMPLED_QUERIES", 3000)

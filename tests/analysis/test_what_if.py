@@ -1,4 +1,4 @@
-"""What-if changes of a request: results equal a request written by hand, or give a reason."""
+"""What-if changes of a request, compared with the changed request."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ def mechanism(rows, variance=1.0):
 def random_mechanism(rng, cells, *, rank=None):
     """Mechanism with correlated noise on rank + 1 rows, which are linearly dependent."""
     rank = rank or cells
-    # orthogonal directions: with nearly parallel ones the reference by inversion loses all digits
+    # The directions are orthogonal.  The expected results are computed by inverting matrices, which
+    # would lose all digits for nearly parallel directions.
     directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(
         rng.standard_normal(rank)
     )
@@ -64,11 +65,10 @@ def assert_close(actual, expected, *, share=1e-9):
 def assert_maximal(B, mechanisms):
     """Assert that B x + N(0, I) is a maximal common mechanism of ``mechanisms``.
 
-    Let C_i be the covariance with which mechanism i answers B.  A common mechanism with less noise
-    than I would exist only if some I - D (D positive semidefinite, not 0) satisfied I - D >= C_i
-    for all i; then the range of D lies in the range of every I - C_i.  This function asserts that
-    the null spaces of all I - C_i together span the space, so D = 0.  The C_i are computed with
-    pseudo-inverses, independently of the engine.
+    Let C_i be the covariance with which mechanism i answers B.  The mechanism is not maximal only
+    if the noise I can be reduced: there is a positive semidefinite D, not 0, with I - D >= C_i
+    for all i.  The range of D then lies in the range of every I - C_i.  This function asserts that
+    the null spaces of all I - C_i together span the space, which implies D = 0.
     """
     null = np.zeros((len(B), len(B)))
     for M in mechanisms:
@@ -81,5 +81,5 @@ def assert_maximal(B, mechanisms):
 
 
 def exact(spend):
-    """A spend as an exact fraction of its decimal repr, as the ledger sums it."""
+    """Return a spend as the fraction that equals its shortest decimal text, as the ledger does."""
     return Fraction(repr(spend))

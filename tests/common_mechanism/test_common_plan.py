@@ -47,7 +47,8 @@ def by_sex(*edges):
 def by_level(*levels):
     """Return one plan per level of places.
 
-    It counts the areas of the level by sex and prefixes of age, and the areas by age alone.
+    Each plan has two groups of queries: areas of its level by sex and prefixes of age, and areas
+    by age.
     """
     schema = Schema(
         [code_lists.SCHEMA["sex"], code_lists.SCHEMA["place"], code_lists.SCHEMA["age"]]
@@ -141,8 +142,8 @@ def test_look_equals_dense_common_mechanism(common):
     for option in common.options:
         total_cost = cost_of(shared, option.blocks)
         assert np.linalg.eigvalsh(total_cost - look)[0] > -1e-9 * np.abs(total_cost).max()
-    # for three covariances that do not commute, the mechanism of least trace is not unique: it
-    # depends on the coordinates
+    # For three covariances that do not commute, several mechanisms have the smallest trace.  Which
+    # one is computed depends on the coordinates, so only a difference of 20% is tested.
     assert_close(
         look,
         cost_of_dense(dense),

@@ -1,4 +1,4 @@
-"""Second stage of a release on the same records as the first, or charged for other records."""
+"""Cost of the second stage of a release on the same records as the first, or on other records."""
 
 import sys
 from decimal import Decimal

@@ -195,7 +195,8 @@ def test_simultaneous_decisions_store_one(ledger, monkeypatch):
     look_result, note = look(COMMON, RECORDS, dataset="survey", ledger=ledger), Ledger.note
 
     def decide_first(book, **fields):
-        # another decision is written after the first one was prepared and before it is written
+        # This replaces the method that writes a decision.  It first writes a competing decision, and
+        # then the decision that was passed to it.
         monkeypatch.setattr(Ledger, "note", note)
         assert (
             decide(Ledger(ledger.path), look_result.key, option=1, by="A. Reader").option

@@ -32,9 +32,9 @@ FEW = pairwise(*CASES)
 
 
 def simulate_with_rules(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
-    """Return a simulated measurement of records that satisfy rules, and a function.
+    """Return (simulated measurement, function from attribute names to their exact table).
 
-    The function maps attribute names to the exact table of the records.
+    The records are random and satisfy ``rules``.
     """
     schema = SCHEMA.with_facts(impossible=rules)
     table = possible_people(schema, 3_000, seed)

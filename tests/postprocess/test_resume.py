@@ -18,8 +18,8 @@ from tests.publish.measured import SCHEMA, measured_on
 from tests.release.ledger_worker import FORK
 from tests.waiting import CEILING
 
-# Each attempt is cancelled after this many more progress calls than the one before.  It must be
-# large enough, because steps that a checkpoint completes report their progress again.
+# Attempt k is cancelled after k * MORE_CALLS progress calls.  Steps that are read from a checkpoint
+# also call progress.  With a much smaller value, an attempt could end before it does new work.
 MORE_CALLS = 5
 
 

@@ -81,7 +81,7 @@ def test_intervals_of_hardly_measured_pairs_are_not_conservative():
     summary = coverage(workload, budget, exact, rehearsals=2, draws=8)[2]
     assert summary["cells"] > 600
     assert summary["covered"] >= 0.9
-    # with equal probabilities of all s, the mean half-width would be 353 counts
+    # If all values of s had equal prior probabilities, the mean half-width would be 353 counts.
     assert summary["half"] < 260.0
 
 

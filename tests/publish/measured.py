@@ -39,7 +39,9 @@ def people(schema, records, seed):
 
 
 def possible_people(schema, records, seed):
-    """Return the same function as `people`, but without the records in impossible cells."""
+    """Return a function that maps attribute names to exact tables of random possible records.
+
+    The records are those of `people` without the records in impossible cells."""
     possible = schema.possible_share(schema.names) > 0.0
     return marginals_of(schema, people(schema, records, seed)(schema.names) * possible)
 
@@ -47,9 +49,9 @@ def possible_people(schema, records, seed):
 def measured_on(
     workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options
 ):
-    """Return a simulated measurement of random records, and a function.
+    """Return (simulated measurement, function from attribute names to their exact table).
 
-    The function maps attribute names to the exact table of the records.
+    The records are random.
     """
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)

@@ -80,7 +80,7 @@ def unpacked(packages, tmp_path):
 
 
 def seal(folder: Path) -> None:
-    """Update the digests in the certificate, so that changed files do not differ from them."""
+    """Write the digests of the current files into the certificate."""
     path = folder / "certificate.json"
     if path.exists():
         certificate = json.loads(path.read_text())
@@ -328,7 +328,7 @@ def parquet_bomb(folder: Path) -> None:
 
 
 def dictionary_bomb(folder: Path) -> None:
-    """Give all rows of answers.parquet the same text of 1 MB, which the file stores only once."""
+    """Replace all texts of answers.parquet by one text of 1 MB; the file stores the text only once."""
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * MB] * len(table), pa.string())
     pq.write_table(

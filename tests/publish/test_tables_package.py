@@ -66,8 +66,8 @@ def published_errors(mechanism, workload, **options):
 def package_bytes(errors, most_weights):
     """Return the bytes of a package.
 
-    ``most_weights`` is only a key of the cache: tests change `linear_form.MAX_WEIGHTS`, on which
-    the package depends.
+    ``most_weights`` must be the current value of `linear_form.MAX_WEIGHTS`.  The package depends
+    on it, so it must be a part of the key of the cache.
     """
     with tempfile.TemporaryDirectory() as folder:
         return write_tables(

@@ -10,7 +10,7 @@ CANARY = "CANARY7391"
 def assert_hides_values(error: BaseException) -> None:
     """Assert that an error of the engine and its traceback contain no value of the records.
 
-    It must not be chained to another error, whose text could contain a value.
+    The error must have no cause, because the text of a cause could contain a value.
     """
     assert isinstance(error, (DataError, LimitExceeded))
     text = "".join(traceback.format_exception(error))

@@ -249,7 +249,7 @@ RULES = ["code == 4 and zip in ['1', '2']", "sex == 'F' and age < 20"]
 
 
 def survey_with_rules():
-    """Return a schema with rules, records, and which of them obey the rules."""
+    """Return (schema with rules, records, mask of the records that obey the rules)."""
     schema = Schema(
         [
             Attribute.categorical("sex", ["F", "M"]),

@@ -96,7 +96,7 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> None:
-    # one folder per year, of which the last contains a count column
+    # There is one folder per year.  Only the file of the last year has a count column.
     for year, frame in enumerate([CELLS, CELLS, counted_table("inhabitants")]):
         path = tmp_path / f"part=p{year}" / f"a.{ending}"
         path.parent.mkdir()

@@ -80,7 +80,7 @@ def people_counted(data: Any) -> tuple[int | None, int]:
 def test_identifier_of_several_types_is_one_person(
     types: list[pa.DataType], tmp_path: Path
 ) -> None:
-    # equality in all types together implies equality in every pair of types
+    # Each file has the same persons, with identifiers of another type.
     for number, kind in enumerate(types):
         arrow(
             tmp_path / f"{number:02}.arrow",

@@ -276,7 +276,8 @@ def test_command_line_counts_shards_and_releases_sum(
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
         assert run(f"{command} --delimiter '{delimiter}'") == code
-    # two stages: both plans are counted, and the release is finished on the sum of the look
+    # Repeat this with a release in two stages.  Each shard is counted for both plans.  Both stages
+    # use the same sum of the shards.
     for i in range(3):
         args = [
             "count",

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def quick():
-    """Fail after a minute and on any warning."""
+    """Fail a test that takes more than a minute or emits a warning."""
 
     def too_long(*_):
         raise TimeoutError("the input kept the engine busy for a minute")

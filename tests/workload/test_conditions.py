@@ -34,7 +34,7 @@ def test_box_workload_counts_records_in_box() -> None:
     )
     assert workload.describe(0) == "20 <= age < 65 and sex != 'it\\'s or \"not\"'"
     assert workload.groups[0].weight == 2.0
-    # the box has all cells of code, so the query has no condition on code
+    # The box contains all cells of the attribute "code", so the query omits this attribute.
     assert workload.groups[0].attributes == ("age", "sex")
     expected = ((RECORDS.age >= 20) & (RECORDS.age < 65) & RECORDS.sex.isin(["F", "M"])).sum()
     table = count_marginals(RECORDS, SCHEMA, [workload.groups[0].attributes])[

@@ -352,8 +352,9 @@ def test_large_intervals_use_closed_forms():
     np.testing.assert_array_equal(G, (i + 1) * (n - j))
     assert Range().count((n,)) == n * (n + 1) // 2
     assert Circular().count((n,)) == n * n
-    # number of circular intervals of each length that contain both cell 0 and cell ``offset``: they
-    # reach from cell 0 to the offset, or from the offset around to cell 0
+    # Count the circular intervals of each length that contain cell 0 and cell ``offset``.  An
+    # interval that contains both either goes up from cell 0 to ``offset``, or goes up from
+    # ``offset`` past the last cell to cell 0.
     lengths, offsets = np.arange(1, 201)[:, None], np.arange(200)
     both = np.maximum(lengths - offsets, 0) + np.where(
         offsets > 0, np.maximum(lengths - (200 - offsets), 0), 0

@@ -124,7 +124,7 @@ def test_promise_with_invariants_is_subspace_privacy() -> None:
         "Subspace differential privacy: the exact totals on region"
     )
     assert "rho 0.5" in schema.meaning(budget)
-    # An adversary with all other rows learns from the exact total whether a person is in the records,
-    # so only the values of the person are protected: guessed correctly at most 84.2% of the time.
+    # From the exact total and all other rows, an adversary can tell whether a person is in the
+    # records.  The text therefore only promises that the values of the person are protected.
     assert "at most 84.2%" in schema.promise(budget)
     assert "whether you are in the records" not in schema.promise(budget)

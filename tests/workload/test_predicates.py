@@ -167,7 +167,8 @@ def test_attribute_names_in_backticks_are_read():
         part = Workload(schema).add(attributes, Custom(predicates=[where])).groups[0].parts[0]
         return int(part.family.rows(part.sizes).sum())
 
-    # each name by itself, and together with the first two: 6 = 2 * 3 and 18 = 2 * 3 * 3 cells
+    # The condition allows 2 of the 3 cells of one attribute.  With one more attribute it selects
+    # 2 * 3 = 6 cells, with two more 2 * 3 * 3 = 18 cells.
     for name in names:
         assert count_cells(name, where=f"`{name}` >= 1") == 2
         assert count_cells(

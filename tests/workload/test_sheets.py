@@ -30,7 +30,7 @@ SCHEMA = Schema(
 def workbook(
     place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), pages: int = 1
 ) -> Path:
-    """Write a workbook with a table at a position of its sheets; None is an empty cell."""
+    """Write a workbook whose sheets all contain a table, which starts at the cell ``at``."""
     with xlsxwriter.Workbook(
         str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}
     ) as book:

@@ -316,7 +316,7 @@ def test_groups_outside_matches_enumeration(seed):
 
 def test_unique_rows_matches_numpy_unique():
     rng = np.random.default_rng(2)
-    # dense codes, sorted codes, and codes above a machine word
+    # These ranges of values exercise all branches of `unique_rows`.
     for most in (3, 10**6, 2**40):
         rows = rng.integers(0, most, size=(50, 4))[rng.integers(0, 50, size=200)]
         first, numbers = unique_rows(rows)

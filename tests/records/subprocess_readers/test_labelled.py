@@ -137,7 +137,7 @@ SMALL = pd.DataFrame(
         "CODE": [0, 4, 2, 5, 1, 3],
     }
 )
-# formats that no available library writes: the records as compressed SAS and old Excel files
+# The records as compressed SAS and old Excel files.  No available library writes these formats.
 ENCODED_FILES = {
     ".sas7bdat": (
         "c-rmSze@sP9LMpm8e!CMf`dcQ5e-doqC_p_k!J)-fesB3O+iajL0h&rME^>2AT5s77BsXsHC50LJH5vr&r_E*G)V84!}p%gJ>N$hPWZx!bY0vZ"

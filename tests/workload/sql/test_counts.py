@@ -22,7 +22,7 @@ INTEGER_COLUMNS = ("age",)
 
 
 def cell_of(name: str, value: object) -> int:
-    """Number of the cell in which a value of the records lies."""
+    """Return the index of the cell of the attribute ``name`` that contains ``value``."""
     attribute = SCHEMA[name]
     if attribute.labels is not None:
         return attribute.labels.index(value)
@@ -76,9 +76,10 @@ def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
 def engine_counts(
     workload: Workload, sets: list[tuple[str, ...]]
 ) -> dict[frozenset[tuple[str, int]], int]:
-    """Return the exact answers of all groups, with the same keys as `database_counts`.
+    """Return the exact answers of all groups, by cell of the grouped attributes.
 
-    ``sets`` has the grouped attributes of each group of the workload.
+    A cell is a frozenset of pairs (attribute, index of its cell).  ``sets`` has the grouped
+    attributes of each group of the workload.
     """
     counts: dict[frozenset[tuple[str, int]], int] = {}
     assert len(workload.groups) == len(sets)
