@@ -52,7 +52,7 @@ def choose_analyses() -> Script | None:
     """
     st.caption(
         escape_markdown(
-            "Two or more analyses, from coarse to fine, each with"
+            "Two or more analyses, from coarse to fine,"
             f" {candidates_form.settings_text(request_state)}"
         )
     )

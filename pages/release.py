@@ -79,7 +79,7 @@ def rehearse(plan: Plan) -> str:
     finished_job = job_widget.job(key, label="Rehearsal")
     if finished_job is None:
         if job_queue.find(key) is None:
-            st.info("No rehearsal of this plan yet. It costs nothing.", icon="🎭")
+            st.info("No rehearsal of this plan yet. A rehearsal costs nothing.", icon="🎭")
         return script
     measurement = load_rehearsal(plan, finished_job.result)
     st.warning(

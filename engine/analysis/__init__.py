@@ -65,7 +65,6 @@ from engine.analysis.variance_breakdown import (
     group_table,
     worst_error,
     worst_first,
-    worst_group,
     worst_tables,
 )
 from engine.analysis.what_if import (
@@ -143,6 +142,5 @@ __all__ = [
     "workload_table",
     "worst_error",
     "worst_first",
-    "worst_group",
     "worst_tables",
 ]

@@ -99,11 +99,6 @@ def errors_by_group(plan: Plan) -> pd.DataFrame:
     return plan.by_group()
 
 
-def worst_group(plan: Plan) -> int:
-    """Return the number of the group that contains the query with the largest variance."""
-    return int(np.argmax(errors_by_group(plan)["max_std"].to_numpy()))
-
-
 @cached_on_value
 def worst_query(plan: Plan, group: int) -> int | None:
     """Return the number of the query with the largest variance in a group.

@@ -143,9 +143,9 @@ def nested_decision(
     if certain_positions:
         best, finest = certain_positions[-1], possible_positions[-1]
         doubt = "" if finest == best else f"; {names[finest]} may also qualify"
-        text = (
-            f"Choose {names[best]}: at least {lower_shares[best]:.1%} of cells are reliable{doubt}"
-        )
+        lower = lower_shares[best]
+        cells_text = "all cells" if lower == 1.0 else f"at least {lower:.1%} of cells"
+        text = f"Choose {names[best]}: {cells_text} are reliable{doubt}"
         return decision(best, finest == best, text)
     if upper_shares[0] < share:
         return decision(

@@ -504,11 +504,18 @@ def heat_map(
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": x_title, "nticks": 10} | category_axis(),
-        "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis(),
+        # A figure with more rows has its largest height, and too little space for all labels.
+        "yaxis": {
+            "title": y_title,
+            "nticks": len(rows) if len(rows) <= MAX_LABELED_ROWS else 10,
+            "autorange": "reversed",
+        }
+        | category_axis(),
     }
     return set_margins(go.Figure([heat | properties], layout))
 
 
+MAX_LABELED_ROWS = 26  # largest number of rows of a heat map of which each has a label
 MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
 
 # The palette of Okabe and Ito without yellow, and grey.

@@ -388,9 +388,10 @@ def rule_text(rule: NestedPlanRule) -> str:
     coarse = common.names[rule.common.position(rule.primary)]
     finer = [common.names[i] for i in rule.finer]
     target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
+    decision = f"Choose {target}"
     if common.following is not None:
-        target = f"the next analysis, '{common.following.names[0]}'"
-    decision = "choose it" if common.following is None else "decide between it and finer ones"
+        target = f"'{common.following.names[0]}'"
+        decision = f"Continue with {target}"
     margin = (
         f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement (the look)."
         if rule.sigmas
@@ -399,9 +400,9 @@ def rule_text(rule: NestedPlanRule) -> str:
     return (
         f"A cell of '{coarse}' is reliable if its count is at least"
         f" {_standard_errors(rule.snr)} (95% of such answers are off by at most"
-        f" {2 / rule.snr:.0%}). If at least {rule.share:.0%} of its"
-        f" {pluralize(rule.queries, 'cell')} are reliable in {target}, {decision}. If too few are"
-        f" reliable in '{coarse}', stop. Otherwise choose '{coarse}'. {margin}"
+        f" {2 / rule.snr:.0%}). {decision} if at least {rule.share:.0%} of the"
+        f" {pluralize(rule.queries, 'cell')} are reliable even with its noise. Stop if too few are"
+        f" reliable with the noise of '{coarse}'. Otherwise choose '{coarse}'. {margin}"
     )
 
 

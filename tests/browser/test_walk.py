@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from playwright.sync_api import expect
 
 import demo_data
 from engine.ledger import Ledger
+from engine.privacy import Budget
 from engine.publish import verify_package
 from tests.browser.clicks import COUNT_CLICKS, clicks
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
+from tests.browser.screens import open_page
 
 
 def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path) -> None:
@@ -234,3 +237,20 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     visit.expect_text("Released for people")
     visit.choose("Download")
     assert clicks(page) <= 2
+
+
+def test_opened_options_keep_total_of_new_ledger(visit: Visit, tmp_path: Path) -> None:
+    """Opening the popover with further options changes neither the unit nor the typed total."""
+    open_page(visit, "release")
+    visit.choose("3. Who pays")
+    ledger = tmp_path / "people.ledger"
+    visit.fill("Ledger file", str(ledger))
+    visit.fill("Dataset name", "people")
+    visit.number("Total budget (epsilon)", "2")
+    visit.page.get_by_role("button", name="More options").click()
+    visit.settle()
+    visit.page.keyboard.press("Escape")
+    visit.press("Create ledger and dataset")
+    visit.expect_text("to confirm")
+    total = Ledger(ledger).status("people").total
+    assert Budget(pcost=total).epsilon(1e-6) == pytest.approx(2.0, rel=1e-6)

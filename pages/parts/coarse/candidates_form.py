@@ -46,7 +46,8 @@ LEVELS, SIZES, COARSER, CENSUS, FILES = (
 MAX_DEFAULT_ATTRIBUTES = 100
 UNIFORM_NOTE = ", with the standard (uniform) split"
 NO_SCHEMA = (
-    "There is no schema yet. To continue, choose one, or use the census example or plan files."
+    "There is no schema yet. To continue, enter one on Schema, open a demo on Start, or use the"
+    " census example or plan files."
 )
 LEVEL_ATTRIBUTE = "coarse_level_attribute"  # session key
 AT_ONCE, ONE_BY_ONE = "All in one choice", "One step at a time"
@@ -106,8 +107,8 @@ def choose(request_state: RequestState) -> Analyses | None:
         st.multiselect("Attributes per table", options, key=key, persist_state="session")
     elif kind == CENSUS:
         st.caption(
-            "Counts by sex and by 1, 4, 9 or 23 age bins. The paper requires half of the cells"
-            " above a ratio of 20."
+            "Counts by sex and by 1, 4, 9 or 23 age bins; coarse ones cost less. The paper requires"
+            " half of the cells above a signal-to-noise ratio of 20."
         )
     analyses = analyses_of_form(request_state)
     if analyses is not None and len(analyses.plans) > 2:
@@ -201,10 +202,14 @@ def _levels_field(workload: Workload) -> tuple[str, tuple[str, ...], list[str]]:
 
 
 def settings_text(request_state: RequestState) -> str:
-    """Return budget and mechanism of the analyses as text."""
+    """Return budget and mechanism of the analyses as text.
+
+    The coarse analyses of the census example have a smaller budget than the finest one.
+    """
+    subject = "the finest with" if _kind(request_state) == CENSUS else "each with"
     note = UNIFORM_NOTE if request_state.with_uniform_centers is not request_state else ""
     budget, title = budgets.in_words(request_state.budget), title_of(request_state.mechanism)
-    return f"{budget}, {title}{note} (from Compare)."
+    return f"{subject} {budget}, {title}{note} (from Compare)."
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:

@@ -118,21 +118,14 @@ def _pick_pair() -> None:
 def selected_group(plan: Plan) -> int:
     """Return the index of the selected group.
 
-    The default is the least accurate of the groups with the fewest attributes (at least one),
-    because their charts are easy to read.
+    The default is `group_choice.first_group`.
     """
     form, groups = st.session_state, range(len(plan.workload.groups))
     # After a change of the workload, the session may still have the index of a removed group.
     if form.get(GROUP) not in groups:
-        _select(form[LAST] if form.get(LAST) in groups else _first_group(plan))
+        _select(form[LAST] if form.get(LAST) in groups else group_choice.first_group(plan))
     form[LAST] = number = int(form[GROUP])
     return number
-
-
-def _first_group(plan: Plan) -> int:
-    sizes = [len(group.attributes) for group in plan.workload.groups]
-    fewest = min((size for size in sizes if size > 0), default=0)
-    return int(analysis.worst_first(plan, ways=fewest)["group"].iloc[0])
 
 
 def draw_selected_group(plan: Plan) -> None:

@@ -362,7 +362,14 @@ def _new_dataset(
     unit = form["dataset_unit"]
     _total_fields(unit, budget)
     with st.popover("More options"):
-        st.radio("Budget unit", [name for name in UNITS if name != RISK], key="dataset_unit")
+        # The browser creates the radio buttons only when the popover is opened. Without
+        # `persist_state` they would then start at the first unit, and replace the total.
+        st.radio(
+            "Budget unit",
+            [name for name in UNITS if name != RISK],
+            key="dataset_unit",
+            persist_state="session",
+        )
         st.caption(UNITS[unit])
         rows, neighbours = budget.rows_per_person, list(AGAINST).index(budget.neighbours)
         st.number_input(

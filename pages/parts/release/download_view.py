@@ -29,6 +29,11 @@ from pages.parts.shell.error_text import (
 
 MAX_DOWNLOAD_ANSWERS = 2_000_000
 FORMATS = {"CSV": "csv", "Parquet": "parquet"}
+# End of the tooltips of packages.
+PACKAGE_MEANING = (
+    "plan, certificate, report, and a verification script that needs no records. Releases are"
+    " signed by their ledger; the Guide says how to check a signature."
+)
 
 
 def mark(measurement: Measurement) -> str:
@@ -94,8 +99,7 @@ def downloads(
         key=f"{key}_package",
         on_click="ignore",
         disabled=many,
-        help=reason
-        or "Answers, plan, certificate, report, and a verification script that needs no records",
+        help=reason or f"Answers, {PACKAGE_MEANING}",
         width="stretch",
     )
     if reason:

@@ -247,7 +247,9 @@ def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, s
 
 def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw unbiased and published answers of one table, and the bias of published small cells."""
-    st.caption(f"All tables sum to {result['total']:,.1f} records.")
+    total = result["total"]
+    total_text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
+    st.caption(f"All tables sum to {total_text} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     shown = st.radio("Show", SHOWN, horizontal=True, key=f"{key}_shown", persist_state="session")
     plan, files = measurement.plan, result["files"]
@@ -355,7 +357,8 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
             key=f"{key}_published_{kind}",
             on_click="ignore",
             disabled=bool(reason),
-            help=reason or None,
+            help=reason
+            or (f"Answers, tables, {download_view.PACKAGE_MEANING}" if kind == "package" else None),
             type="primary" if kind == "package" else "secondary",
         )
     for reason in too_large.values():

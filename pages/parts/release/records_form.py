@@ -45,8 +45,8 @@ ENCODINGS = {
 # Maps RECORDS, COUNTED and IGNORED to answers to the question: does a column count the records?
 ROWS_ARE = {
     RECORDS: "No: one row per record",
-    COUNTED: "Yes",
-    IGNORED: "No; number columns are not counts",
+    COUNTED: "Yes: column of counts",
+    IGNORED: "No: columns to ignore",
 }
 
 
@@ -411,8 +411,8 @@ def _rows_are() -> None:
         key="rows_are",
         persist_state="session",
         help=(
-            "Choose “Yes” if each row stands for several records. Sampling weights are not numbers"
-            " of records: choose the last answer and name their column."
+            "Choose “Yes: column of counts” if each row stands for several records. Sampling weights"
+            " are not numbers of records: choose “No: columns to ignore” and name their column."
         ),
     )
     if rows_are != RECORDS:

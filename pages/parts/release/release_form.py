@@ -142,6 +142,10 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
         st.dataframe(
             finished_job.result["columns"],
             hide_index=True,
+            column_config={
+                name: st.column_config.NumberColumn(format="localized")
+                for name in ("Listed", "Missing", "Unlisted", "Recoded", "Dropped")
+            },
             key="fit",
             alt="How each column fits the schema, with the most frequent unlisted values",
         )

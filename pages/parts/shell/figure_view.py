@@ -27,6 +27,7 @@ QUERY_WIDTH = 180  # pixels
 FIRST_COLUMN_WIDTH = 120  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 OPTIMUM = "certified optimum"
+COUNTS = ("truth", "published")  # columns that can have integers only
 # Columns of numbers that are shown with four decimals.
 FINE = (
     "ratio",
@@ -322,7 +323,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
 
     Integers have thousands separators. Floats are shown in percent in the columns of
     `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, without decimals in
-    the column "truth" if all true counts are integers, and otherwise with two decimals.
+    the columns of `COUNTS` if all their numbers are integers, and otherwise with two decimals.
     """
     formats: dict[str, ColumnConfig] = {}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
@@ -333,7 +334,7 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
                 style = "percent"
             elif column in FINE:
                 style = "%.4f"
-            elif column == "truth" and (frame[column] == frame[column].round()).all():
+            elif column in COUNTS and (frame[column].dropna() % 1 == 0).all():
                 style = "%,.0f"
             else:
                 style = "%,.2f"

@@ -9,7 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
-from engine.analysis import find_cells, find_groups, worst_group
+from engine.analysis import find_cells, find_groups, worst_first
 from engine.analysis.variance_breakdown import least_accurate_queries
 from engine.plans import Plan
 from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range
@@ -24,10 +24,10 @@ MAX_MATCHES = 100  # options that a search lists at most
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
     """Draw the choice of a group, with a search if there are many; return the index of the group.
 
-    The default is the group with the largest error.
+    The default is `first_group`.
     """
     all_groups = plan.workload.groups
-    st.session_state.setdefault(key, worst_group(plan))
+    st.session_state.setdefault(key, first_group(plan))
     options: Sequence[int] = range(len(all_groups))
     if len(all_groups) > MAX_OPTIONS:
         search_text = st.text_input("Find a table", key=f"{key}_find", placeholder="age income")
@@ -43,6 +43,17 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
         key=key,
         on_change=on_change,
     )
+
+
+def first_group(plan: Plan) -> int:
+    """Return the index of the group that a page shows first.
+
+    It is the least accurate of the groups with the fewest attributes (at least one), because their
+    charts are easy to read.
+    """
+    sizes = [len(group.attributes) for group in plan.workload.groups]
+    fewest = min((size for size in sizes if size > 0), default=0)
+    return int(worst_first(plan, ways=fewest)["group"].iloc[0])
 
 
 def choose_cell(place: DeltaGenerator, attribute: Attribute, *, key: str, default: int = 0) -> int:

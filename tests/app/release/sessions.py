@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 import demo_data
-from engine.analysis import worst_group
 from engine.ledger import Ledger
 from engine.release import Measurement
+from pages.parts.workload.group_choice import first_group
 from tests.app.session import Session, open_demo, wait
 
 SURVEY = str(demo_data.tables()["survey"])
@@ -50,8 +50,8 @@ def answers_on_page(session: Session, index: int = 0) -> pd.DataFrame:
     return table.drop(columns=["relative error", "quality"])
 
 
-def answers_of_worst_group(measurement: Measurement) -> pd.DataFrame:
-    return measurement.answers(worst_group(measurement.plan))
+def answers_of_first_group(measurement: Measurement) -> pd.DataFrame:
+    return measurement.answers(first_group(measurement.plan))
 
 
 def is_release_disabled(session: Session) -> bool:

@@ -22,7 +22,7 @@ from pages.parts.shell import session_restore
 from tests.app.release.sessions import (
     CONFIRM,
     SURVEY,
-    answers_of_worst_group,
+    answers_of_first_group,
     answers_on_page,
     open_release,
     row_kinds,
@@ -152,7 +152,7 @@ def test_ledger_lists_releases_without_a_plan(
         assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
         again.press("open_result")
         pd.testing.assert_frame_equal(
-            answers_on_page(again), answers_of_worst_group(measurements[0])
+            answers_on_page(again), answers_of_first_group(measurements[0])
         )
         again.press("Past releases").set(dataset="other")
         assert len(again.app.selectbox(key="past_release").options) == 2
@@ -160,14 +160,14 @@ def test_ledger_lists_releases_without_a_plan(
         assert "waits for a decision" in again.text()
         again.press("open_result")
         pd.testing.assert_frame_equal(
-            answers_on_page(again), answers_of_worst_group(measurements[2])
+            answers_on_page(again), answers_of_first_group(measurements[2])
         )
         again.press("Past releases").set(past_release=measurements[1].key).press("open_result")
         pd.testing.assert_frame_equal(
-            answers_on_page(again), answers_of_worst_group(measurements[1])
+            answers_on_page(again), answers_of_first_group(measurements[1])
         )
     pd.testing.assert_frame_equal(
-        answers_on_page(reload_page(session)), answers_of_worst_group(measurements[1])
+        answers_on_page(reload_page(session)), answers_of_first_group(measurements[1])
     )
     session.press("Past releases").press("past_look_0")
     session.app.switch_page("pages/coarse.py")
