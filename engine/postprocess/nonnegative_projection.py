@@ -57,9 +57,9 @@ from engine.residuals import Axes
 AGREEING = "Making all tables agree without negative cells"
 TOTAL_WEIGHT = 1e-3  # g of the empty set
 # At the optimum, every cell with a positive multiplier has the count 0 (complementary slackness).
-# Before MAX_ROUNDS, the search ends only if the absolute counts of these cells are small.  Their
-# mean, weighted by the multipliers, must be at most MAX_SLACKNESS times the count by which a cell
-# may be below 0.
+# The search therefore ends only if the mean absolute count of these cells, weighted by their
+# multipliers, is small: at most MAX_SLACKNESS times the largest negative count that is allowed in
+# a cell.  After MAX_ROUNDS it ends in any case.
 MAX_SLACKNESS = 10.0
 MAX_ROUNDS = 250  # largest number of gradient steps
 ROUNDS_PER_FULL_UPDATE = 8  # rounds from one update of all tables to the next one
@@ -69,8 +69,8 @@ CG_PASSES = 2  # the second pass removes the error of the first, down to roundin
 ROUNDING_SHARE = 1e-14  # rounding error as a share of the total
 
 
-# Maximal attribute set -> subset of it -> means of the multipliers of the set's table over all
-# attributes outside the subset.
+# Maps each maximal attribute set to a mapping.  The inner mapping has one entry per proper subset:
+# the multipliers of the table on the maximal set, averaged over the attributes outside the subset.
 _Means = dict[Axes, dict[Axes, Array]]
 
 
@@ -117,7 +117,11 @@ class _Multipliers:
         )
 
     def means(self) -> dict[Axes, Array]:
-        """Return the means of ``point`` on every proper subset of ``axes``, over the other axes."""
+        """Return the mean tables of ``point``, by proper subset of ``axes``.
+
+        ``point`` is a table that is 0 in cells without multiplier.  Its mean table on a subset is
+        averaged over the other attributes.  The result is empty if no cell has a multiplier.
+        """
         means: dict[Axes, Array] = {}
         if not self.cells.size:
             return means
@@ -142,12 +146,12 @@ class _Multipliers:
         return _weight(self.axes)
 
     def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return what the means of ``point`` add to g times the contrast of ``point``.
+        """Return the part of g times the contrast of ``point`` that comes from its mean tables.
 
-        The contrast of ``point`` is ``point`` plus one term per proper subset of ``axes``: the mean
-        of ``point`` on the subset, with an alternating sign.  The result maps each proper subset to
-        g times its term, multiplied by the number of cells that share one mean, because `add_lower`
-        divides by this number.
+        The contrast of ``point`` is ``point`` plus one term per proper subset of ``axes``.  The
+        term is the mean table on the subset, with an alternating sign.  The result maps each proper
+        subset to g times its term, multiplied by the number of cells per mean.  `add_lower` divides
+        by this number.
         """
         terms = {}
         for inside, values in means.items():
@@ -183,6 +187,7 @@ class _Multipliers:
             self.cells = np.concatenate([self.cells, new_cells])[order]
             self.values = np.concatenate([self.values, zeros])[order]
             self.point = np.concatenate([self.point, zeros])[order]
+        # Multipliers of impossible cells have no lower bound; all others are at least 0.
         self.new = np.maximum(
             self.point - self.step * flat[self.cells], np.where(self.equality, -np.inf, 0.0)
         )
@@ -254,8 +259,8 @@ def project_nonnegative(
             means[dual.axes] = dual.means()
         projected_lower = _lower_contrasts(means, lower, exact)
         updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
-        # ``slack`` sums the absolute counts of cells that have multipliers, each times its
-        # multiplier.  ``opposition`` is positive if the momentum opposes the gradient.
+        # ``slack`` is the sum over cells of |count * multiplier|, times the cells of the table.  It is
+        # 0 at the optimum.  ``opposition`` is positive if the momentum opposes the gradient.
         slack = multiplier_sum = opposition = 0.0
         for dual in duals.values() if updates_all else active:
             table = _table_at(contrasts[dual.axes], dual, projected_lower, means[dual.axes])
@@ -270,7 +275,7 @@ def project_nonnegative(
         momentum = 1.0 if opposition > 0.0 else momentum
         previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
         # To save time, tables that nearly satisfy their constraints are skipped until the next
-        # update of all tables.  Most tables satisfy them after a few rounds.
+        # update of all tables.  After a few rounds, this is true of most tables.
         active = list(duals.values()) if updates_all else active
         for dual in active:
             skipped = violated and violations[dual.axes] <= SKIP_TOLERANCE * tolerance * total
@@ -501,9 +506,17 @@ def mix_with_uniform(
 ) -> dict[Axes, Array]:
     """Mix uniform tables of the same total into the tables, so that no cell is negative.
 
-    The share of the uniform tables is the smallest one that suffices, and is the same for all
-    attribute sets.  Sets in ``exact`` do not change.  Returns ``contrasts`` after changing its
-    arrays in place.  ``possible``, ``uniform`` and ``exact`` are those of `Evidence`.
+    The share of the uniform tables is the smallest one that suffices.  It is the same for all
+    attribute sets.  Returns ``contrasts`` after changing its arrays in place.
+
+    Parameters
+    ----------
+    contrasts : mapping from attribute sets to contrasts, in the shapes of their tables.
+    tables : the maximal attribute sets.
+    possible : mapping from attribute sets to masks of their possible cells; a set without an entry
+        has no impossible cells.
+    uniform : mapping from attribute sets to contrasts of the uniform distribution of one record.
+    exact : attribute sets with public tables, which do not change.
     """
     # ``added_records`` is the number of uniformly distributed records that must be added to remove
     # all negative cells.
@@ -525,6 +538,7 @@ def mix_with_uniform(
         )
         added_records = max(added_records, float(needed.max(initial=0.0)))
     if added_records > 0.0:
+        # The tables with the added records are scaled back to the old total.
         retained_share = max(total, 0.0) / (max(total, 0.0) + added_records)
         for axes in contrasts:
             if axes and axes not in exact:

@@ -115,9 +115,9 @@ def single_tables(
     Parameters
     ----------
     total : number of records.
-    pairs : mapping from pairs to their residuals, shape (n_i, n_j).  They are additional
-        measurements of an attribute, unless it has a public table or its noise has a precision
-        matrix.
+    pairs : mapping from pairs of attributes to their residuals, shape (n_i, n_j).  The residual of
+        a pair is an additional measurement of both attributes.  It is not used for attributes with
+        a public table, or whose noise has a precision matrix.
 
     Returns
     -------
@@ -146,8 +146,9 @@ def single_tables(
         and (a not in evidence.residuals or evidence.residuals[a].metric is None)
     ]
     for _ in range(PAIR_ROUNDS if pairs else 0):
-        # For each attribute, two sums over its measured residual and the residuals that pairs
-        # predict for it: precision * residual, and precision.
+        # Several estimates of the residual of an attribute are averaged with their precisions as
+        # weights: the measured residual and one prediction per pair.  For each attribute, ``sums``
+        # has the sum of precision * estimate and the sum of the precisions.
         sums = {
             a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
             for a in pooled
@@ -209,6 +210,8 @@ def _precision_factor(
         float(np.sum(precision * (estimate.projection.of(value / precision) - estimate.cells) ** 2))
         / estimate.rank
     )
+    # Expectation of ``observed`` if both residuals have no error but their noise: the noise of the
+    # prediction adds 1, the noise of the measured residual adds its variance times the precision.
     expected = 1.0 + float(np.mean(precision)) * estimate.variance
     if observed - expected <= BIAS_THRESHOLD_SD * expected * np.sqrt(2.0 / estimate.rank):
         return 1.0
@@ -234,24 +237,27 @@ def better_pairs(
 
     Returns
     -------
-    Mapping from pairs to (residual, shape (n_i, n_j); variance of its noise in counts^2).  It has
-    the pairs whose residual was measured completely, with the same variance in all directions.
+    Mapping from pairs of attributes to (residual, variance).  The residual has the shape
+    (n_i, n_j).  The variance of its noise is in counts^2.  Only pairs whose residual was measured
+    completely, with the same variance in all directions, have an entry.
     """
     q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {  # C_ij
         (i, j): table - np.outer(singles[i,], singles[j,]) / total
         for (i, j), table in pairs.items()
     }
-    # For each pair, two sums over its measured residual and the residuals that triples predict for
-    # it: precision * residual, and precision.
+    # Several estimates of the residual of a pair are averaged with their precisions as weights: the
+    # measured residual and one prediction per triple.  For each pair, ``sums`` has the sum of
+    # precision * estimate and the sum of the precisions.
     sums: dict[Axes, tuple[Array, Array]] = {}
     for pair, estimate in evidence.residuals.items():
         if len(pair) == 2 and estimate.projection.plain and estimate.metric is None:
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # The model of the residual of a triple (i, j, k): the terms C_ij (x) q_k, C_ik (x) q_j and
-        # C_jk (x) q_i, one per pair, and the term N q_i (x) q_j (x) q_k.
+        # Without a three-way interaction, the residual of a triple (i, j, k) is the sum of four terms.
+        # ``pair_terms`` has C_ij (x) q_k, C_ik (x) q_j and C_jk (x) q_i.  ``product`` is
+        # N q_i (x) q_j (x) q_k.
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -316,15 +322,15 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     -----
     Let q_i be the vector of shares of the cells of attribute i minus its center, and c_i = |q_i|.
     If attributes are independent, the residual on an attribute set B is N times the outer product
-    of the q_i, and its component along this product is N times the product of the c_i.  These
-    equations, one per residual on at most three attributes, are solved for log N and the log c_i by
-    weighted least squares.  Real attributes are dependent.  The relative error that this causes is
-    estimated by a jackknife over attributes; an estimate below ``DEPENDENCE_ERROR`` is replaced by
-    ``DEPENDENCE_ERROR``.
+    of the q_i, and its component along this product is N times the product of the c_i.  This gives
+    one equation per residual on at most three attributes.  The equations are solved for log N and
+    the log c_i by weighted least squares.  Real attributes are dependent.  A jackknife over
+    attributes estimates the relative error that dependence causes.  This error is taken as
+    ``DEPENDENCE_ERROR`` if the estimate is smaller.
 
-    Guarantee: the result is the measured total if its relative standard error is at most
-    ``PRECISE_TOTAL``, if it is not positive, or if the residuals do not determine N.  They do not
-    if fewer than ``MIN_ATTRIBUTES`` attributes have residuals with signal.
+    Guarantee: the result is the measured total and its variance in three cases: the measured total
+    has a relative standard error of at most ``PRECISE_TOTAL``; it is not positive; the residuals do
+    not determine N, for example because fewer than ``MIN_ATTRIBUTES`` of them have signal.
     """
     measured_total = evidence.total, evidence.total_variance
     usable = {
@@ -371,8 +377,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     jackknife = (len(log_shifts) - 1) * float(np.var(log_shifts))
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
-    # If ``total`` differs from the measured total by more than chance explains, it is biased.  An
-    # estimate of the squared bias is added to its variance.
+    # ``total`` is taken as biased if it differs from the measured total by more than chance explains.
+    # An estimate of the squared bias is then added to its variance.
     difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
     variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
     precision = 1.0 / evidence.total_variance + 1.0 / variance

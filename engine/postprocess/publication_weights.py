@@ -18,23 +18,22 @@ has the values `DEVIATIONS` with equal probability, or follows from a reference.
 one attribute, d is the largest possible value 2, and for the total t is infinite.  The predicted
 error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
-**Optimum.**  Let the residual on B have the privacy cost c_B / sigma_B^2, where sigma_B^2 is the
-variance of its noise, and let u_B be the derivative of the mean error of all tables with respect to
-sigma_B^2, increased for sets B of two or more attributes (`POOLING_GAIN`).  At the optimum,
-sigma_B^2 is proportional to sqrt(c_B / u_B).  Damped steps reach the fixed point of this rule.  The
-resulting group weights are those for which the weighted sum of variances, which a plan minimises,
-has the derivatives u_B.
+**Optimum.**  Let sigma_B^2 be the variance of the noise of the residual on B, and c_B / sigma_B^2 its
+privacy cost.  Let u_B be the derivative of the mean error of all tables with respect to sigma_B^2.
+For sets B of two or more attributes, u_B is increased (`POOLING_GAIN`).  At the optimum, sigma_B^2 is
+proportional to sqrt(c_B / u_B).  Damped steps find variances that satisfy this rule.  A plan
+minimises the weighted sum of the variances of all groups.  The group weights are chosen such that
+the derivatives of this sum are the u_B.
 
-**Small budgets.**  Publishing has to detect the signal of a residual in the noise.  If even one-way
-tables would be noisy with the whole budget, publishing rarely detects a signal in residuals on two
-or more attributes, and the values `DEVIATIONS` are too large for many real tables.  Without a
-reference, the u_B of these residuals are therefore divided by 1 + (e / `ONE_WAY_ERROR`)^4, where e is
-the mean predicted error of one-way tables, without shrinkage, if the whole budget is spent on them.
+**Small budgets.**  Publishing has to detect the signal of a residual in the noise.  With a small
+budget, it rarely detects a signal in residuals on two or more attributes.  Without a reference, the
+u_B of these residuals are therefore divided by 1 + (e / `ONE_WAY_ERROR`)^4.  Here e is the mean error
+of one-way tables without shrinkage if the whole budget is spent on them.
 
-**Large budgets.**  The larger the share s of the budget that residuals on two or more attributes
-get, the less the prediction explains of the differences between tables.  The weights are therefore
-a geometric mean of those of the prediction, with the exponent 1 - s^2 / 2, and of the original
-weights, with the exponent s^2 / 2.
+**Large budgets.**  Let s be the share of the budget for residuals on two or more attributes.  The
+larger s is, the less the predicted errors say about the differences between tables.  Each weight is
+therefore a geometric mean w^(1 - s^2 / 2) w_0^(s^2 / 2), where the prediction gives w and w_0 is the
+original weight.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ from engine.workload import Schema, Workload, subsets
 # Assumed deviations of a pair of attributes from independence, as shares of the records.  All are
 # equally likely.
 DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
-# Assumed deviation of one attribute from 0: no two tables of shares have a larger L1 distance.
+# Assumed L1 norm of the residual on one attribute, as a share of the records.  It is the largest
+# possible one: the L1 distance of two tables of shares is at most 2.
 MAX_DEVIATION = 2.0
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
-# The predicted error of a residual ignores that publishing also uses residuals on two or more
-# attributes to improve other tables (`partial_pooling`, `mediators`).  To account for this, the
-# derivative of the error of a cell is multiplied by 1 + POOLING_GAIN * (share of signal in its
-# noisy value).  The gain was chosen on five real tables.
+# Residuals on two or more attributes also improve other tables (`partial_pooling`, `mediators`).
+# The predicted error ignores this.  The derivative of the error of a cell is therefore multiplied by
+# 1 + POOLING_GAIN * (share of signal in the noisy cell).  The gain was chosen on five real tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
 # Without a reference, the derivatives u_B of residuals on two or more attributes are divided by
@@ -167,9 +166,9 @@ def _set_weights(
     records: float,
     deviations: Mapping[Space, float] | None,
 ) -> tuple[dict[Space, float], float]:
-    """Return for each attribute set the query weight of every cell of its table.
+    """Return (weights, share of the budget for residuals on two or more attributes).
 
-    The second value is the share of the budget that residuals on two or more attributes get.
+    ``weights`` maps each attribute set to the query weight of every cell of its table.
 
     Parameters
     ----------

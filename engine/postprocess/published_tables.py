@@ -148,9 +148,9 @@ class Published:
     def spread(self, attributes: Sequence[str]) -> Array:
         """Return a table in counts on any attributes, even if no group contains all of them.
 
-        If a group contains all attributes, the result is the published table.  Otherwise it has the
-        published margins, no interaction beyond them, and possibly negative cells: use it for
-        simulations, and do not publish it.  Shape (n_1, ..., n_k).
+        Shape (n_1, ..., n_k).  If a group contains all attributes, the result is the published
+        table.  Otherwise the result has the published margins and no interaction of more
+        attributes.  Its cells may be negative.  Use it for simulations, and do not publish it.
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
         if axes in self.contrasts:
@@ -190,9 +190,9 @@ class Published:
     def sums(self, group: Group, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of any group, in counts.
 
-        ``group`` does not have to be in the workload: its attributes must be in a group of the
-        workload.  An example are the areas of one level of a hierarchy, see
-        `engine.workload.level_queries.at_level`.  Answers are sums of the cells of `table`.
+        ``group`` does not have to be in the workload, but a group of the workload must contain its
+        attributes.  For example, `engine.workload.level_queries.at_level` gives a group that counts
+        the areas of one level of a hierarchy.  Answers are sums of the cells of `table`.
 
         Raises
         ------
@@ -340,8 +340,8 @@ def publish(
     integer : whether tables are integer: the counts of synthetic records, see `Published.records`.
     progress : called with the share of the work done and a message; publishing is cancelled if it
         returns False.
-    memory_limit : largest memory of the tables in bytes; it also limits, separately, the memory of
-        the synthetic records of ``integer=True``.
+    memory_limit : largest memory of the tables in bytes.  With ``integer=True``, the synthetic
+        records may need the same number of bytes in addition.
     resume : folder for checkpoints, which only their owner can read.  After a call was cancelled or
         killed, the same call continues from them, with bit-identical results.  The caller deletes
         the folder.
@@ -473,11 +473,10 @@ def _nonnegative_contrasts(
 def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:
     """Return the L1 distance from the tables at which the search for synthetic records may end.
 
-    The distance is divided by the number of records.  It is `NOISE_SHARE` times the expected error
-    of the tables, but at most `MAX_RECORDS_DISTANCE`, so that the additional error is small
-    compared with that of the noise.  For a residual on two or more attributes, the expected error
-    is that of linear shrinkage under the assumption that the variance of every true cell equals its
-    count.
+    The distance is a share of the records.  It is `NOISE_SHARE` times the expected error of the
+    tables, but at most `MAX_RECORDS_DISTANCE`.  The additional error of the records is therefore
+    small compared with the error of the tables.  The expected error of a residual on two or more
+    attributes is that of linear shrinkage, if the variance of every true cell equals its count.
     """
     errors = []
     for axes, table in tables.items():

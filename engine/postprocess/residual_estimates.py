@@ -141,9 +141,9 @@ class Metric:
     scale: float
 
     def of(self, gap: Array) -> Array:
-        """Return the precision matrix times ``gap``, a difference of residual tables.
+        """Return the precision matrix times a difference of residual tables, in 1 / counts.
 
-        Shape (n_1, ..., n_k), as ``gap``; in 1 / counts.
+        ``gap`` is the difference in counts.  It and the result have the shape (n_1, ..., n_k).
         """
         product = gap
         for axis, factor in enumerate(self.factors):
@@ -154,9 +154,9 @@ class Metric:
         return np.asarray(self.scale * product)
 
     def squared(self, gap: Array) -> float:
-        """Return the squared norm of ``gap``, a difference of residual tables.
+        """Return the squared norm of a difference of residual tables, in squared standard errors.
 
-        In squared standard errors.  ``gap`` has the shape (n_1, ..., n_k).
+        ``gap`` is the difference in counts, shape (n_1, ..., n_k).
         """
         return float(np.sum(gap * self.of(gap)))
 
@@ -434,8 +434,9 @@ def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
 def evidence(measurement: Measurement) -> Evidence:
     """Return the noisy residuals of a measurement and the public facts of its schema.
 
-    There is one residual per measured attribute set that is contained in a group.  Sets that are
-    measured only in sums with other residual spaces have none.  Nor has the empty set, the total.
+    There is one residual per measured attribute set that is contained in a group.  Two kinds of sets
+    have no residual: sets that are measured only in sums with other residual spaces, and the empty
+    set, whose table is the total.
 
     Raises
     ------

@@ -91,8 +91,8 @@ STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squar
 # Allowed error of the margins of a fitted table, as a share of the records.  `make_consistent`
 # removes the error later.
 MARGIN_TOLERANCE = 1e-4
-# Allowed error of the margins of a fitted pair, as a share of the records.  The error does not
-# remain: tables are assembled from contrasts, and so get the one-way tables as margins.
+# Allowed error of the margins of a fitted pair, as a share of the records.  Published tables do not
+# have this error, because they are assembled from contrasts.
 PAIR_TOLERANCE = 1e-7
 # The estimate of tau is dominated by the large cells of a table.  It is therefore multiplied by one
 # of these factors, which Stein's risk estimate chooses.
@@ -109,16 +109,18 @@ UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
 # are numbers of attributes.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# Stein's risk estimate chooses the factor by which tau is multiplied: for all pairs, if at least
-# the share MIN_SIGNAL_SHARE of them have a signal of SIGNIFICANT_SD or more; otherwise only for
-# pairs with a signal of MIN_CHOICE_SD or more.
+# In the second fit of pairs, Stein's risk estimate chooses the factor by which tau is multiplied.
+# If at least the share MIN_SIGNAL_SHARE of the pairs have a signal of SIGNIFICANT_SD or more, it
+# chooses the factor of every pair.  Otherwise it chooses only for pairs with a signal of at least
+# MIN_CHOICE_SD, and all other pairs get the first factor.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
 # The prior in `expected_deviations` is a distribution over these values of the ratio (squared
 # deviation of a true table from its reference) / (upper bound on this deviation).
 DEVIATION_SHARES = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 43)])
-# `_simple_priors` of the ratio are lognormal with one of PRIOR_MEDIANS, or mixtures: 0 with one of
-# ZERO_PROBABILITIES, and otherwise lognormal with the last median.  They have the same influence on
-# the estimated prior as PRIOR_TABLES tables.  The values were chosen on eight real tables.
+# `_simple_priors` has one lognormal prior of the ratio per median in PRIOR_MEDIANS, and one mixture
+# per probability in ZERO_PROBABILITIES.  In a mixture, the ratio is 0 with this probability and
+# otherwise lognormal with the last median.  When the prior is estimated, the simple priors count as
+# much as PRIOR_TABLES tables.  The values were chosen on eight real tables.
 PRIOR_MEDIANS, PRIOR_LOG_SD, ZERO_PROBABILITIES = (0.002, 0.01), 1.8, (0.8, 0.97, 1.0)
 PRIOR_TABLES = 60.0
 SMALLEST_SQUARE = 1e-300  # replaces smaller squares and likelihoods, whose logarithm is infinite
@@ -149,8 +151,8 @@ def max_entropy_table(
     >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
     """
-    # Start with the table in which the last two attributes are independent given all others.  Two
-    # of its margins are exact, and for a pair without impossible cells it is the result.
+    # Start with the table in which the last two attributes are independent given all others.  For a
+    # pair without impossible cells, this table is the result.
     first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
@@ -308,8 +310,8 @@ def expected_deviations(
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     logs = _log_likelihood((excesses + ranks)[:, None], means, ranks[:, None])
     likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
-    # ``base`` is the mean of the simple priors, each weighted by the likelihood of all tables under
-    # this prior.
+    # ``base`` is a weighted mean of the simple priors.  The weight of a simple prior is the likelihood
+    # of all tables under it.
     simple_priors = _simple_priors()
     logs = np.log(np.maximum(likelihood @ simple_priors.T, SMALLEST_SQUARE)).sum(axis=0)
     weights = np.exp(logs - logs.max())
@@ -343,10 +345,10 @@ def _posterior(prior: Array, likelihood: Array) -> Array:
 
 
 def _log_likelihood(squared: Array, noncentrality: Array, rank: Array) -> Array:
-    """Return the log density of noncentral chi-squared variables, approximately.
+    """Return the approximate log density of noncentral chi-squared variables, up to a constant.
 
     The noncentral distribution is replaced by the multiple of a chi-squared distribution that has
-    the same mean and variance (Patnaik).  A normal distribution would not do: its upper tail is too
+    the same mean and variance (Patnaik).  The upper tail of a normal distribution would be too
     light, so that large noise would count as signal.
 
     Parameters
@@ -416,6 +418,7 @@ def _risk(
         compared.
     """
     weights = 1.0 / (estimate.variance + tau * table)
+    # Derivative of each fitted cell with respect to its noisy cell, if the multipliers do not change.
     slope = fit / (fit + s)
     distance = estimate.projection.of(fit - table) - gap
     return float(
@@ -713,6 +716,7 @@ def make_consistent(
                 failed.append(axes)
         if not failed:
             break
+        # After `MAX_SCALING_ROUNDS`, all tables are projected and none is scaled.
         joint_sets += failed if number < MAX_SCALING_ROUNDS else scaled_sets
         scaled_sets = [axes for axes in scaled_sets if axes not in joint_sets]
     return mix_with_uniform(contrasts, evidence.tables, {}, {}, ())
@@ -774,9 +778,9 @@ def _two_way(
     pairs : the pairs to fit.
     residuals : pooled residuals of the pairs whose residuals were measured completely, with equal
         variances.  tau of these pairs is estimated jointly.
-    mediated : mapping from pairs to references; pairs without an entry are shrunk towards
-        independence.  It is None in the first fit, in which the risk estimate does not choose the
-        factor of tau for pairs in ``residuals``.
+    mediated : mapping from pairs to references.  Pairs without an entry are shrunk towards the
+        maximum-entropy table.  If it is None (first fit), tau of the pairs in ``residuals`` is
+        multiplied by the first of `TAU_FACTORS`; otherwise the risk estimate can choose the factor.
     """
     references, pooled = dict(mediated or {}), dict[Axes, ResidualEstimate]()
     out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}

@@ -128,9 +128,9 @@ def impute_records(
 ) -> None:
     """Change records in impossible cells, in place, by hot deck imputation.
 
-    A record that violates a rule gets the values, in the columns of the rule, of a randomly drawn
-    record that satisfies the rule.  If no record satisfies it, all records get the values of the
-    first possible cell.
+    A record that violates a rule is changed in the columns of the rule.  It gets the values of a
+    randomly drawn record that satisfies the rule.  If no record satisfies the rule, all records get
+    the values of the first possible cell.
 
     Parameters
     ----------
@@ -298,8 +298,8 @@ class _Changes:
         Returns whether any value has changed.
         """
         values = self.values.take(candidates)
-        # The increase of the objective if a candidate were counted once more with each code of the
-        # column, shape (candidates, codes).
+        # Entry (i, c) is the increase of the objective if one more record were added that is equal to
+        # candidate i, except that its code in the column is c.
         costs = np.zeros((len(candidates), self.n_codes), np.float32)
         weights_left = np.zeros(len(candidates))  # sum over tables of the weights of present cells
         for table, all_rows in zip(self.tables, self.rows, strict=True):
@@ -422,8 +422,8 @@ def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int,
     tree: dict[int, tuple[int, int]] = {}
     connected: set[int] = set()
     while remaining := [pair for pair in ranked if not set(pair) <= connected]:
-        # The pair of largest information that has one attribute in the tree is added.  If no pair
-        # has one, the pair of largest information begins another tree.
+        # Add the pair of largest information that has one attribute in the tree.  If no pair has an
+        # attribute in the tree, the pair of largest information begins another tree.
         pair = next((p for p in remaining if connected & set(p)), remaining[0])
         parent, child = pair if pair[0] in connected or not connected & set(pair) else pair[::-1]
         connected |= set(pair)
@@ -465,8 +465,8 @@ def meet_facts(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Change synthetic records so that they satisfy the public facts of a schema.
 
-    In the result no record is in an impossible cell.  If the public totals are counts of as many
-    records as ``columns`` has, the counts of the result equal the public totals.
+    In the result no record is in an impossible cell.  If the public totals sum to the number of
+    records, the counts of the result equal the public totals.
 
     Parameters
     ----------

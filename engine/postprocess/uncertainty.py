@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 # are no smaller values, because attributes without visible dependence are often weakly dependent,
 # which noise hides.
 SHARES = np.geomspace(5e-3, 1.0, 24)
-# Typical distribution of s over ``SHARES``, which decreases as in the pairs of 22 real tables.  It
-# decides where the noise hides the dependence in all tables.
+# Typical distribution of s over ``SHARES``.  It decreases like the distribution of s in the pairs of
+# 22 real tables.  The estimated prior is near it if the noise hides the dependence in all tables.
 TYPICAL_PRIOR = SHARES**-0.5 / np.sum(SHARES**-0.5)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
@@ -149,8 +149,8 @@ def residual_posteriors(
         for _ in range(EM_STEPS):
             posterior = prior * likelihood
             posterior /= posterior.sum(axis=1, keepdims=True)
-            # The typical prior is added to the posteriors of the tables like one more table, so that
-            # all prior probabilities remain positive.
+            # The typical prior counts like the posterior of one more table, so that all prior
+            # probabilities remain positive.
             prior = (posterior.sum(axis=0) + TYPICAL_PRIOR) / (len(members) + 1)
         for axes, probabilities in zip(members, posterior, strict=True):
             posteriors[axes] = ResidualPosterior(
@@ -228,6 +228,7 @@ def draw_truth(
             variance > ZERO_CELL_SHARE * variance.max()
         )
         scale = variance[positive] / table[positive]
+        # This gamma distribution has the published count as mean, and the variance ``variance``.
         deviation[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
         truth[axes] = contrasts[axes] + contrast(deviation)
     return truth
@@ -454,8 +455,10 @@ class Uncertainty:
     ) -> pd.DataFrame:
         """Return published answers with errors and flags to queries of any group.
 
-        The group does not have to be in the workload, see `Published.sums`.  The columns are those
-        of `answers` without the unbiased answers.
+        The group does not have to be in the workload, see `Published.sums`.  Columns: query;
+        published (the published answer); error (its root mean squared error); published_low and
+        published_high (its approximate interval); flag; reason; measured (share of the published
+        answer that was measured, from 0 to 1).
         """
         import pandas as pd
 
@@ -471,8 +474,8 @@ class Uncertainty:
         """Return published answers with errors and intervals, without suppressing any.
 
         The group does not have to be in the workload, see `Published.sums`.  Keys of the result:
-        published, error, published_low and published_high, as in `answers`.  Values are in counts,
-        shape (queries,).
+        published (the published answers); error (their root mean squared errors); published_low
+        and published_high (their approximate intervals).  Values are in counts, shape (queries,).
         """
         values = self.published.sums(group, start, stop)
         first, last, _ = slice(start, stop).indices(group.count)
@@ -516,11 +519,11 @@ class Uncertainty:
     def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
         """Summarize the effect of publishing on every group, from released numbers only.
 
-        There is one row per group.  Columns: attributes; family; answers (their number); below zero
-        (number of negative unbiased answers); published there (mean published answer of those
-        queries, in counts); measured (share of the published counts that was measured; smaller
-        tables predict the rest); publishable, doubtful and suppressed (shares of the answers with
-        this flag).
+        There is one row per group.  Columns: attributes; family; answers (number of queries); below
+        zero (number of queries whose unbiased answer is negative); published there (mean published
+        answer of these queries, in counts); measured (share of the published counts that was
+        measured; smaller tables predict the rest); publishable, doubtful and suppressed (shares of
+        the answers with this flag).
         """
         import pandas as pd
 
@@ -573,7 +576,7 @@ class Uncertainty:
         return self.published.laid_out(table, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:
-        """Return the published integer table minus the fitted one; 0 if tables are not integer."""
+        """Return the integer table minus the fitted table; zeros if tables are not integer."""
         integer_table = self.published.table(attributes)
         if self.published.people is None:
             return np.zeros_like(integer_table)

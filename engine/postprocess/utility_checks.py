@@ -41,9 +41,9 @@ class AcceptanceRule:
         published table.
     inside : smallest allowed share of published answers whose approximate 95% interval contains the
         count of the records.
-    contradiction : largest allowed root mean square of (count of the records - unbiased answer) /
-        standard error over the answers of a group.  It is about 1 for counts that differ from the
-        unbiased answers only by the noise of these.
+    contradiction : largest allowed root mean square, over the answers of a group, of
+        (count of the records - unbiased answer) / standard error of the unbiased answer.  The root
+        mean square of the true counts would be about 1.
 
     >>> AcceptanceRule(distance=0.0)
     Traceback (most recent call last):
