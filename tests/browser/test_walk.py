@@ -239,8 +239,9 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     assert clicks(page) <= 2
 
 
-def test_opened_options_keep_total_of_new_ledger(visit: Visit, tmp_path: Path) -> None:
-    """Opening the popover with further options changes neither the unit nor the typed total."""
+def test_ledger_form_keeps_total_and_clears_dataset(visit: Visit, tmp_path: Path) -> None:
+    """Opening the popover with further options does not change the typed total, and the name of a
+    dataset disappears when another ledger is opened."""
     open_page(visit, "release")
     visit.choose("3. Who pays")
     ledger = tmp_path / "people.ledger"
@@ -254,3 +255,11 @@ def test_opened_options_keep_total_of_new_ledger(visit: Visit, tmp_path: Path) -
     visit.expect_text("to confirm")
     total = Ledger(ledger).status("people").total
     assert Budget(pcost=total).epsilon(1e-6) == pytest.approx(2.0, rel=1e-6)
+
+    other = tmp_path / "other.ledger"
+    Ledger.create(other).add_dataset("survey", total=Budget(pcost=1.0))
+    visit.choose("3. Who pays")
+    field = visit.page.get_by_role("combobox", name="Charge budget to")
+    expect(field).to_have_value("people")
+    visit.fill("Ledger file", str(other))
+    expect(field).to_have_value("")

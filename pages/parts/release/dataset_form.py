@@ -148,7 +148,8 @@ def choose(
     statuses, form = book.datasets(), st.session_state
     names = [status.dataset for status in statuses]
     if form.get("dataset") not in names or form.get(FOR_SCHEMA) != schema_digest(schema):
-        form.pop("dataset", None)
+        # A removed key would leave the name of the former dataset in the field on screen.
+        form["dataset"] = None
     if names:
         st.selectbox(
             "Charge budget to",
