@@ -72,12 +72,12 @@ def test_plan_with_returned_budget_meets_target(case: tuple[Plan, str, dict]) ->
     result, name, options = case
     wanted = tolerance_for(result, 0.5) / 3
     budget = budget_for_error(result, wanted, 0.5)
-    anew, again = plan(WORKLOAD, budget, name, **options), at_budget(result, budget)
-    assert (stds(anew) <= wanted).mean() >= 0.5
-    assert anew.hash == again.hash
-    assert anew.certificate == again.certificate
-    assert [(b.noise, b.grid) for b in anew.blocks.values()] == [
-        (b.noise, b.grid) for b in again.blocks.values()
+    new_plan, scaled_plan = plan(WORKLOAD, budget, name, **options), at_budget(result, budget)
+    assert (stds(new_plan) <= wanted).mean() >= 0.5
+    assert new_plan.hash == scaled_plan.hash
+    assert new_plan.certificate == scaled_plan.certificate
+    assert [(b.noise, b.grid) for b in new_plan.blocks.values()] == [
+        (b.noise, b.grid) for b in scaled_plan.blocks.values()
     ]
 
 

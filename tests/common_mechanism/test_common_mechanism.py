@@ -119,8 +119,8 @@ def test_common_mechanism_is_maximal(count, seed):
 
 
 def test_upper_bound_of_symmetric_covariances_is_identity():
-    half_turns = [math.pi * i / 3 for i in range(3)]
-    axes = [np.array([[math.cos(a), math.sin(a)]]) for a in half_turns]
+    angles = [math.pi * i / 3 for i in range(3)]
+    axes = [np.array([[math.cos(a), math.sin(a)]]) for a in angles]
     C = [0.1 * np.eye(2) + 0.9 * axis.T @ axis for axis in axes]
     sizes, _, gap = upper_bound(C)
     assert_close(sizes, [1, 1], share=1e-7)
@@ -133,13 +133,13 @@ def test_upper_bound_of_symmetric_covariances_is_identity():
 
 def test_commuting_covariances_match_stott_formula():
     rng = np.random.default_rng(3)
-    turn, levels = np.linalg.qr(rng.standard_normal((6, 6)))[0], rng.uniform(0.1, 5, (3, 6))
-    C = [(turn * level) @ turn.T for level in levels]
+    rotation, levels = np.linalg.qr(rng.standard_normal((6, 6)))[0], rng.uniform(0.1, 5, (3, 6))
+    C = [(rotation * level) @ rotation.T for level in levels]
     sizes, P = np.linalg.eigh(C[1] - C[0])
     Ms = [LinearMechanism(np.eye(6), c) for c in C]
     two, three = (CommonMechanism(*Ms[:n]).common.covariance(np.eye(6)) for n in (2, 3))
     assert_close(two, (C[0] + C[1]) / 2 + (P * np.abs(sizes)) @ P.T / 2)
-    assert_close(three, (turn * levels.max(axis=0)) @ turn.T)
+    assert_close(three, (rotation * levels.max(axis=0)) @ rotation.T)
 
 
 def test_common_mechanism_is_invariant_to_representation():
@@ -199,7 +199,7 @@ def test_nearly_parallel_rows_are_two_queries(difference):
     assert_identities(both)
 
 
-def test_residual_of_nearly_equal_mechanisms_has_rank():
+def test_residual_of_nearly_equal_mechanisms_has_full_rank():
     both = CommonMechanism(mechanism(np.eye(3), 1.0), mechanism(np.eye(3), 1 + 1e-6))
     assert [rest.rank for rest in both.residuals] == [3, 0]
     assert_identities(both)

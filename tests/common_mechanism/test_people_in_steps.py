@@ -51,23 +51,23 @@ def look_and_decide(ledger, frame, person="pid", **more):
 
 
 def test_both_steps_count_the_same_rows_per_person(ledger):
-    frame, seen = panel(), []
-    look_result = look_and_decide(ledger, frame, intake=seen.append)
+    frame, intakes = panel(), []
+    look_result = look_and_decide(ledger, frame, intake=intakes.append)
     final = finish(
         ledger,
         look_result.key,
         frame.sample(frac=1.0, random_state=9),
         person="pid",
-        intake=seen.append,
+        intake=intakes.append,
     )
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     for group in (0, 1):
         table = exact["a", "b"] if group else exact["a", "b"].sum(axis=1)
         np.testing.assert_allclose(final.answers(group)["answer"], table.ravel(), atol=0.1)
     sizes = frame.groupby("pid").size()
-    cost = (len(sizes), int((sizes - CAP).clip(lower=0).sum()), int((sizes > CAP).sum()))
-    assert [(s.people, s.over_cap, s.people_over_cap) for s in seen] == [cost, cost]
-    assert f"{cost[2]} of {cost[0]} persons" in seen[0].describe()
+    expected = (len(sizes), int((sizes - CAP).clip(lower=0).sum()), int((sizes > CAP).sum()))
+    assert [(s.people, s.over_cap, s.people_over_cap) for s in intakes] == [expected, expected]
+    assert f"{expected[2]} of {expected[0]} persons" in intakes[0].describe()
     spent = [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
     assert sum(spent) == Decimal(repr(common().options[1].pcost))
 
@@ -79,11 +79,17 @@ def test_finish_with_another_person_column_is_refused(ledger, person):
     key = look_and_decide(ledger, frame).key
     with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, frame, person=person, ignore=["pid"])
-    seen = []
+    intakes = []
     finish(
-        ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append
+        ledger,
+        key,
+        frame,
+        person=person,
+        ignore=["pid"],
+        on_changed="charge",
+        intake=intakes.append,
     )
-    assert "charged alone" in seen[0].warnings[-1]
+    assert "charged alone" in intakes[0].warnings[-1]
 
 
 def test_declared_row_bound_needs_no_person_column(ledger):

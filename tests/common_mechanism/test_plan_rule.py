@@ -62,16 +62,16 @@ def test_errors_match_brute_force():
     rule = nested()
     W = np.concatenate(workload_rows(COMMON.options[0].workload))
     for option, option_plan in ((None, COMMON.look), *enumerate(COMMON.options)):
-        everything = LinearMechanism(rows_of(SCHEMA, option_plan.blocks))
+        dense_plan = LinearMechanism(rows_of(SCHEMA, option_plan.blocks))
         np.testing.assert_allclose(
-            rule.errors(option), np.sqrt(np.diag(everything.covariance(W))), rtol=1e-6
+            rule.errors(option), np.sqrt(np.diag(dense_plan.covariance(W))), rtol=1e-6
         )
     look_result = look_at(20)
     np.testing.assert_allclose(rule.estimates(look_result), W @ np.full(24, 20.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("per_cell", "choice"), [(400, 2), (0, None)])
-def test_decide_dense_takes_finest_and_empty_stops(per_cell, choice):
+def test_decide_depends_on_records_per_cell(per_cell, choice):
     decision = nested(sigmas=1.0).decide(look_at(per_cell))
     assert (decision.choice, decision.certain) == (choice, True)
     assert "50.0% of 9 cells above 5 standard errors" in decision.sentence

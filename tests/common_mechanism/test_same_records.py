@@ -67,14 +67,14 @@ def test_finish_with_other_records_spends_nothing(ledger):
 
 
 def test_finish_charges_other_records_the_full_residual(ledger):
-    key, seen = look_and_decide(ledger), []
-    final = finish(ledger, key, CORRECTED, on_changed="charge", intake=seen.append)
+    key, intakes = look_and_decide(ledger), []
+    final = finish(ledger, key, CORRECTED, on_changed="charge", intake=intakes.append)
     alone = COMMON.residuals[1].pcost
     assert alone > 1.2 * COMMON.spends[1][1], (
         "the sum of the maxima is above the maximum of the sums"
     )
     assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0])), Decimal(repr(alone))]
-    assert "charged alone" in seen[0].warnings[-1]
+    assert "charged alone" in intakes[0].warnings[-1]
     assert "charged alone" in ledger.notes(kind="records", key=key)[0].note
     assert resume(ledger, key).finished.key == final.key
     assert ledger.verify() == ()

@@ -64,13 +64,14 @@ def test_look_and_finish_cost_the_chosen_plan(ledger, option):
     assert ledger.verify() == ()
 
 
-@pytest.mark.parametrize("digit", [0.0, 1.0])
-def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, digit):
+@pytest.mark.parametrize("direction", [0.0, 1.0])
+def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, direction):
+    """On another machine, the last digit of a cost can be larger or smaller."""
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, look_result.key, option=1, by="A. Reader", reason="large cells")
-    honest = step_files.option_cost
+    exact_cost = step_files.option_cost
     monkeypatch.setattr(
-        step_files, "option_cost", lambda option: float(np.nextafter(honest(option), digit))
+        step_files, "option_cost", lambda option: float(np.nextafter(exact_cost(option), direction))
     )
     final = finish(ledger, look_result.key, RECORDS)
     assert_same_measurement(finish(ledger, look_result.key, None), final)
@@ -79,8 +80,8 @@ def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, digit):
 
 def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    honest = step_files.option_cost
-    monkeypatch.setattr(step_files, "option_cost", lambda option: honest(option) * (1.0 - 1e-9))
+    exact_cost = step_files.option_cost
+    monkeypatch.setattr(step_files, "option_cost", lambda option: exact_cost(option) * (1.0 - 1e-9))
     with pytest.raises(LedgerError, match="cannot be read"):
         resume(ledger, look_result.key)
 

@@ -420,7 +420,7 @@ BUGS = (
         old="    if large and not small:\n",
         new="    if False:\n",
         tests=(
-            "tests/records/test_count_column.py::test_count_column_like_sampling_weights_is_questioned",
+            "tests/records/test_count_column.py::test_count_column_like_sampling_weights_gives_warning",
         ),
     ),
     Bug(

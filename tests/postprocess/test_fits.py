@@ -34,8 +34,8 @@ def test_partial_pooling_reduces_errors_of_small_tables():
     unpooled_error = pooled_error = 0.0
     for seed in range(4):
         measurement, table = measured_on(workload, Budget(pcost=1e-4), seed=seed)
-        published, seen = measurement.publish(), evidence(measurement)
-        unpooled = single_tables(seen, published.total, {})
+        published, estimates = measurement.publish(), evidence(measurement)
+        unpooled = single_tables(estimates, published.total, {})
         for axis, name in enumerate(SCHEMA.names):
             unpooled_error += np.abs(unpooled[(axis,)] - table([name])).sum()
             pooled_error += np.abs(published.table([name]) - table([name])).sum()
@@ -124,12 +124,12 @@ def test_shrink_table_follows_residual_only_if_significant():
     projection = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
     deviation = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
-    for variance, near in ((1e4, product), (1e-4, product + deviation)):
-        seen = ResidualEstimate(
+    for variance, expected in ((1e4, product), (1e-4, product + deviation)):
+        estimate = ResidualEstimate(
             cells=contrast(product) + deviation, variance=variance, rank=2, projection=projection
         )
-        table = shrink_table((0, 1), seen, margins, 100.0)
-        np.testing.assert_allclose(table, near, atol=0.05)
+        table = shrink_table((0, 1), estimate, margins, 100.0)
+        np.testing.assert_allclose(table, expected, atol=0.05)
         np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-9)
         np.testing.assert_allclose(table.sum(axis=0), margins[1,], atol=1e-9)
 
@@ -274,12 +274,14 @@ def test_expected_deviations_of_many_noise_tables_are_small():
     reference = np.full((4, 5), 50.0)
     noise = {(0, j): contrast(10.0 * rng.normal(size=(4, 5))) for j in range(1, 30)}
     signal = contrast(100.0 * rng.normal(size=(4, 5)))
-    seen = {
+    residuals = {
         axes: ResidualEstimate(cells=cells, variance=100.0, rank=12, projection=projection)
         for axes, cells in {**noise, (0, 30): signal}.items()
     }
-    excesses = shrunk.expected_deviations(seen, dict.fromkeys(seen, reference))
-    positive_parts = sum(max(0.0, seen[axes].surplus(seen[axes].cells)[0]) for axes in noise)
+    excesses = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
+    positive_parts = sum(
+        max(0.0, residuals[axes].surplus(residuals[axes].cells)[0]) for axes in noise
+    )
     assert sum(excesses[axes] for axes in noise) < 0.5 * 100.0 * positive_parts
     assert excesses[0, 30] == pytest.approx(float(np.sum(signal**2)), rel=0.1)
 
@@ -288,18 +290,18 @@ def test_expected_deviations_discount_large_noise_of_single_table():
     rng = np.random.default_rng(4)
     projection = MeasuredProjection(centers=(np.full(5, 0.2), np.full(6, 1 / 6)))
     reference = np.full((5, 6), 200.0)
-    seen = {}
+    residuals = {}
     for j in range(1, 36):
         cells = contrast(rng.normal(size=(5, 6)))
         # The squared norm of noise, divided by its variance, has the mean 20 and the variance 40.
         # That of the first table is 3 standard deviations above the mean.
         squared = 20.0 + (3.0 if j == 1 else -0.1) * math.sqrt(40.0)
         cells *= 900.0 * math.sqrt(squared / float(np.sum(cells**2)))
-        seen[0, j] = ResidualEstimate(
+        residuals[0, j] = ResidualEstimate(
             cells=cells, variance=900.0**2, rank=20, projection=projection
         )
-    deviations = shrunk.expected_deviations(seen, dict.fromkeys(seen, reference))
-    excess = seen[0, 1].surplus(seen[0, 1].cells)[0] * 900.0**2
+    deviations = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
+    excess = residuals[0, 1].surplus(residuals[0, 1].cells)[0] * 900.0**2
     assert 0.0 < deviations[0, 1] < 0.1 * excess
 
 

@@ -64,12 +64,12 @@ def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
     measurement, _ = measured_on(PAIRS, mechanism=mechanism, **options)
     estimates, rng, compared = evidence(measurement), np.random.default_rng(1), 0
     for space, block in measurement.plan.blocks.items():
-        seen = estimates.residuals.get(tuple(estimates.names.index(name) for name in space))
-        if not space or block.union or seen.metric is None:
+        estimate = estimates.residuals.get(tuple(estimates.names.index(name) for name in space))
+        if not space or block.union or estimate.metric is None:
             continue
-        gap = rng.normal(size=seen.cells.shape)
+        gap = rng.normal(size=estimate.cells.shape)
         strategy_answers = apply_factors(block, gap, lambda s: s.rows) / block.noise
-        assert seen.metric.squared(seen.projection.of(gap)) == pytest.approx(
+        assert estimate.metric.squared(estimate.projection.of(gap)) == pytest.approx(
             float(np.sum(strategy_answers**2)), rel=1e-8
         )
         compared += 1
@@ -81,21 +81,22 @@ def test_nearest_single_matches_nonnegative_least_squares():
         PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400
     )
     estimates = evidence(measurement)
-    seen, center, total = estimates.residuals[0,], estimates.centers[0], 400.0
-    table = nearest_single(seen, total, center)
+    estimate, center, total = estimates.residuals[0,], estimates.centers[0], 400.0
+    table = nearest_single(estimate, total, center)
     assert table.min() == 0.0
     assert table.sum() == pytest.approx(total)
-    values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
+    values, vectors = np.linalg.eigh(estimate.metric.factors[0] * estimate.metric.scale)
     metric_root = (np.sqrt(np.maximum(values, 0.0)) * vectors).T
-    design = metric_root @ np.array([seen.projection.of(e) for e in np.eye(30)]).T
+    design = metric_root @ np.array([estimate.projection.of(e) for e in np.eye(30)]).T
     # a row of large weight fixes the total
     weight = 1e4 * design.max()
     expected, _ = scipy.optimize.nnls(
         np.vstack([design, np.full(30, weight)]),
-        np.append(metric_root @ seen.cells, weight * total),
+        np.append(metric_root @ estimate.cells, weight * total),
     )
     distance, least_distance = (
-        seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (table, expected)
+        estimate.metric.squared(estimate.projection.of(t) - estimate.cells)
+        for t in (table, expected)
     )
     assert distance == pytest.approx(least_distance, rel=1e-4)
     np.testing.assert_allclose(table, expected, atol=0.05)
@@ -106,15 +107,17 @@ def test_shrink_table_weights_directions_by_their_precision():
         PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000
     )
     estimates = evidence(measurement)
-    seen, tables = estimates.residuals[0, 1], {}
+    estimate, tables = estimates.residuals[0, 1], {}
     for axes in ((0,), (1,), ()):
         tables[axes] = measurement.marginal([estimates.names[a] for a in axes]).clip(1.0)
     total = float(tables[0,].sum())
     tables[1,] *= total / tables[1,].sum()
     tables[()] = np.array(total)
-    before, after = max_entropy_table((0, 1), tables), shrink_table((0, 1), seen, tables, total)
+    before, after = max_entropy_table((0, 1), tables), shrink_table((0, 1), estimate, tables, total)
     np.testing.assert_allclose(after.sum(axis=1), tables[0,], rtol=1e-2, atol=5.0)
-    far, near = (seen.metric.squared(seen.projection.of(t) - seen.cells) for t in (before, after))
+    far, near = (
+        estimate.metric.squared(estimate.projection.of(t) - estimate.cells) for t in (before, after)
+    )
     assert near < 0.05 * far
-    assert near < 2.0 * seen.rank
+    assert near < 2.0 * estimate.rank
     assert after.min() >= 0.0

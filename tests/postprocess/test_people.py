@@ -211,19 +211,19 @@ def test_publish_integer_progress_increases_to_one():
 
 
 def test_publish_integer_progress_follows_expected_times():
-    messages = {}
+    start_of_drawing = {}  # number of records -> share of the progress at which drawing begins
     for records in (200, 200_000):
         measurement, _ = measured_on(
             Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=records
         )
-        starts = []
+        reports = []
         measurement.publish(
             integer=True,
-            progress=lambda share, words, starts=starts: starts.append((words, share)),
+            progress=lambda share, words, reports=reports: reports.append((words, share)),
         )
-        messages[records] = dict(reversed(starts))["Drawing records"]
-    assert messages[200_000] < 0.2
-    assert messages[200] > 0.8
+        start_of_drawing[records] = next(s for words, s in reports if words == "Drawing records")
+    assert start_of_drawing[200_000] < 0.2
+    assert start_of_drawing[200] > 0.8
 
 
 def test_publish_forecast_includes_time_for_records():

@@ -85,10 +85,10 @@ def test_publish_with_large_budget_returns_true_tables():
     workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
     measurement, table = measured_on(workload, Budget(pcost=1e6))
     # Projecting cells with the true count 0 on nonnegative counts increases their sums slightly.
-    for fit, most in (("shrunk", 0.02), ("nonnegative", 1.0)):
+    for fit, tolerance in (("shrunk", 0.02), ("nonnegative", 1.0)):
         published = measurement.publish(fit)
         for names in sets(SCHEMA, (1, 2, 3)):
-            np.testing.assert_allclose(published.table(names), table(names), atol=most)
+            np.testing.assert_allclose(published.table(names), table(names), atol=tolerance)
 
 
 @pytest.mark.parametrize("pcost", [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0])

@@ -63,10 +63,10 @@ def errors(table, pcost, ways):
     return np.sqrt(np.mean(rows, axis=0))
 
 
-@pytest.mark.parametrize(("ways", "least"), [((1, 2), 0.9), ((1, 2, 3), 0.85)])
-def test_borrowed_total_reduces_error_of_noisy_total(ways, least):
+@pytest.mark.parametrize(("ways", "max_ratio"), [((1, 2), 0.9), ((1, 2, 3), 0.85)])
+def test_borrowed_total_reduces_error_of_noisy_total(ways, max_ratio):
     unpooled, borrowed, reported = errors(independent, 0.002, ways)
-    assert borrowed < least * unpooled
+    assert borrowed < max_ratio * unpooled
     assert 0.5 * borrowed < reported < 2.0 * borrowed
 
 
@@ -78,7 +78,7 @@ def test_borrowed_total_with_dependent_attributes_is_robust(ways):
 
 @pytest.mark.parametrize("seed", [31, 35, 50, 56])
 def test_borrowed_total_at_small_budget_stays_near_measured(seed):
-    """At these seeds noise in the pairs fits a total that is far too small."""
+    """With these seeds, the noisy pairs alone would give a total that is far too small."""
     budget = Budget(pcost=2e-5)
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     weighted = publication_weights(workload, budget, expected_records=PEOPLE)

@@ -66,7 +66,7 @@ def test_intervals_of_weakly_dependent_tables_are_not_conservative():
 
 
 def test_intervals_of_hardly_measured_pairs_are_not_conservative():
-    """Nearly all of the budget is spent on one-way tables, so that the prior of s decides."""
+    """One-way tables get nearly all of the budget; the errors of pairs depend on the prior of s."""
     rng = np.random.default_rng(1)
     latent = rng.integers(0, 3, 6_000)
     codes = [
@@ -266,16 +266,16 @@ def test_signal_share_increases_with_budget():
 
 
 def test_answers_and_summary_report_measured_share():
-    summaries = [
+    uncertainties = [
         measured_on(PAIRS, Budget(pcost=pcost))[0].publish().uncertainty(draws=2)
         for pcost in (1e-4, 1e3)
     ]
-    little, much = (u.answers(4)["measured"] for u in summaries)
+    little, much = (u.answers(4)["measured"] for u in uncertainties)
     assert little.between(0.0, 1.0).all()
     assert little.mean() < 0.5 < much.mean()
-    one_way = summaries[0].answers(0)["measured"]
+    one_way = uncertainties[0].answers(0)["measured"]
     assert (one_way == 1.0).all()
-    shares = [u.summary()["measured"] for u in summaries]
+    shares = [u.summary()["measured"] for u in uncertainties]
     assert (shares[0] <= shares[1] + 1e-9).all()
 
 

@@ -75,7 +75,7 @@ def test_arrow_file_that_decompresses_too_large_is_refused(
     assert path.stat().st_size < small
     with pytest.raises(LimitExceeded, match="decompress to 8"):
         next(read_batches(path, ["code"]))
-    if form != "stream":  # a stream is no file of a dataset
+    if form != "stream":  # PyArrow datasets cannot read streams
         with pytest.raises(LimitExceeded, match="decompress to 8"):
             next(read_batches(pa.dataset.dataset(tmp_path, format="arrow"), ["code"]))
     path.write_bytes(path.read_bytes()[:-30].replace(b"code", b"cod\xff"))

@@ -98,9 +98,9 @@ def test_long_identifiers_with_different_ends_are_distinct():
 
 def test_rows_without_person_are_refused():
     frame = records().assign(pid=lambda f: f["pid"].astype(object).where(f["pid"] > 9, None))
-    without = int(frame["pid"].isna().sum())
+    without_person = int(frame["pid"].isna().sum())
     counts = count_bounded(frame, 2, on_refused="drop")
-    assert counts.refused == {"pid": {"without a person": without}}
+    assert counts.refused == {"pid": {"without a person": without_person}}
     assert counts.rows_in == len(frame)
     with pytest.raises(DataError):
         count_bounded(frame, 2)
@@ -113,6 +113,7 @@ def test_refused_rows_are_dropped_after_bounding():
     frame.loc[frame.index % 7 == 0, "a"] = 99
     counts = count_bounded(frame, 2, on_refused="drop")
     assert counts.records + counts.rows_refused + counts.rows_over_cap == len(frame)
+    # Of each of the 20 persons, 2 rows are selected before rows are refused.
     assert counts.records + counts.rows_refused == 40
 
 

@@ -95,7 +95,7 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> None:
+def test_count_column_in_one_of_several_files_is_refused(ending: str, tmp_path: Path) -> None:
     # There is one folder per year.  Only the file of the last year has a count column.
     for year, frame in enumerate([CELLS, CELLS, counted_table("inhabitants")]):
         path = tmp_path / f"part=p{year}" / f"a.{ending}"
@@ -262,7 +262,7 @@ def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.mark.parametrize(
-    ("numbers", "doubts"),
+    ("numbers", "expected_words"),
     [
         ([3, 20, 500], []),
         ([20, 30, 500], ["20 or more"]),
@@ -272,22 +272,22 @@ def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterato
     ],
     ids=str,
 )
-def test_count_column_like_sampling_weights_is_questioned(
-    numbers: list[float], doubts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_count_column_like_sampling_weights_gives_warning(
+    numbers: list[float], expected_words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     frame = pd.DataFrame({"sex": ["F", "M", "F"], "age": [1, 2, 3], "w": numbers})
     for data in all_sources(frame, monkeypatch):
         warnings = check_records(PLAN, data, count_column="w").warnings
-        assert len(warnings) == len(doubts)
+        assert len(warnings) == len(expected_words)
         assert all(
             word in text and "sampling weights" in text
-            for word, text in zip(doubts, warnings, strict=True)
+            for word, text in zip(expected_words, warnings, strict=True)
         )
     ledger, rows = Ledger.create(tmp_path / "ledger"), list[Intake]()
     ledger.add_dataset("d", total=Budget(pcost=10.0))
     measure(PLAN, frame, dataset="d", ledger=ledger, count_column="w", intake=rows.append)
     assert rows[0].warnings == warnings
-    if "with a fraction" in doubts:
+    if "with a fraction" in expected_words:
         with pytest.raises(DataError, match="sampling weights"):
             measure(PLAN, frame, rehearsal=True, count_column="w")
 

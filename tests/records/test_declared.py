@@ -371,7 +371,7 @@ def test_stata_leap_seconds_count_on_their_day() -> None:
     ends = {"1972-06-30": 1, "1972-12-31": 2, "2016-12-31": 27}
     for day, leap_seconds in ends.items():
         midnight = (pd.Timestamp(day) - pd.Timestamp("1960-01-01")).days * 86_400_000 + 86_400_000
-        # the last leap second, and the first millisecond of the next day
+        # The first and the last millisecond of the leap second, and the first one after it.
         numbers = [
             midnight + 1000 * (leap_seconds - 1),
             midnight + 1000 * leap_seconds - 1,

@@ -137,7 +137,7 @@ def test_check_records_names_label_that_differs_in_details(
     assert text not in warning
 
 
-def test_hints_name_few_labels() -> None:
+def test_hints_name_at_most_five_labels() -> None:
     labels = [f"é{i}" for i in range(20)]
     encoder, hints = Encoder(attribute=Attribute.categorical("x", labels)), Hints()
     hints.add_values(encoder, [f"e{i}" for i in range(20)])

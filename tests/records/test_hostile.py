@@ -114,13 +114,14 @@ def test_hostile_csv_is_refused_or_counted_exactly(tmp_path: Path, step: int) ->
     refused = 0
     for name, body, packed in variants:
         path = tmp_path / f"x.csv{'.gz' if packed else ''}"
-        again = name.startswith(("packed", "two packs", "not packed"))
-        path.write_bytes(gzip.compress(body) if packed and not again else body)
+        # These variants are written unchanged.  The others are compressed if ``packed`` is true.
+        is_unchanged = name.startswith(("packed", "two packs", "not packed"))
+        path.write_bytes(gzip.compress(body) if packed and not is_unchanged else body)
         counts = count_or_refuse(path)
         refused += counts is None
         if counts is not None:
             # the strict reader of the standard library is the reference
-            text = (gzip.decompress(body) if packed and again else body).decode("utf-8-sig")
+            text = (gzip.decompress(body) if packed and is_unchanged else body).decode("utf-8-sig")
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
             assert counts.rows_in == sum(1 for row in rows[1:] if row), name
             assert counts["sex",].sum() == counts.records

@@ -165,15 +165,15 @@ def test_identifier_above_64_bits_has_one_identity() -> None:
     decimals = array(numbers, pa.decimal256(76, 0))
     expected = list(zip(*identities(decimals, "pid")[:2], strict=True))
     assert len(set(expected)) == len(numbers)
-    for kind, some in (
+    for kind, indices in (
         (pa.int64(), [0, 4, 6, 7]),
         (pa.uint64(), [0, 1, 2, 7]),
         (pa.decimal128(38, 4), range(8)),
     ):
         some_identities = zip(
-            *identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True
+            *identities(array([numbers[i] for i in indices], kind), "pid")[:2], strict=True
         )
-        assert list(some_identities) == [expected[i] for i in some]
+        assert list(some_identities) == [expected[i] for i in indices]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,7 @@ def test_sas_column_length_limits_identifiers(width: int, exact: int) -> None:
 
 
 def test_read_csv_with_a_gap_is_refused(tmp_path: Path) -> None:
+    """If an integer is missing, pandas reads the column as floats, and large integers lose digits."""
     path = tmp_path / "a.csv"
     path.write_text("a,pid\n0,9007199254740992\n1,9007199254740993\n2,\n")
     with pytest.raises(DataError, match="give identifiers as text"):

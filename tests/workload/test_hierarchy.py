@@ -94,6 +94,7 @@ def test_code_list_total_is_no_level() -> None:
 
 
 def test_early_leaf_is_area_of_deeper_levels() -> None:
+    """A cell whose branch of the tree has fewer levels is its own area on the missing levels."""
     levels = CodeList.from_labels({**TREE, "DC": ["11"], "Guam": {"Guam": ["66"]}}).hierarchy.levels
     assert [level.labels[-2:] for level in levels] == [("DC", "Guam"), ("11", "Guam")]
     rows = [*ROWS, ("11", "District", "", "county")]
@@ -115,6 +116,7 @@ def test_codes_in_other_case_or_with_accents_are_different() -> None:
 
 def test_codes_keep_zeros_and_blanks() -> None:
     rows = [("01", "", ""), ("1", "", ""), (" 010", "", "01"), ("0010 ", "", "1")]
+    # Only codes without children are cells.
     assert CodeList.from_rows(rows).codes == (" 010", "0010 ")
 
 
@@ -474,6 +476,7 @@ def test_given_query_weights_replace_level_weights() -> None:
 
 
 def test_area_weights_add_up_to_gram() -> None:
+    """An entry of the Gram matrix sums the weights of all areas that contain both cells."""
     (part,) = workload().add("county", Levels(["county", "region"])).groups[0].parts
     weights = np.arange(1.0, 9.0)
     tree = part.family.area_weights(weights)

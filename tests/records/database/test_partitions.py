@@ -25,8 +25,13 @@ def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> N
         "engine.records.readers._partitions", lambda *_: pytest.fail("rows were read")
     )
     fractions: list[float] = []
+
+    def record(fraction: float, _: str) -> bool:
+        fractions.append(fraction)
+        return True
+
     monkeypatch.setattr("engine.records.dask.MAX_CONCURRENT_PARTITIONS", 2)
-    check(partitions(), progress=lambda fraction, text: bool(fractions.append(fraction)) or True)
+    check(partitions(), progress=record)
     assert fractions == sorted(fractions)
     assert {0.4, 0.8, 1.0} < set(fractions)
     assert fractions[-1] == 1.0
