@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine import analysis
-from engine.analysis import breakdown, budget_for_error, tolerance_for, worst_group
+from engine.analysis import breakdown, budget_for_error, tolerance_for, worst_error
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
 from engine.analysis.variance_breakdown import breakdown_text, least_accurate_queries, worst_query
@@ -281,9 +281,7 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
         queries = least_accurate_queries(result, i)
         assert variances.reshape(counts)[tuple(queries)] == pytest.approx(variances.max(), 1e-5)
         assert breakdown_text(result, i)
-    assert math.sqrt(result.variances(worst_group(result)).max()) == pytest.approx(
-        stds(result)[-1], rel=1e-9
-    )
+    assert worst_error(result) == pytest.approx(stds(result)[-1], rel=1e-9)
 
 
 def test_breakdown_matches_noise_of_each_space() -> None:

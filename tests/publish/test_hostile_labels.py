@@ -136,6 +136,7 @@ def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
     titles = [column["titles"] for column in metadata[1]["tableSchema"]["columns"]]
     assert titles == next(csv.reader(io.StringIO(texts[metadata[1]["url"]])))
     for name in ("README.md", "codebook.md"):
+        # Without escaped characters and code spans, the text must contain no markup and no address.
         prose = re.sub(r"(`+).*?\1(?!`)", "", re.sub(r"\\.", "", texts[name]))
         assert not re.search(r"<|\]\(|://|www\.|`", prose), prose
     rows = [line for line in texts["codebook.md"].splitlines() if re.match(r"\| \d", line)]

@@ -196,6 +196,7 @@ def test_verify_damaged_zip_gives_verdict(packages, tmp_path) -> None:
         sound, target = path.read_bytes(), tmp_path / "damaged.zip"
         for _ in range(60):
             content = bytearray(sound)
+            # Half of the damage is in the last 600 bytes, which contain the directory of the zip.
             for _ in range(rng.choice([1, 4, 40])):
                 content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = (
                     rng.randrange(256)
@@ -276,9 +277,12 @@ def test_verify_zip_with_false_directory_gives_problem(packages, tmp_path) -> No
             content[place : place + struct.calcsize(form)] = struct.pack(form, value)
             target.write_bytes(bytes(content))
             verdict(target)
-    long = struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 2**62, 2**62, 2**62, 2**62)
+    # The ZIP64 end record states 2^62 files.
+    zip64_end = struct.pack(
+        "<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 2**62, 2**62, 2**62, 2**62
+    )
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
-    target.write_bytes(sound[:end] + long + locator + sound[end:])
+    target.write_bytes(sound[:end] + zip64_end + locator + sound[end:])
     assert "files" in verdict(target)[0]
 
 

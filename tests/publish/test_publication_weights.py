@@ -52,7 +52,7 @@ def test_publication_weights_reduce_or_keep_published_error(pcost):
     assert error <= (0.9 if pcost <= 1e-4 else 1.03) * original
 
 
-def test_publication_weights_at_small_budget_equal_independence():
+def test_one_way_errors_at_small_budget_ignore_pairs():
     budget = Budget(pcost=1e-5)
     one_way = Workload.all_ways(SCHEMA, (1,), family="marginal")
     absolute_errors = []
@@ -82,7 +82,7 @@ def test_publication_weights_give_little_budget_to_unreliable_pairs(pcost):
     assert standard_errors[0] <= 1.05 * standard_errors[1]
 
 
-def test_publication_weights_at_large_budget_are_nearly_equal():
+def test_pair_weights_at_large_budget_are_nearly_equal():
     weights = weights_by_set(
         publication_weights(PAIRS, Budget(pcost=1e6), expected_records=RECORDS)
     )
@@ -92,8 +92,7 @@ def test_publication_weights_at_large_budget_are_nearly_equal():
 
 @pytest.mark.parametrize("pcost", [1e-3, 0.1, 1e4])
 def test_publication_weights_are_means_of_predicted_and_original_ones(pcost):
-    """With equal original weights, the logarithms of the weights are those of the prediction
-    times the exponent."""
+    """If the original weights are equal, a ratio of weights is a power of the predicted ratio."""
     blended = weights_by_set(
         publication_weights(PAIRS, Budget(pcost=pcost), expected_records=RECORDS)
     )

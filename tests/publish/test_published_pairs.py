@@ -28,6 +28,7 @@ def test_residual_tables_reach_the_optimum_of_one_pair():
     variances = {axes: r.variance for axes, r in estimates.residuals.items()}
     mean, ones = np.full((3, 3), 1.0 / 3.0), np.ones((3, 3)) / 9.0
     centring = np.eye(3) - mean
+    # The covariance of the unbiased cells is a sum over the four residual spaces.
     covariance = (
         estimates.total_variance * np.kron(ones, ones)
         + variances[0,] * np.kron(centring, ones)

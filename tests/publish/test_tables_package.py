@@ -290,6 +290,7 @@ def test_joint_plan_answers_are_weighted_integer_sums(kind, tmp_path):
         np.testing.assert_allclose(
             np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9
         )
+        # tables.csv has the standard error of the sum of the first and the last answer.
         ends = weights[0] + (weights[-1] if group.count > 1 else 0.0)
         assert np.sqrt(ends**2 @ integers["noise"] ** 2) == pytest.approx(
             sums["sum_std"].iloc[number], rel=1e-9
