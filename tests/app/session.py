@@ -86,7 +86,7 @@ class Session:
         """Set fields and run the page.
 
         If a field is not on the page yet, the page is first run with the fields that are already set,
-        because they can make it appear.
+        because these fields can make it appear.
         """
         waiting = False
         for key, value in values.items():
@@ -168,7 +168,7 @@ def open_demo(
 
 
 def wait(session: Session) -> Session:
-    """Run the page until no job is running; plans may need a worker on a busy machine."""
+    """Run the page until no job is running."""
     return session.until(
         lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button)
     )

@@ -21,7 +21,7 @@ SOURCES = [
 GUIDES = sorted((ROOT / "pages" / "guides").glob("*.md"))
 FENCED = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 UNITS = "person|people|rows?|records?|tables?|lines?|cells?|query|queries|year|day|group|attribute"
-# Maps a name to the pattern of replaced phrases; matching ignores case.
+# Phrases that texts must not contain, as regular expressions by name.  Case is ignored.
 HABITS = {
     "exact in place of accurate": r"\b(least|most|more|less|as|how|so) exact\b|\bexactness\b",
     "dear in place of expensive": r"\bdear(er|est|ly)?\b",

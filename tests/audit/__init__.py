@@ -7,9 +7,9 @@ with fresh noise and a row in a ledger.  Half of the answers train a linear test
 the tables; the other half estimate its errors.  With exact (Clopper-Pearson) bounds on the power
 and the false alarms of the test,
 
-    mu >= Phi^-1(lower bound of power) - Phi^-1(upper bound of false alarms),        rho >= mu^2 / 2,
+    mu >= Phi^-1(lower bound of power) - Phi^-1(upper bound of false alarms),        rho >= mu^2 / 2.
 
-which exceeds the stated rho in at most one of a thousand audits: noise on a grid of 2^-30 of its
-scale differs from Gaussian noise by far less than the audit can detect.  For releases with a
-planted bug, the bound must exceed the stated rho.
+The bound exceeds the stated rho in at most one of a thousand audits of a correct release.  (The grid
+of the noise is so fine that the audit cannot detect it.)  For releases with a planted bug, the bound
+must exceed the stated rho.
 """

@@ -94,7 +94,7 @@ COUNT_RUNS = """(() => {
   new MutationObserver((records) => { seen.changes += records.length; }).observe(
     document, {subtree: true, childList: true, attributes: true, characterData: true});
 })()"""
-# no open run, no animation, and no change in five successive polls
+# Whether no script runs, nothing is animated, and five successive polls have seen no change.
 IS_IDLE = """(runs) => {
   const seen = window.watched, app = document.querySelector("[data-testid=stApp]");
   if (!seen || !app || seen.ended === 0 || seen.requested < runs) return false;

@@ -19,7 +19,7 @@ from pages.parts.shell.request_state import RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.server.serving import run_server
 
-# name in the table -> page, and the demo whose tables of one and two attributes are its workload
+# Maps a name in the table to (page, demo).  The workload has the 1-way and 2-way tables of the demo.
 PAGES = {
     "start": ("", ""),
     "start, project": ("", "cps"),
@@ -34,8 +34,7 @@ PAGES = {
     "learn": ("learn", ""),
     "guide": ("guide", ""),
 }
-# words and heights are those of visible text; a table on a canvas has its text in a hidden table,
-# which is not counted
+# Only visible text is measured.  The hidden copy of a table that is drawn on a canvas is not counted.
 MEASURE = """(low) => {
   const main = document.querySelector("[data-testid=stMain]");
   const side = document.querySelector("[data-testid=stSidebar]");

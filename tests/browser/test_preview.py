@@ -134,7 +134,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.choose("Draw a range")
     visit.expect_text("95% interval at other budgets")
     last = visit.page.get_by_test_id("stPlotlyChart").count() - 1
-    # 82 cells: the middles of the cells 21 to 40 lie inside
+    # The box contains the middles of the cells 21 to 40 of 82.
     visit.drag((0.2561, 0.5), (0.5, 0.6), chart=last - 1)
     visit.expect_text(
         "39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)"

@@ -12,7 +12,7 @@ from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.browser.conftest import Visit
 
-# elements that the names below would create as Markdown or HTML
+# Elements that the page would have if the names below were read as Markdown or HTML.
 MARKUP_SELECTOR = (
     "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main"
     " i:text-is('code')"

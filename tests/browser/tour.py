@@ -22,7 +22,7 @@ SCROLL = """element => {
 
 @dataclass(kw_only=True)
 class Tour:
-    """Frames with a caption each."""
+    """Frames of the animated picture, each with a caption."""
 
     visit: Visit
     frames: list[Image.Image] = field(default_factory=list)

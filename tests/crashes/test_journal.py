@@ -77,8 +77,9 @@ def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after:
     assert process.exitcode == -signal.SIGKILL
 
 
-# Maps a moment to: owner and name of a function; whether the process is killed after (or before)
-# its call; whether budget is spent at this moment; whether a journal is on the disk.
+# Maps the moment of a kill to (owner, name, after, spent, journal).  The process is killed after or
+# before the call of the function ``name`` of ``owner``.  ``spent`` is whether the budget is spent at
+# this moment, and ``journal`` whether a journal is on the disk.
 MOMENTS = {
     "before the journal": (os, "link", False, False, False),
     "journal written, nothing spent": (Ledger, "spend", False, False, True),

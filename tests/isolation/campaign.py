@@ -232,7 +232,7 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
             content = file.read_bytes() if file.is_file() else b""
         except OSError:
             continue
-        # the settings list the opened ledgers, readable only by this user of the machine
+        # The settings contain the names of opened ledgers.  Only the user of the server can read them.
         allowed = (
             file.name == "places.json"
             and b"qvalue" not in content

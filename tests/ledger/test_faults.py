@@ -17,7 +17,10 @@ from tests.ledger.helpers import fill, in_child, spend
 
 
 def assert_refused(path, words):
-    """Assert that opening a ledger fails with ``words``, that it is invalid, and keeps its size."""
+    """Assert that a ledger cannot be opened, is reported as invalid, and keeps its size.
+
+    The message of the error must match ``words``.
+    """
     size = os.path.getsize(path) if os.path.isfile(path) else None
     with pytest.raises(LedgerError, match=words):
         Ledger(path, wait=0.2)

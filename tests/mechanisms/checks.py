@@ -86,7 +86,10 @@ def check_summary(plan, variances):
 
 
 def check_certificate(plan, best=None):
-    """Check the bound against the plan's error and ``best``, an interval of the optimum."""
+    """Check the certificate of a plan.
+
+    ``best`` is an interval that contains the smallest error of all plans of the same class.
+    """
     certificate = plan.certificate
     assert 0 < certificate.lower_bound <= plan.weighted_rmse
     assert certificate.gap == pytest.approx(
@@ -95,7 +98,7 @@ def check_certificate(plan, best=None):
     assert certificate.statement
     assert plan.weighted_rmse * (1 + EXACT) >= oracles.svd_bound(plan.workload, plan.budget.pcost)
     if best is not None:
-        # the oracle drops eigenvalues below 1e-14 of the largest: accurate to 1e-7
+        # The optimum is accurate to 1e-7, because its computation drops the smallest eigenvalues.
         low, high = best
         assert certificate.lower_bound <= high * (1 + 1e-7)
         assert plan.weighted_rmse >= low * (1 - 1e-7)
@@ -126,8 +129,9 @@ def check_any_query(plan, explicit, rows, seed=0):
         )
         queries_and_rows.append((chosen, np.broadcast_to(coefficients, sizes).ravel()))
     queries = []
-    # If several components of a plan have the smallest variance up to VARIANCE_TOLERANCE, the first
-    # answers.  With very many records, rounding to a coarse grid causes such small differences.
+    # Several components of a plan can have the smallest variance, up to VARIANCE_TOLERANCE.  The first
+    # of these components then answers the query.  With very many records, rounding to a coarse grid
+    # causes such small differences.
     tolerance = VARIANCE_TOLERANCE if plan.max_records > MAX_RECORDS else 1e-8
     all_rows = np.array([row for _, row in queries_and_rows]).reshape(
         len(queries_and_rows), math.prod(sizes)

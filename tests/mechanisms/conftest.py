@@ -28,5 +28,5 @@ def few_levels(request, monkeypatch):
 
 @pytest.fixture
 def wide_from_ten(monkeypatch):
-    """Attributes of ten cells and more are wide."""
+    """Treat attributes with ten or more cells as wide."""
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)

@@ -66,11 +66,12 @@ def test_plan_every_setting_matches_explicit_matrices(mechanism, options, shape)
 def test_design_covers_all_pairs():
     cases = [case.values for case in CASES]
     rows = [(kind_of(*cases[k]), k, shape, setting) for k, shape, setting in DESIGN]
-    kinds, everything = {kind_of(*case) for case in cases}, [range(len(CASES)), SHAPES, SETTINGS]
+    kinds, numbers = {kind_of(*case) for case in cases}, range(len(CASES))
     assert {(kind, shape) for kind, _, shape, _ in rows} == set(itertools.product(kinds, SHAPES))
-    for one, two in ((0, 2), (1, 2)):
-        pairs = {(row[one + 1], row[two + 1]) for row in rows}
-        assert pairs == set(itertools.product(everything[one], everything[two]))
+    assert {(k, setting) for _, k, _, setting in rows} == set(itertools.product(numbers, SETTINGS))
+    assert {(shape, setting) for *_, shape, setting in rows} == set(
+        itertools.product(SHAPES, SETTINGS)
+    )
     assert kinds > {m.name for m in MECHANISMS}
     assert min(Counter(k for _, k, _, _ in rows).values()) >= 8
     assert all((m.name, options) in cases for m in MECHANISMS for options in m.variants)

@@ -39,7 +39,7 @@ def test_forecast_lists_no_queries_on_wide_pair(
     workload = Workload(shapes.numeric(90, 60)).add(("a", "b"), family)
     monkeypatch.setattr(type(family), "rows", lambda *_: pytest.fail("queries were listed"))
     with monkeypatch.context() as patch:
-        # The examples are parts of a few cells, whose queries are listed.
+        # Forecasts list the queries of an example with few cells, so examples are disabled.
         patch.setattr(PredictedFactor, "example", None)
         assert forecast(workload, **options).seconds > 0.1
 

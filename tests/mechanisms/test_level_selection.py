@@ -141,6 +141,7 @@ def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     copies = np.rint(strategy.weights**2 * strategy.levels)
     lengths = strategy.boxes[:, 1, 0] - strategy.boxes[:, 0, 0]
     assert np.dot(copies, lengths) == 24 * strategy.levels
+    # Compute the inverse anew after every level; the error must not change.
     monkeypatch.setattr(search, "LEVELS_PER_INVERSE", 1)
     assert level_selection(
         gram, options=LevelOptions(patience=1, levels=40)

@@ -251,6 +251,7 @@ def test_product_ranges_enclose_column_products():
     gram = level_gram((1.0, 0.5, 0.2))
     strategy = level_solution(gram, Options()).strategy
     products, tree = strategy.column_gram(), gram.tree
+    # Entry (i, j) is the number of levels at which the cells i and j are in the same area.
     common = sum((p[:, None] == p for p in tree.position[1:]), np.zeros(products.shape, int))
     for level in range(tree.depth):
         low, high = strategy.product_range(level)

@@ -93,10 +93,10 @@ def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal)
 
 
 def contributions(result):
-    """Return how the variances of the weighted queries depend on the noise of each block.
+    """Return (contributions of the blocks to the variances of queries, weights of the queries).
 
-    The result is a pair: an array of shape (queries, blocks), whose product with the squared noises
-    is the variance of each query; and the weights of the queries, shape (queries,).
+    The contributions have the shape (queries, blocks).  Their product with the squared noises of
+    the blocks is the variance of each query.  The weights have the shape (queries,).
     """
     rows, weights = oracles.workload_rows(result.workload), oracles.query_weights(result.workload)
     W = np.concatenate([r[w > 0] for r, w in zip(rows, weights, strict=True)])

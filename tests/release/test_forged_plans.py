@@ -120,7 +120,10 @@ def test_look_forged_block_spends_nothing(ledger) -> None:
 
 
 def repacked(value, rng):
-    """Return base64 text of an array of floats, a quarter of which are multiplied by a factor."""
+    """Multiply a quarter of the floats in an array by one random factor.
+
+    The argument and the result are base64 texts of the array.
+    """
     numbers = np.frombuffer(base64.b64decode(value), "<f8").copy()
     if len(numbers):
         at = rng.integers(len(numbers), size=max(1, len(numbers) // 4))

@@ -48,7 +48,7 @@ def build_plan(workload: Workload, **options: object):
 
 @functools.cache
 def traced(workload: Workload, limit: float):
-    """Tuned plan after a short search and its peak memory in bytes."""
+    """Return (tuned plan of a short search, peak memory of planning in bytes)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.residuals.tuning.tune.LBFGS_STEPS", 2)
         patch.setattr("engine.residuals.tuning.complements.STEPS_BY_POWER", {16.0: 2})
@@ -286,8 +286,8 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert variance_seconds(workload, both, spaces) < 2.0
-    # Two cases without a union, because all queries would have to be listed: query weights are not
-    # products, and neither are unions with queries that are not measured.
+    # There is no union if all queries would have to be listed.  There are two cases: a group has
+    # query weights, or a union contains queries that are not measured.
     weighted = Workload(numeric(24, 25)).add(
         both, "circular", query_weights=np.ones(single.groups[0].count)
     )
