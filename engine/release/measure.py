@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine._validation import check_type
-from engine.errors import LedgerError, PlanError, ResultLost
+from engine.errors import Cancelled, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import INVARIANTS_NOTE_KIND
 from engine.ledger.ledger import MAX_NOTE_CHARS
@@ -280,7 +281,9 @@ class Release:
             write=self.write,
         )
         if saved:
-            status_reporter(options.progress)(1.0, self.done)
+            # The release is paid and stored, so a callback that returns False no longer cancels it.
+            with suppress(Cancelled):
+                status_reporter(options.progress)(1.0, self.done)
         else:
             # another run released under this key after `is_finished` was computed, and it may have
             # counted other records

@@ -756,7 +756,7 @@ BUGS = (
         name="blocks not checked before the spend",
         file="engine/release/measure.py",
         old="    check_blocks(part)\n    journal_lock",
-        new="    own_journal",
+        new="    journal_lock",
         tests=("tests/release/test_forged_plans.py::test_measure_forged_block_spends_nothing",),
     ),
     # Verification

@@ -173,6 +173,21 @@ def test_unmeasured_queries_are_refused(records: pd.DataFrame) -> None:
     assert drawn.answer(("age", "hours"), low_sums).answer == pytest.approx(drawn.values(0)[3])
 
 
+def test_cancelling_after_the_spend_returns_the_release(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger
+) -> None:
+    reports = []
+
+    def cancel_at_end(fraction: float, text: str) -> bool:
+        reports.append((fraction, text))
+        return fraction < 1.0 or text != "Released"
+
+    release = measure(small_plan, records, dataset="survey", ledger=ledger, progress=cancel_at_end)
+    assert reports[-1] == (1.0, "Released")
+    assert ledger.status("survey").spent == small_plan.pcost
+    assert release == measure(small_plan, records, dataset="survey", ledger=ledger)
+
+
 def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledger: Ledger) -> None:
     bad = records.copy()
     bad.loc[3, "age"] = 99
