@@ -35,8 +35,8 @@ from engine.workload import Part, Workload
 # Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one
 # per subset of its attributes; planning them takes a few seconds.
 MAX_ATTRIBUTES = 14
-# Largest number of cells of an attribute with prefixes or ranges that are solved without matrices;
-# at this number planning takes about 20 s.
+# Prefixes and ranges on one attribute are solved without matrices for at most this number of cells.
+# At this number planning takes about 20 s.
 MAX_INTERVAL_CELLS = 100_000
 
 NoiseLaw = Literal["gaussian", "laplace"]
@@ -77,8 +77,7 @@ class Limits:
             value = getattr(self, name)
             if value is None and name == "time_limit":
                 continue
-            # memory_limit=None is an error: without a limit the operating system could end the
-            # process.  `not value > 0` also rejects nan.
+            # `not value > 0` also rejects nan.
             if not is_number(value) or not value > 0:
                 raise PlanError(
                     f"{name} is {value!r}, but must be a number above 0. Give one, or leave the"
@@ -111,8 +110,9 @@ class Limits:
 class PlanOptions(TypedDict, total=False):
     """Keyword arguments of `plan` and `forecast`.
 
-    The keys from ``objective`` to ``max_records`` are documented in `Mechanism`, those from
-    ``time_limit`` to ``cache`` in `Limits`, and all later keys in the mechanisms that have them.
+    `Mechanism` documents the keys from ``objective`` to ``max_records``.  `Limits` documents the
+    keys from ``time_limit`` to ``cache``.  All later keys are options of single mechanisms; the
+    classes of these mechanisms document them.
     """
 
     objective: str
@@ -164,13 +164,13 @@ class Mechanism(ABC):
     Class attributes
     ----------------
     name, title, meaning : identifier, display name and one-sentence description.
-    variants : settings with which the mechanism takes part in a comparison, each a mapping from
-        option to value.
-    choices : mapping from option to the values that a form of the app offers.
+    variants : one mapping from option to value for each variant of the mechanism that a comparison
+        includes.
+    choices : mapping from option to the values that the app offers in a form.
     laws : noise distributions that the mechanism can use.  A budget of pure epsilon requires
         "laplace", and every other budget "gaussian".
-    unsaid : mapping from option to the value that a plan has if its file lacks the option, because
-        the file was written before the option existed.
+    unsaid : values of options that old plan files lack, as a mapping from option to value.  A file
+        lacks an option if it was written before the option existed.
     keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
     Options
@@ -220,12 +220,16 @@ class Mechanism(ABC):
     def options(self) -> dict[str, Any]:
         """Return the options that identify a plan, as JSON-compatible data.
 
-        They do not contain max_records, which a plan stores separately; power, unless the objective
-        is "lp"; targets, if there are none; and options that have their value in ``unsaid``.
+        The result leaves out
+
+        - "max_records", which a plan stores separately;
+        - "power", unless the objective is "lp";
+        - "targets" if it is None;
+        - every option whose value equals its value in ``unsaid``.
         """
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # The hash of a plan covers its options.  Plan files that are older than an option lack it,
-        # and imply the value in ``unsaid``.  So an option with this value is left out of the hash.
+        # The hash of a plan covers its options.  An option with its value in ``unsaid`` is left
+        # out, so that the hash equals that of a plan file from before the option existed.
         out = {
             name: value
             for name, value in out.items()
@@ -252,7 +256,7 @@ class Mechanism(ABC):
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
     def check_invariants(self, workload: Workload) -> None:
-        """Raise NotApplicable if the schema has exact totals and they are not supported."""
+        """Raise NotApplicable if the schema has exact totals that the mechanism does not support."""
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
                 f"The schema has invariants (exact totals), which the mechanism '{self.name}' does"
@@ -316,11 +320,10 @@ def check_size(
 
     Parameters
     ----------
-    memory_limit : in bytes.
-    closed_form : whether the mechanism plans marginals without a dense matrix of shape
-        (cells, cells).
-    intervals : whether the mechanism plans prefixes, suffixes, ranges and areas of code lists
-        without a dense matrix of this shape.
+    memory_limit : largest memory of a plan, in bytes.
+    closed_form : if True, marginals need no dense matrix and have no limit of cells.
+    intervals : if True, queries on one wide attribute need no dense matrix of shape (cells, cells)
+        if they are prefixes, suffixes, ranges or areas of a hierarchy.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -331,19 +334,19 @@ def check_size(
                 " attributes."
             )
         for part in group.parts:
-            # number of residual coordinates on the attributes of the part
+            # dimension of the residual space on the attributes of the part
             coordinates = math.prod([n - 1 for n in part.sizes])
             cells = part.cells
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
             if intervals and is_wide_areas(part):
                 continue
-            # planning needs this number of dense matrices of shape (cells, cells)
+            # number of dense matrices of shape (cells, cells) that planning needs
             matrices = 6.0
             entries = matrices * cells**2
             if len(part.sizes) > 1:
-                # a family on several attributes needs no matrix of shape (cells, cells), only its
-                # query rows in residual coordinates
+                # A family on several attributes needs no matrix of shape (cells, cells).  It needs
+                # only its query rows in residual coordinates.
                 matrices = 0.0
                 entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
@@ -390,27 +393,27 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["choose the marginal in place of these queries"]
 
 
-# A time limit is ignored for strategies that take at most this time without search steps, in
+# A time limit never excludes a strategy that takes at most this time without search steps, in
 # seconds.
 MIN_REFUSED_SECONDS = 1.0
 
 
 def check_start(what: str, seconds: float, limits: Limits) -> None:
-    """Raise LimitExceeded if even a search of zero steps takes longer than the time limit.
+    """Raise LimitExceeded if a strategy takes too long even without search steps.
 
-    No error is raised up to `MIN_REFUSED_SECONDS`.
+    The error is raised if ``seconds`` exceeds both the time limit and `MIN_REFUSED_SECONDS`.
 
     Parameters
     ----------
     what : subject of the error message, such as "The global optimum of 3,000 cells".
-    seconds : expected time to compute a strategy if the search ends at once.
+    seconds : expected time of computing a strategy without search steps.
     """
     if seconds > max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS):
         raise start_error(what, seconds, limits)
 
 
 def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
-    """Return the error that `check_start` raises, with the same parameters."""
+    """Return the error that `check_start` raises.  The parameters are those of `check_start`."""
     return LimitExceeded(
         f"{what} takes about {math.ceil(seconds):,} s even without a search, and the time limit is"
         f" {limits.time_limit:g} s. Set time_limit={math.ceil(seconds)} or more, or merge cells into"
@@ -419,11 +422,10 @@ def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
 
 
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
-    """Raise NotApplicable if a subworkload is too large for a search of one dense strategy.
+    """Raise NotApplicable if a subworkload is too large for one dense strategy.
 
-    It would be solved by alternating between the factors of a product strategy, which proves only a
-    weak lower bound.  Objectives other than the weighted sum choose query weights by such bounds:
-    planning would take minutes and would not prove a useful bound.
+    The function is for objectives other than the weighted sum.  Their search needs strong lower
+    bounds.  A product strategy, which a subworkload of this size would get, proves only a weak one.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:

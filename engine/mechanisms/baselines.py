@@ -72,10 +72,9 @@ class GaussianQueries(ExplicitMechanism):
 
     Options
     -------
-    charge : how the privacy cost is computed.  "cell" charges the joint sensitivity of all groups
-        (the largest sum over groups that one cell reaches).  "groups" charges the sum of the costs
-        of the groups, which is never less; use it to compare with programs that charge this sum.
-        Plan files without this option have "groups".
+    charge : how the privacy cost is computed.  "groups" charges the sum of the costs of all groups.
+        "cell" adds up the costs of all groups for each cell, and charges the largest sum, which is
+        never more.  Plan files without this option have "groups".
     """
 
     name: ClassVar[str] = "gaussian"
@@ -130,8 +129,15 @@ def _group_strategy(
 ) -> tuple[tuple[tuple[Axes, Strategy], ...], float]:
     """Return the queries of a group, scaled to sensitivity 1, and the sensitivity before scaling.
 
-    The queries are returned as factors (axes, strategy) of a Kronecker product.  ``order`` has the
-    axes of the group in schema order; the axes of the factors are indices in it.
+    Parameters
+    ----------
+    order : axes of the group in schema order.
+
+    Returns
+    -------
+    factors : Kronecker factors of the queries, as pairs (axes, strategy).  Here, axes are indices
+        in ``order``.
+    sensitivity : sensitivity of the queries before scaling.
     """
     factors, sensitivity = list[tuple[Axes, Strategy]](), 1.0
     for part in group.parts:
@@ -141,8 +147,9 @@ def _group_strategy(
             continue
         if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
             raise NotApplicable(
-                f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells;"
-                f" this mechanism allows at most {MAX_PART_ENTRIES:,} queries times cells."
+                f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells. In this"
+                " mechanism the number of queries times the number of cells must be at most"
+                f" {MAX_PART_ENTRIES:,}."
                 " Use 'querysmasher', or coarser attributes."
             )
         strategy, norm = _normalized_rows(part, law)
@@ -227,8 +234,8 @@ class Optimum(ExplicitMechanism):
                 if len(mass) != problem.variables:
                     raise ValueError("the stored cell weights do not fit the workload")
             else:
-                # The search ends before the deadline, because the strategy is computed after it.
-                # At most half of the remaining time is reserved for that.
+                # The strategy is computed after the search, so the search ends before the
+                # deadline.  At most half of the remaining time is reserved for the strategy.
                 now = planning_time()
                 reserve = min(STRATEGY_TIME_RATIO * (now - started), 0.5 * (deadline - now))
                 mass = self._search(problem, cells, limits, deadline - max(reserve, 0.0))
@@ -265,7 +272,10 @@ class Optimum(ExplicitMechanism):
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
-    """Return a `Component` that measures every cell of a marginal with this share of the budget."""
+    """Return a `Component` that measures every cell of a marginal.
+
+    ``share`` is its share of the budget.
+    """
     factors = tuple(
         ((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes))
     )
@@ -297,7 +307,7 @@ class DataCube(ExplicitMechanism):
                     )
         marginals = []
         for group in workload.groups:
-            # totals add no axes to the marginal of a group
+            # A total has no axis in the marginal, because it sums over its attribute.
             marginal_parts = [part for part in group.parts if part.family.name == "marginal"]
             names = [group.attributes[a] for part in marginal_parts for a in part.axes]
             marginals.append(tuple(sorted(attributes.index(name) for name in names)))
@@ -349,8 +359,8 @@ def data_cube(
             f"There are {len(wanted)} marginals on {len(sizes)} axes. "
             "Give at least one marginal, with axes numbered from 0."
         )
-    # entry [measured, queried]: how many cells of the measured marginal sum to one cell of the
-    # queried marginal; infinite if the measured marginal does not determine the queried one
+    # Entry [i, j] is the number of cells of marginal i that sum to one cell of marginal j.  The
+    # entry is infinite if marginal i does not determine marginal j.
     summed_cells = np.array(
         [
             [
@@ -376,8 +386,7 @@ def data_cube(
         covers = summed_cells <= max_cells
         uncovered, chosen = np.ones(len(wanted), dtype=bool), []
         while uncovered.any():
-            # Greedy set cover: the marginal that covers most marginals not covered yet is added.
-            # For n marginals the result has at most about log(n) times the smallest number of sets.
+            # Greedy set cover adds the marginal that covers the most uncovered marginals.
             largest = int(np.argmax(covers[:, uncovered].sum(axis=1)))
             chosen.append(wanted[largest])
             uncovered &= ~covers[largest]
@@ -391,21 +400,23 @@ def marginals_error(
     """Return the sum of the variances of all cells of queried marginals, in counts^2.
 
     The measured marginals have equal noise and together spend pcost 1 (Gaussian noise) or epsilon 1
-    (Laplace noise).  The cells are estimated from them by least squares.  For Laplace noise the
-    result is half of the sum.  It is infinite if the measured marginals do not determine a queried
-    marginal.
+    (Laplace noise).  Least squares estimates the cells of the queried marginals from them.  For
+    Laplace noise the result is half of the sum.  The result is infinite if the measured marginals
+    do not determine some queried marginal.
 
     Parameters
     ----------
     sizes : number of cells of every axis.
-    queried_sets, measured : sets of axes of the marginals.
+    queried_sets : axes of every queried marginal.
+    measured : axes of every measured marginal.
     noise : "gaussian" or "laplace".
 
     Notes
     -----
-    The residual space of a set B of axes is an eigenspace of the Gram matrix of the queries, with
-    the eigenvalue g_B, and of that of the measured marginals, with the eigenvalue l_B.  The error
-    is the sum over B of dim(B) g_B / l_B.  With n_i cells on axis i,
+    Every residual space (one per set B of axes) is an eigenspace of two Gram matrices.  The Gram
+    matrix of the queried marginals has the eigenvalue g_B on it, and the Gram matrix of the
+    measured marginals has the eigenvalue l_B.  The error is the sum over B of dim(B) g_B / l_B.
+    With n_i cells on axis i,
 
         g_B = sum over queried sets S containing B of (product over i not in S of n_i),
 
@@ -438,6 +449,6 @@ def marginals_error(
     total = float(
         np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
     )
-    # Each of k tables has pcost 1/k and variance k (Gaussian), or epsilon 1/k and variance 2 k^2
-    # (Laplace), of which half is returned.
+    # Gaussian noise: each of k tables has pcost 1/k and variance k.  Laplace noise: each has epsilon
+    # 1/k and variance 2 k^2, and half of the variance is returned.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

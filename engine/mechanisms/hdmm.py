@@ -3,30 +3,30 @@
 The mechanism runs several operators on a workload and uses the strategy with the smallest error.
 
     OPT_0           one strategy matrix on all cells of the workload's attributes, for few cells
-    OPT_kron        one Kronecker product of strategies on small sets of attributes (units); see
-                    `engine.mechanisms.kronecker`
-    OPT_plus        one product strategy per cluster of groups, with closed-form budget shares
-    OPT_marginals   weighted marginals; see below
+    OPT_kron        one Kronecker product of strategies on small sets of attributes (units)
+    OPT_plus        one Kronecker product per cluster of groups
+    OPT_marginals   weighted marginals
 
 An operator is a strategy search whose result depends only on the workload and a seed.  Squared
-errors are sums of variances at unit budget: pcost 1 for Gaussian noise, and epsilon 1 for Laplace
-noise, whose variance is 2 / epsilon^2 at sensitivity 1.
+errors are sums of variances at unit budget.  Unit budget is pcost 1 for Gaussian noise, and epsilon
+1 for Laplace noise.  At sensitivity 1 the noise then has variance 1 (Gaussian) or 2 (Laplace).
+See `engine.mechanisms.kronecker` for the search of OPT_kron.
 
 OPT_marginals
 -------------
-Strategies that measure weighted marginals on sets of attributes.
+The strategy M measures weighted marginals.  A is the attribute set of a marginal, B is that of a
+residual space, and n_i is the number of cells of attribute i.
 
-    weights     theta  theta_A of the marginal on A; the squared L2 sensitivity is the sum of
-                       theta_A^2, and the L1 sensitivity is the sum of theta_A
-    share       v      v_A = theta_A^2
-    traces      t_B    squared norm of the workload on residual space B: trace of its residual Gram,
-                       in counts^2
-    precision   f_B    sum over A containing B of v_A / (product of n_i over A less B)
+    weight      theta_A  weight of the marginal on A
+    share       v_A      theta_A^2
+    trace       t_B      trace of the residual Gram matrix of the workload on B, in counts^2
+    precision   f_B      sum over A containing B of v_A / (product of n_i over A without B)
 
-M^T M has the eigenvalue f_B * (product of n_i outside B) on residual space B, and the component of
-a query on B is constant along the attributes outside B, so the squared error is sum_B t_B / f_B for
-any domain size.  With v as variables the Gaussian problem is convex, and the gradient of the error
-E gives the lower bound E(v)^2 / max_A of -dE/dv_A for sum v = 1.
+The squared L2 sensitivity of M is the sum of theta_A^2.  Its L1 sensitivity is the sum of theta_A.
+The squared error is E = sum_B t_B / f_B at sensitivity 1 and noise of variance 1.
+
+For Gaussian noise, E is a convex function of v.  For every v with sum 1, the quotient
+E(v)^2 / (max over A of -dE/dv_A) is a lower bound on the squared error.
 
 Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM: Optimizing error of high-dimensional
 statistical queries under differential privacy", 2023; sections 7 and 8 for marginals.  The form by
@@ -86,22 +86,21 @@ MAX_FULL_LATTICE_AXES = 14
 # largest number of marginals that OPT_marginals considers
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# A marginal with a smaller share of the budget, relative to the largest share, is not measured,
-# unless leaving out such marginals would increase the error.
+# A marginal is not measured if its budget, divided by the largest budget of a marginal, is below this.
+# It is measured nevertheless if leaving it out would increase the error.
 MIN_SHARE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginalStrategy:
-    """Weighted marginals; queries are answered by least squares over all of them.
+    """Weighted marginals, from which least squares estimates all queries.
 
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    shares : mapping from the attributes of each measured marginal to its share of the budget:
-        theta^2 of the pcost (Gaussian noise), or theta of the epsilon (Laplace noise).
-    precision : mapping from residual space B to f_B at budget 1; a query with component c in B has
-        the variance |c|^2 / f_B from B (twice that for Laplace noise).
+    shares : mapping from the attributes of each measured marginal to its share of the budget.  The
+        share is theta^2 for Gaussian noise, and theta for Laplace noise.
+    precision : mapping from each measured residual space B to f_B at unit budget.
     squared_error : weighted sum of the variances of all queries, in counts^2, at unit budget.
     bound : lower bound on the squared error of all marginal strategies; None for Laplace noise.
     status : reason for the end of the search.
@@ -116,10 +115,10 @@ class MarginalStrategy:
 
 
 def residual_traces(workload: Workload) -> dict[Space, float]:
-    """Return for every residual space B the trace t_B of the workload on B, in counts^2.
+    """Return the trace t_B of every residual space B, in counts^2.
 
-    t_B is the sum over queries of the weight times the squared norm of the component in B.  The
-    error of a marginal strategy depends on the workload only through these traces.
+    t_B is a sum over all queries.  The term of a query is its weight times the squared norm of its
+    component in B.  The error of a marginal strategy depends on the workload only through t_B.
 
     Source: HDMM, theorem 10.
 
@@ -142,8 +141,7 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 class Lattice:
     """Candidate marginals of OPT_marginals, and the linear map from their weights to precisions.
 
-    The weight v_A is that of the marginal on the attributes A in M^T M.  The precision f_B is that
-    of the residual space on B.  Both are defined in the module docstring.
+    The module docstring defines the weights v_A and the precisions f_B.
 
     Parameters
     ----------
@@ -217,7 +215,7 @@ class Lattice:
         # The map is a Kronecker product of 2 x 2 matrices, one per attribute.  Applying them in
         # turn takes d 2^d operations for d attributes; the sparse matrix would have 3^d entries.
         for axis, n in enumerate(self.sizes.values()):
-            # entries of the table for sets without and for sets with the attribute of this axis
+            # entries of sets without the attribute of this axis, and entries of sets with it
             without, included = (np.take(table, side, axis=axis) for side in (0, 1))
             pair = (
                 (without + sign * included / n, included)
@@ -229,10 +227,10 @@ class Lattice:
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
-    """Return the sets of attributes whose marginals OPT_marginals considers.
+    """Return the candidate marginals of OPT_marginals.
 
-    If ``spaces`` together have at most `MAX_FULL_LATTICE_AXES` attributes, these are all subsets of
-    the attributes; otherwise they are all subsets of each set in ``spaces``.
+    If ``spaces`` together have at most `MAX_FULL_LATTICE_AXES` attributes, there is one candidate
+    per subset of these attributes.  Otherwise there is one per subset of each set in ``spaces``.
 
     Raises
     ------
@@ -265,8 +263,15 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
     """Return the optimal v for Gaussian noise, or None if the formula gives a negative entry.
 
-    ``traces`` (the t_B) and the result have shape (sets,), and the result has the sum 1.  Its
-    squared error equals the lower bound of `marginal_svd_bound`.
+    The squared error of the result equals the lower bound `marginal_svd_bound`.
+
+    Parameters
+    ----------
+    traces : t_B of every set B, shape (sets,).
+
+    Returns
+    -------
+    v with sum 1, shape (sets,), or None.
 
     Source: HDMM, theorem 13.
     """
@@ -278,16 +283,18 @@ def closed_form(lattice: Lattice, traces: Array) -> Array | None:
 
 
 def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
-    """Return the optimal v, up to a factor, if the constraint v >= 0 is ignored."""
+    """Return the optimal v without the constraint v >= 0, up to a constant factor."""
     dimensions, cells = _dimensions(lattice)
     return lattice.inverse(np.sqrt(traces * cells / dimensions))
 
 
 def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
-    """Return the dimension of the residual space, and the number of cells, of every attribute set.
+    """Return two arrays of shape (sets,), with one entry per attribute set.
 
-    These are the products of n - 1 and of n over the attributes of the set.  Both arrays have shape
-    (sets,).
+    Returns
+    -------
+    dimensions : dimension of the residual space on the set, the product of n - 1.
+    cells : number of cells of the marginal on the set, the product of n.
     """
     dimensions = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
     cells = [math.prod(float(lattice.sizes[a]) for a in s) for s in lattice.sets]
@@ -297,9 +304,9 @@ def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     """Return a lower bound on the squared error of marginal strategies, in counts^2 at pcost 1.
 
-    ``traces`` are the t_B of the workload, shape (sets,).  The bound is the singular value bound of
-    a workload of weighted marginals with these traces.  If the workload consists of marginals, the
-    bound holds for every matrix mechanism.
+    The result is the singular value bound of a workload of weighted marginals with the same
+    ``traces`` t_B, shape (sets,).  If all queries of the workload are marginals, no matrix mechanism
+    has a smaller squared error.
 
     Source: HDMM, theorem 12.
 
@@ -313,15 +320,15 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
 def marginal_objective(
     theta: Array, lattice: Lattice, traces: Array, noise: str
 ) -> tuple[float, Array]:
-    """Return the logarithm of sensitivity^2 sum_B t_B / f_B, and its derivative by theta.
+    """Return log(sensitivity^2 sum_B t_B / f_B) and its derivative with respect to theta.
 
-    For Gaussian noise the argument of the logarithm is the squared error at unit budget, and for
-    Laplace noise half of that.  ``theta`` and the derivative have shape (sets,).
+    The argument of the logarithm is the squared error at unit budget for Gaussian noise, and half
+    of the squared error for Laplace noise.  ``theta`` and the derivative have shape (sets,).
     """
     f = lattice.precision(theta**2)
     has_queries = traces > 0
-    # The error is infinite if a residual space of the workload is not measured, but L-BFGS needs a
-    # finite value.
+    # The error is infinite if a residual space of the workload is not measured.  L-BFGS needs a
+    # finite value instead.
     if not (f[has_queries] > 0).all():
         return 1e10, np.zeros_like(theta)
     errors = np.divide(traces, f, out=np.zeros_like(f), where=has_queries)
@@ -402,9 +409,14 @@ def marginal_strategy(
 def _search(
     lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator
 ) -> tuple[Array, str]:
-    """Return the v with the smallest error from several starts, and the number of steps as text.
+    """Search for the v with the smallest error.
 
-    The Gaussian problem is convex and needs one start.
+    Gaussian noise needs one start, because the problem is convex.  Laplace noise has several starts.
+
+    Returns
+    -------
+    v : shape (sets,), not scaled.
+    status : number of steps of the best search, as text such as "12 steps".
     """
     import scipy.optimize
 
@@ -412,8 +424,8 @@ def _search(
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # all entries of a start are positive, because the derivative by theta_A is 0 at theta_A =
-        # 0, so that the search would never change an entry of 0
+        # All entries of a start are positive.  At theta_A = 0 the derivative with respect to
+        # theta_A is 0, so the search would never change theta_A.
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
         starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
@@ -425,8 +437,8 @@ def _search(
             args=(lattice, traces, noise),
             jac=True,
             method="L-BFGS-B",
-            # for Gaussian noise the sign of theta is irrelevant; a bound theta >= 0 would only trap
-            # entries at 0
+            # For Gaussian noise the error does not depend on the sign of theta.  A bound
+            # theta >= 0 could keep entries at 0.
             bounds=[(0.0, None)] * count if noise == "laplace" else None,
             options={
                 "maxcor": 15,
@@ -442,9 +454,9 @@ def _search(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Return the weights v of marginals with negligible ones set to 0, scaled to sensitivity 1.
+    """Set negligible weights v to 0, and return the weights scaled to sensitivity 1.
 
-    Weights are set to 0 only if that does not increase the error, up to rounding.
+    No weight is set to 0 if that would increase the error by more than a rounding error.
     """
     is_gaussian = noise == "gaussian"
 
@@ -460,8 +472,8 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
 
     all_weights = normalize(v)
     budget_of_marginals = v if is_gaussian else np.sqrt(v)
-    # The smallest budget that is not negligible, relative to the largest budget.  Large thresholds
-    # come first, because they leave out the most marginals.
+    # A weight is negligible if its budget is below ``threshold`` times the largest budget.  Large
+    # thresholds come first, because they leave out the most marginals.
     for threshold in (1e-4, 1e-6, MIN_SHARE):
         is_measured = budget_of_marginals >= threshold * budget_of_marginals.max()
         weights = normalize(np.where(is_measured, v, 0.0))
@@ -477,26 +489,25 @@ UNIT_VARIANCE = {"gaussian": 1.0, "laplace": 2.0}
 MAX_EXPLICIT_CELLS = 512
 # OPT_plus tries to merge at most this number of pairs of clusters.
 MAX_MERGE_TRIALS = 24
-# OPT_plus does not try to merge clusters if there are more than this.
+# OPT_plus merges no clusters if there are more than this number of clusters.
 MAX_MERGE_CLUSTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HDMMStrategy:
-    """Strategy that one operator returns; see the module docstring.
+    """Strategy that one operator (strategy search) returns.
 
     Attributes
     ----------
     noise : "gaussian" or "laplace".
     operator : name of the operator, a colon and a description of the strategy.
-    components : measured components; their shares make the total sensitivity 1.
+    components : strategies on tables, with shares of the budget for which the total sensitivity is 1.
     squared_error : sum over queries of weight times variance at unit budget, in counts^2.
-    bound : lower bound on the squared error of all strategies of the operator; None without a
-        proof.
-    marginals : result of OPT_marginals, None for other operators.  With it, every group is answered
-        by least squares over all components, and the components list no groups.
-    joint : whether the joint privacy cost of the components is charged, see `Plan.joint`; otherwise
-        the sum of their costs.
+    bound : lower bound on the squared error of all strategies of the operator; None if unknown.
+    marginals : result of OPT_marginals; None for other operators.  OPT_marginals estimates every
+        group from all components, so its components list no groups.
+    joint : if True, the joint privacy cost of the components is charged, see `Plan.joint`.  If
+        False, the sum of their costs is charged.
     """
 
     noise: str
@@ -514,8 +525,8 @@ class OperatorChoice:
 
     Attributes
     ----------
-    best : strategy with the smallest squared error.  For a strategy on more than `MAX_FREE_CELLS`
-        cells, the error that is compared includes the rounding of answers to a grid.
+    best : strategy with the smallest squared error.  On more than `MAX_FREE_CELLS` cells, the
+        compared error includes the rounding of answers to a grid.
     errors : mapping from operator to squared error, for the operators that apply.
     refused : mapping from operator to the reason, for operators that do not apply.
     """
@@ -572,10 +583,10 @@ def plus_strategy(
 def _solve_problems(
     builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
-    """Solve the problems, and return their product strategies with optimal shares of the budget.
+    """Return one product strategy per problem, with optimal shares of the budget.
 
-    If the joint privacy cost of the strategies is smaller than the sum of their costs, their shares
-    are raised accordingly.
+    All shares are raised by one factor if the joint privacy cost of the strategies is smaller than
+    the sum of their costs.
     """
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
@@ -588,8 +599,8 @@ def _solve_problems(
     joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
         components = tuple(replace(c, share=c.share / ratio) for c in components)
-        # dividing all shares by the ratio multiplies variances, which are proportional to
-        # 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace)
+        # The shares were divided by the ratio.  Variances are proportional to 1 / pcost (Gaussian)
+        # or 1 / epsilon^2 (Laplace).
         error *= ratio if solver.noise == "gaussian" else ratio**2
     return HDMMStrategy(
         noise=solver.noise,
@@ -605,8 +616,8 @@ def merge_clusters(
 ) -> list[tuple[int, ...]]:
     """Return the clusters of groups after merging pairs whose merger lowers the squared error.
 
-    Pairs that increase the number of cells least are tried first; see `_union_cells`.  At most
-    `MAX_MERGE_TRIALS` pairs are tried, and none after the deadline of the solver.
+    Pairs are tried in ascending order of `_table_growth`.  At most `MAX_MERGE_TRIALS` pairs are
+    tried, and none after the deadline of the solver.
 
     Raises
     ------
@@ -622,8 +633,8 @@ def merge_clusters(
         """Return the squared error of clusters at the optimal budget shares."""
         return budget_shares([errors[cluster] for cluster in candidate], solver.noise)[1]
 
-    growth = partial(_union_cells, builder.workload)
-    # every trial takes a search, so the pairs with the smallest merged tables are tried first
+    growth = partial(_table_growth, builder.workload)
+    # A search on a small table is fast, so pairs that enlarge their tables least are tried first.
     queue = sorted(itertools.combinations(current, 2), key=growth)
     while queue and trials_left > 0 and planning_time() < solver.deadline:
         first, second = queue.pop(0)
@@ -638,29 +649,33 @@ def merge_clusters(
     return current
 
 
-def _union_cells(
+def _table_growth(
     workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[float, int]:
     """Return by how much merging two clusters enlarges their tables, as a sort key.
 
     Returns
     -------
-    growth : number of cells of the merged table, divided by that of the larger table before.
+    growth : number of cells of the merged table divided by the number of cells of the larger of
+        the two tables.
     cells : number of cells of the merged table, which has the attributes of both clusters.
     """
-    one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
-    union, *separate = (
-        math.prod(workload.schema.sizes(names)) for names in (one | other, one, other)
+    first, second = (
+        {name for number in cluster for name in workload.groups[number].attributes}
+        for cluster in pair
     )
-    return union / max(separate), union
+    first_cells = math.prod(workload.schema.sizes(first))
+    second_cells = math.prod(workload.schema.sizes(second))
+    merged_cells = math.prod(workload.schema.sizes(first | second))
+    return merged_cells / max(first_cells, second_cells), merged_cells
 
 
 def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
     """Return the product strategy problems that HDMM is expected to solve, for forecasts.
 
-    For ``operator`` "OPT_kron" it is the problem of all groups.  For "best" and all other operators
-    there are also the problems of the clusters of OPT_plus, and those of the first
-    `MAX_MERGE_TRIALS` pairs of clusters that OPT_plus would try to merge.
+    The result has the problem of all groups.  Unless ``operator`` is "OPT_kron", it also has one
+    problem per cluster of OPT_plus, and one per pair of clusters that OPT_plus would first try to
+    merge, for `MAX_MERGE_TRIALS` pairs.
 
     Raises
     ------
@@ -677,8 +692,8 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
 
     def add(cluster: Sequence[int]) -> None:
         """Add the problem of a cluster of groups, unless an equal problem is listed."""
-        # The clusters of equal problems differ in the names of attributes only.  Names are replaced
-        # by numbers in order of occurrence, so that each problem is built once.
+        # Clusters that differ only in the names of attributes have equal problems.  Numbers in
+        # order of occurrence replace the names, so that each problem is built once.
         attribute_numbers: dict[str, int] = {}
         nameless_cluster = []
         for number in cluster:
@@ -701,7 +716,7 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
     if 1 < len(maximal) <= MAX_MERGE_CLUSTERS:
         pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)
         for one, other in heapq.nsmallest(
-            MAX_MERGE_TRIALS, pairs, key=partial(_union_cells, workload)
+            MAX_MERGE_TRIALS, pairs, key=partial(_table_growth, workload)
         ):
             add(tuple(sorted(one + other)))
     return list(problems.values())
@@ -748,8 +763,8 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # The first clustering has one cluster per attribute set.  The second one has clusters only for
-    # sets that are not contained in another set; groups on subsets belong to these clusters.
+    # The first clustering has one cluster per attribute set.  The second clustering has one cluster
+    # per set that no other set contains; groups on smaller sets are put into these clusters.
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
@@ -766,7 +781,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     if 1 < len(best.components) <= MAX_MERGE_CLUSTERS:
         try:
             fewer = merge_clusters(builder, [c.groups for c in best.components], solver)
-        # a merged cluster may have a unit with too many cells
+        # A merged cluster may need a dense strategy on too many cells.
         except NotApplicable:
             return best
         if len(fewer) < len(best.components):
@@ -844,8 +859,8 @@ def best_of(
     deadline : time at which the search stops, on the clock of `planning_time`.
     tell : progress callback with a text, called before every search; it may raise to cancel.
     max_records : public upper bound on the number of records.  On tables of more than
-        `MAX_FREE_CELLS` cells the strategies are compared with the noise that rounding answers to a
-        grid adds for so many records.
+        `MAX_FREE_CELLS` cells, the compared errors include the rounding of answers to a grid, which
+        depends on this number.
 
     Raises
     ------
@@ -881,8 +896,8 @@ def best_of(
     for operator in operators:
         if tell is not None:
             tell(operator)
-        # The deadline does not stop the computation of a first strategy, which takes seconds on a
-        # thousand cells.  So the operator is refused if this exceeds the remaining time.
+        # The deadline cannot stop the computation of the first strategy of an operator.  So the
+        # operator is skipped if this computation is expected to exceed the remaining time.
         seconds = _start_seconds(builder) if operator in ("OPT_kron", "OPT_plus") else 0.0
         if seconds > max(MIN_REFUSED_SECONDS, deadline - planning_time()):
             refused[operator] = (
@@ -908,17 +923,17 @@ def best_of(
     )
 
 
-# The noise of a strategy is raised, because its answers are rounded to a grid.  The increase grows
-# with the root of the number of cells.  Up to this number of cells it is ignored: it changes the
-# RMSE by less than 1e-4.
+# Answers are rounded to a grid, which adds noise.  The added noise grows with the square root of
+# the number of cells.  It is ignored up to this number of cells, because it then changes the RMSE by
+# less than 1e-4.
 MAX_FREE_CELLS = 2**30
 
 
 def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
     """Return the factor by which rounding answers to a grid raises the error at unit budget.
 
-    It is given as 1 if no component has more than `MAX_FREE_CELLS` cells, and infinite if no noise
-    scale on a grid satisfies the budget.
+    The result is 1 if no component has more than `MAX_FREE_CELLS` cells.  It is infinite if no
+    noise scale on a grid satisfies the budget.
     """
     cells = max(math.prod(f.cells for _, f in c.factors) for c in strategy.components)
     if cells <= MAX_FREE_CELLS:
@@ -929,7 +944,7 @@ def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
         blocks = component_blocks(strategy.components, budget, max_records, strategy.joint)
     except PlanError:
         return math.inf
-    # The factor is the same for all components, so that of the first one is computed.
+    # All components have the same factor, so it is computed for the first component.
     share = strategy.components[0].share
     without_rounding = UNIT_VARIANCE[strategy.noise] / (share if is_gaussian else share**2)
     return blocks[component_key(0)].noise ** 2 / without_rounding
@@ -994,8 +1009,8 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # `quick_bound` solves eigenvalue problems of the size of every attribute that is not wide.
-        # Above `MAX_EXACT_CELLS` cells it evaluates fewer starting points.
+        # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more than
+        # `MAX_EXACT_CELLS` cells it solves fewer of them.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05
@@ -1004,8 +1019,8 @@ class HDMM(ExplicitMechanism):
         )
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
         if len(workload.groups) > MAX_LISTED_GROUPS:
-            # For many groups, only one OPT_kron search on every attribute is counted: these take
-            # most of the time.
+            # For many groups the forecast counts one OPT_kron search per attribute, because these
+            # searches take most of the time.
             sweeps = EXPECTED_SWEEPS * max(1, self.restarts)
             seconds += sweeps * math.fsum(map(unit_seconds, sizes))
             return replace(base, seconds=seconds, text=self._text)
@@ -1044,7 +1059,7 @@ class HDMM(ExplicitMechanism):
             calls[0] += 1
             limits.tell(1.0 - 0.5 ** (calls[0] / PROGRESS_HALF_CALLS), f"Searching: {text}")
 
-        # the plan is assembled after the search, so the search gets four fifths of the time limit
+        # The search gets four fifths of the time limit, because the plan is assembled after it.
         deadline = (
             limits.deadline()
             if limits.time_limit is None
