@@ -298,21 +298,24 @@ def _greedy_tree(
     # covariances of the estimated cells with their estimated sum
     u = C.sum(axis=1)
     G = gram[first:end, first:end]
-    # Measuring the sum exactly would lower the error by u^T G u / (1^T u).  In u^T G u, products of
-    # a cell of the left half with a cell of the right half are multiplied by the discount.
+    # Measuring the sum exactly would lower the error by u^T G u / (1^T u).  The discounted saving
+    # is the numerator with a discount: products of a cell of the left half with a cell of the right
+    # half are multiplied by discount^depth.
     within_halves = u[:m] @ G[:m, :m] @ u[:m] + u[m:] @ G[m:, m:] @ u[m:]
     discount_at_depth = discount**depth
-    saving = (u @ G @ u - within_halves) * discount_at_depth + within_halves
+    discounted_saving = (u @ G @ u - within_halves) * discount_at_depth + within_halves
     total_variance = float(u.sum())
     share = np.arange(CANDIDATE_SHARES) / CANDIDATE_SHARES
     remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
     ratio = share**2 / remainder
     # The covariance after measuring the sum is (remainder C^-1 + share^2 11^T)^-1.  By the formula
-    # of Sherman and Morrison it is (C - ratio u u^T / (1 + ratio 1^T u)) / remainder.
+    # of Sherman and Morrison it is (C - ratio u u^T / (1 + ratio 1^T u)) / remainder.  For the
+    # choice of the share the ratio is discounted, too, so that deep nodes get small shares.
+    discounted_ratio = discount_at_depth * ratio
     errors = (
         left_error
         + right_error
-        - saving * discount_at_depth * ratio / (1.0 + discount_at_depth * ratio * total_variance)
+        - discounted_saving * discounted_ratio / (1.0 + discounted_ratio * total_variance)
     ) / remainder
     best = int(np.argmin(errors))
     C = (C - ratio[best] / (1.0 + ratio[best] * total_variance) * np.outer(u, u)) / remainder[best]

@@ -1079,7 +1079,10 @@ def _sums_of_tables(
     shapes: Sequence[tuple[int, ...]],
     vectors: Sequence[Array],
 ) -> tuple[dict[int, Array], list[Array]]:
-    """Return sums of table entries, weighted by products of one vector per part.
+    """Return weighted sums of table entries.
+
+    An entry belongs to one query of each part of its table.  Its weight is the product of the
+    weights of these queries.
 
     Parameters
     ----------

@@ -110,7 +110,11 @@ def import_optional(library: str, what: str) -> Any:
 
 
 def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
-    """Yield batches; replace exceptions of their reader as `without_values` does."""
+    """Yield the batches unchanged.
+
+    An exception while a batch is read is replaced by an error that contains no value of the
+    records; `without_values` describes this error and ``what``.
+    """
     source = without_values(lambda: iter(batches), what)
     while True:
         try:

@@ -213,6 +213,7 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     ]
     if tensor.size >= MIN_SLAB_TENSOR and len(matrices) > 1 and tensor.shape[first] > 1:
         tensor = _contract_later_axes(tensor, matrices[1:], first)
+        # Only axis ``first`` still has to be multiplied.  Vectors may have removed later axes.
         matrices = [matrices[0], *[None] * (tensor.ndim - first - 1)]
     for matrix in reversed(matrices):
         # Every step multiplies the last axis and moves the result to axis ``first``, so that the

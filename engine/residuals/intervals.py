@@ -621,7 +621,7 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """
     import scipy.linalg.lapack
 
-    # ``leak`` is s times tau, which is 0 if only the marginal is queried
+    # The conductance of the leaks is 0 if only the marginal is queried.  Divisions need it above 0.
     leak = np.maximum(leak, TINY)
     values = np.maximum(rough, leak)
     values[:, 0] = leak[:, 0] + first

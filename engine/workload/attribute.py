@@ -855,7 +855,7 @@ def _build_attribute(
         return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {quote_public(name)} has options that exclude each other. Attributes with"
-            " labels have other and missing; with edges missing, clip, integer, decimal and"
-            " thousands; with dates missing, clip and date_format. Omit the other options"
+            f"attribute {quote_public(name)} has options that exclude each other. With labels you"
+            " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. With"
+            " dates: missing, clip, date_format. Omit all other options"
         ) from None

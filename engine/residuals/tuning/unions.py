@@ -567,8 +567,8 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
-    # Pairs (`_variance_entries`, cells per query row).  Groups with the same key, (residual spaces,
-    # keys of parts), are computed once.
+    # Maps a key to the pair (result of `_variance_entries`, cells per query row).  The key consists
+    # of the residual spaces and of the keys of the parts.  Groups with the same key are computed once.
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
         names = set(group.attributes)
