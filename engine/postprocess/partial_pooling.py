@@ -330,7 +330,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
 
     Guarantee: the result is the measured total and its variance in three cases: the measured total
     has a relative standard error of at most ``PRECISE_TOTAL``; it is not positive; the residuals do
-    not determine N, for example because fewer than ``MIN_ATTRIBUTES`` of them have signal.
+    not determine N, for example because fewer than ``MIN_ATTRIBUTES`` attributes have a residual
+    with signal.
     """
     measured_total = evidence.total, evidence.total_variance
     usable = {

@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
                 )
 
             result = audit(small_plan, release, runs=args.runs)
+        # The bound must exceed the stated rho if a bug is planted, and only then.
         wrong += result.exceeded == (bug is nullcontext)
         word = "more than stated" if result.exceeded else ""
         print(f"{name:30} {result.stated:>10.4f} {result.shown:>15.4f}  {word}", flush=True)

@@ -117,6 +117,7 @@ def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -
     without, with_ : answers of the table without and with one record, shape (runs, queries).
     confidence : probability with which the bound holds.
     """
+    # The first half of the releases trains a linear test; the second half estimates its errors.
     half = len(without) // 2
     gap = with_[:half].mean(axis=0) - without[:half].mean(axis=0)
     spread = np.cov(without[:half].T) + np.cov(with_[:half].T)
@@ -125,6 +126,7 @@ def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -
     weights = np.linalg.solve(spread + ridge, gap)
     train_scores = [scores[:half] @ weights for scores in (without, with_)]
     limits = np.quantile(np.concatenate(train_scores), np.linspace(0.02, 0.98, 49))
+    # Use the limit that gives the largest bound in the training half.
     limit = max(limits, key=partial(_mu, *train_scores, confidence))
     return (
         max(0.0, _mu(without[half:] @ weights, with_[half:] @ weights, confidence, limit)) ** 2 / 2

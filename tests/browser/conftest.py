@@ -346,11 +346,14 @@ def browser(server: RunningServer) -> Iterator[BrowserContext]:
 @pytest.fixture
 def visit(server: RunningServer, browser: BrowserContext) -> Iterator[Visit]:
     """Open a new session; fail at the end on violations, errors or outside requests."""
-    wanted = os.environ.get(PICTURES)
-    shots = Path(wanted) if wanted else ROOT / "screenshots"
+    requested_folder = os.environ.get(PICTURES)
+    pictures = Path(requested_folder) if requested_folder else ROOT / "screenshots"
     page = browser.new_page()
     new_visit = Visit(
-        page=page, url=server.url, pictures_folder=shots, saves_pictures=wanted is not None
+        page=page,
+        url=server.url,
+        pictures_folder=pictures,
+        saves_pictures=requested_folder is not None,
     )
 
     def add_error(message: ConsoleMessage) -> None:

@@ -51,6 +51,7 @@ def take_picture(visit: Visit, name: str, top: str) -> str:
 
 
 def main() -> int:
+    """Save the pictures and the tour; print their sizes."""
     survey = permalink.packed(build_studio("survey"))
     census = permalink.packed(build_studio("census"))
     with open_visit(viewport=WINDOW) as visit:

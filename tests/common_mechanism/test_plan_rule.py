@@ -78,7 +78,7 @@ def test_decide_depends_on_records_per_cell(per_cell, choice):
 
 
 def test_decide_follows_from_shares():
-    seen = set()
+    outcomes = set()
     for per_cell in range(40):
         rule, look_result = nested(sigmas=1.0), look_at(per_cell)
         decision = rule.decide(look_result)
@@ -92,9 +92,9 @@ def test_decide_follows_from_shares():
         if not expected and high[0] < 0.5:
             expected = None
         assert decision.choice == expected
-        seen.add((decision.choice, decision.certain))
-    assert {None, 0, 1, 2} == {choice for choice, _ in seen}
-    assert (0, False) in seen
+        outcomes.add((decision.choice, decision.certain))
+    assert {None, 0, 1, 2} == {choice for choice, _ in outcomes}
+    assert (0, False) in outcomes
 
 
 def test_signal_to_noise_has_one_row_per_cell():

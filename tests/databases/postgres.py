@@ -69,6 +69,7 @@ def server() -> Iterator[Server]:
 
 
 def _start(folder: Path, user_options: dict[str, Any]) -> Iterator[Server]:
+    """Start a server on a free port, yield it, and stop it at the end."""
     for tries_left in reversed(range(TRIES)):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

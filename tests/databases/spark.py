@@ -30,6 +30,7 @@ SETTINGS = {
 
 @contextmanager
 def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
+    """Yield a Spark session whose files are in a temporary folder."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

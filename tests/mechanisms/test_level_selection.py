@@ -163,12 +163,13 @@ def test_level_options_patience_and_limits():
     late = level_selection(gram, options=LevelOptions(deadline=planning_time() - 1))
     assert "time limit" in late.status
     assert late.error == pytest.approx(np.trace(gram))
-    seen = []
+    progress = []
     level_selection(
-        gram, options=LevelOptions(patience=0, watch=lambda levels, gap: seen.append((levels, gap)))
+        gram,
+        options=LevelOptions(patience=0, watch=lambda levels, gap: progress.append((levels, gap))),
     )
-    assert [levels for levels, _ in seen] == list(range(2, len(seen) + 2))
-    assert seen[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
+    assert [levels for levels, _ in progress] == list(range(2, len(progress) + 2))
+    assert progress[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
 
 
 def test_merge_cells_joins_equal_columns():

@@ -57,13 +57,13 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         rank=24,
         projection=MeasuredProjection(centers=centers),
     )
-    seen, tables = {(0, 1, 2): three}, {}
+    measured, tables = {(0, 1, 2): three}, {}
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
         projection = MeasuredProjection(centers=tuple(centers[a] for a in axes))
         # Pairs of attributes get a variance so large that their answers contain no information.
         if len(axes) == 2:
-            seen[axes] = ResidualEstimate(
+            measured[axes] = ResidualEstimate(
                 cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, projection=projection
             )
     estimates = Evidence(
@@ -73,7 +73,7 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         tables=((0, 1, 2),),
         total=100.0,
         total_variance=1.0,
-        residuals=seen,
+        residuals=measured,
     )
     singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
     for axes, (cells, variance) in better_pairs(

@@ -112,9 +112,9 @@ def test_borrowed_total_with_noise_pairs_is_measured_total():
 
 def test_published_tables_sum_to_borrowed_total():
     measurement = simulate_measurement(plan_marginals(0.002), independent, np.random.default_rng(3))
-    shrunk, seen = publish(measurement), evidence(measurement)
-    borrowed = shrunk_total(*borrowed_total(seen))
-    unpooled = shrunk_total(seen.total, seen.total_variance)
+    shrunk, estimates = publish(measurement), evidence(measurement)
+    borrowed = shrunk_total(*borrowed_total(estimates))
+    unpooled = shrunk_total(estimates.total, estimates.total_variance)
     assert abs(shrunk.total - borrowed) < 0.1 * abs(unpooled - borrowed)
     for names in itertools.combinations("abcdef", 2):
         assert abs(shrunk.table(names).sum() - shrunk.total) <= 1e-9

@@ -146,13 +146,13 @@ def test_measure_holds_answers_of_one_block(
 ) -> None:
     """Answers of a block are freed when they are written, and again when they are estimated."""
     measuring = sys.modules["engine.release.measure"]
-    seen = list[weakref.ref[np.ndarray]]()
+    references = list[weakref.ref[np.ndarray]]()
     alive = 0
 
     def count(answers: np.ndarray) -> None:
         nonlocal alive
-        seen.append(weakref.ref(answers))
-        alive = max(alive, sum(reference() is not None for reference in seen))
+        references.append(weakref.ref(answers))
+        alive = max(alive, sum(reference() is not None for reference in references))
 
     def draw_counted(*args: Any) -> Iterator[tuple[Any, np.ndarray]]:
         for space, answers in draw(*args):
@@ -172,7 +172,7 @@ def test_measure_holds_answers_of_one_block(
         "survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0)
     )
     measure(small_plan, RECORDS, dataset="survey", ledger=book)
-    assert len(seen) == 2 * len(small_plan.blocks) >= 8
+    assert len(references) == 2 * len(small_plan.blocks) >= 8
     assert alive <= 2, "the next block is drawn before the answers of the last one are freed"
 
 

@@ -58,8 +58,8 @@ def chi_squared_bins(cdf, parameter, *, spread, draws):
 def fit_pvalue(samples, cdf, parameter, *, spread):
     """Return the p-value of a chi-squared test of samples against a distribution function."""
     edges, expected = chi_squared_bins(cdf, parameter, spread=spread, draws=len(samples))
-    seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
-    return scipy.stats.chisquare(seen, expected * len(samples)).pvalue
+    observed = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
+    return scipy.stats.chisquare(observed, expected * len(samples)).pvalue
 
 
 def same_law_pvalue(first, second, *, spread):
@@ -348,9 +348,9 @@ def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
 
     edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
     expected = np.diff(1 - cdf(-edges - 1, parameter) / tail, prepend=0, append=1)
-    seen = np.bincount(np.searchsorted(edges, abs(values[accepted])), minlength=len(expected))
-    assert scipy.stats.chisquare(seen, expected * seen.sum()).pvalue > FALSE_ALARM
-    assert scipy.stats.chisquare(seen[::-1], expected * seen.sum()).pvalue < FALSE_ALARM
+    observed = np.bincount(np.searchsorted(edges, abs(values[accepted])), minlength=len(expected))
+    assert scipy.stats.chisquare(observed, expected * observed.sum()).pvalue > FALSE_ALARM
+    assert scipy.stats.chisquare(observed[::-1], expected * observed.sum()).pvalue < FALSE_ALARM
 
 
 def exp_by_series(gamma, *, terms=200):

@@ -51,11 +51,11 @@ def test_error_at_three_rows_is_tripled() -> None:
 
 
 def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) -> None:
-    panel_plan, seen = plan(WORKLOAD, Budget(pcost=4.0, rows_per_person=ROWS)), []
-    measurement = measure(panel_plan, PANEL, dataset="panel", ledger=ledger, intake=seen.append)
+    panel_plan, intakes = plan(WORKLOAD, Budget(pcost=4.0, rows_per_person=ROWS)), []
+    measurement = measure(panel_plan, PANEL, dataset="panel", ledger=ledger, intake=intakes.append)
     sizes = pd.read_csv(PANEL).groupby(PERSON).size()
-    assert (seen[0].people, seen[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
-    assert seen[0].counted == int(sizes.clip(upper=ROWS).sum())
+    assert (intakes[0].people, intakes[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
+    assert intakes[0].counted == int(sizes.clip(upper=ROWS).sum())
     counts = count_marginals(PANEL, SCHEMA, [("status", "wave")])
     errors = measurement.values(0) - counts["status", "wave"].ravel()
     assert np.abs(errors / np.sqrt(panel_plan.variances(0))).max() < 6.0
@@ -75,7 +75,7 @@ def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) ->
     assert panel_plan.budget.promise in report
     # The certificate must not contain the number of dropped rows. Hashes and decimals may contain
     # its digits.
-    assert not re.search(rf"(?<![\w.]){seen[0].over_cap}(?![\w.])", json.dumps(seal))
+    assert not re.search(rf"(?<![\w.]){intakes[0].over_cap}(?![\w.])", json.dumps(seal))
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 
 

@@ -56,9 +56,9 @@ def test_check_records_reports_refused_rows_without_spending(
     assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
     assert report.reasons == {"a": {"outside the schema": 1}, "c": {"outside the schema": 1}}
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
-    seen = []
-    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
-    assert seen[0].refused == 2
+    intakes = []
+    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=intakes.append)
+    assert intakes[0].refused == 2
     assert ledger.status("survey").spent == small_plan.pcost
 
 
@@ -168,20 +168,20 @@ def test_simultaneous_runs_of_one_key_draw_once(
 def test_measure_warns_before_spending_on_duplicate_dataset(
     small_plan: Plan, ledger: Ledger, tmp_path: Path
 ) -> None:
-    seen = []
-    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
+    intakes = []
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=intakes.append)
     shuffled = tmp_path / "again.csv"
     RECORDS.sample(frac=1.0, random_state=1).to_csv(shuffled, index=False)
     other = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
 
     def stop(rows: object) -> None:
-        seen.append(rows)
+        intakes.append(rows)
         assert ledger.status("second").spent == 0.0
 
     measure(other, shuffled, dataset="second", ledger=ledger, intake=stop)
-    measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=seen.append)
-    assert [len(rows.warnings) for rows in seen] == [0, 1, 0]
-    assert "'survey'" in seen[1].warnings[0]
+    measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=intakes.append)
+    assert [len(rows.warnings) for rows in intakes] == [0, 1, 0]
+    assert "'survey'" in intakes[1].warnings[0]
     assert (
         "'second'"
         in check_records(small_plan, RECORDS, dataset="survey", ledger=ledger).warnings[0]
@@ -192,9 +192,9 @@ def test_declare_public_warns_and_refuses_measured_records(
     small_plan: Plan, ledger: Ledger
 ) -> None:
     declare_public(small_plan, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
-    seen = []
-    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
-    assert "declared public for a rehearsal" in seen[0].warnings[0]
+    intakes = []
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=intakes.append)
+    assert "declared public for a rehearsal" in intakes[0].warnings[0]
     with pytest.raises(DataError, match="'survey'"):
         declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="I say so")
 

@@ -202,9 +202,9 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
     with pytest.raises(LedgerError):
         measure(small_plan, records, dataset="unlisted", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
-    seen = []
-    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
-    assert (seen[0].rows_in, seen[0].counted, seen[0].refused) == (3000, 2999, 1)
+    intakes = []
+    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=intakes.append)
+    assert (intakes[0].rows_in, intakes[0].counted, intakes[0].refused) == (3000, 2999, 1)
 
 
 @pytest.mark.parametrize(
@@ -365,8 +365,8 @@ def test_attribute_with_one_cell_is_checked(ledger: Ledger) -> None:
     adults = Schema([Attribute.numeric("age", [18, 120]), Attribute.categorical("sex", ["F", "M"])])
     people = pd.DataFrame({"age": [5, 40, 50], "sex": ["F", "M", "F"]})
     one_plan = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
-    seen = []
-    measure(one_plan, people, dataset="survey", ledger=ledger, intake=seen.append)
-    assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the schema": 1}})
+    intakes = []
+    measure(one_plan, people, dataset="survey", ledger=ledger, intake=intakes.append)
+    assert (intakes[0].counted, intakes[0].reasons) == (2, {"age": {"outside the schema": 1}})
     with pytest.raises(DataError, match="age"):
         measure(one_plan, people, rehearsal=True)

@@ -87,25 +87,25 @@ FORMATS = ("csv", "parquet", "jsonl", "sav", "dta", "frame", "arrow", "database"
 def test_repeat_same_records_returns_stored_answers(
     small: Plan, ledger: Ledger, tmp_path: Path, name: str
 ) -> None:
-    first, seen = release(small, ledger), list[Intake]()
+    first, intakes = release(small, ledger), list[Intake]()
     shuffled = RECORDS.sample(frac=1.0, random_state=2)
     assert (
-        release(small, ledger, in_format(name, shuffled, small, tmp_path), intake=seen.append)
+        release(small, ledger, in_format(name, shuffled, small, tmp_path), intake=intakes.append)
         == first
     )
     assert ledger.status("survey").spent == small.pcost
-    assert [(rows.counted, rows.warnings) for rows in seen] == [(500, ())]
+    assert [(rows.counted, rows.warnings) for rows in intakes] == [(500, ())]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_repeat_other_records_is_refused(
     small: Plan, ledger: Ledger, tmp_path: Path, name: str
 ) -> None:
-    first, seen = release(small, ledger), list[Intake]()
+    first, intakes = release(small, ledger), list[Intake]()
     for other in (CHANGED, RECORDS.iloc[1:]):
         with pytest.raises(OtherRecords, match="attempt=2"):
-            release(small, ledger, in_format(name, other, small, tmp_path), intake=seen.append)
-    assert (ledger.status("survey").spent, seen) == (small.pcost, [])
+            release(small, ledger, in_format(name, other, small, tmp_path), intake=intakes.append)
+    assert (ledger.status("survey").spent, intakes) == (small.pcost, [])
     assert load_measurement(ledger, first.key) == release(small, ledger, None) == first
     assert release(small, ledger, CHANGED, attempt=2).key.endswith("|2")
     with pytest.raises(OtherRecords, match="attempt=3"):

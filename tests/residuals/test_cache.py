@@ -51,18 +51,18 @@ def record_evaluations(monkeypatch):
     """Record the gap of every evaluation of a search."""
     from engine.residuals import DualProblem
 
-    seen, original = [], DualProblem.maximise
+    gaps, original = [], DualProblem.maximise
 
     def maximise(self, options, start=None, watch=None):
         def record(gap):
-            seen.append(gap)
+            gaps.append(gap)
             if watch is not None:
                 watch(gap)
 
         return original(self, options, start, record)
 
     monkeypatch.setattr(DualProblem, "maximise", maximise)
-    return seen
+    return gaps
 
 
 def files(folder):
@@ -95,21 +95,21 @@ def test_plan_from_cache_files_is_equal(folder, monkeypatch):
     monkeypatch.setattr(
         solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists()
     )
-    seen = record_evaluations(monkeypatch)
+    gaps = record_evaluations(monkeypatch)
     assert plan(workload(), BUDGET).to_json() == cold
     # The searches on pairs, which have files, would take hundreds of evaluations.
-    assert len(seen) < 60
+    assert len(gaps) < 60
 
 
 def test_plan_edited_workload_solves_changed_spaces_only(monkeypatch):
     plan(workload(), BUDGET)
-    seen = record_evaluations(monkeypatch)
+    gaps = record_evaluations(monkeypatch)
     plan(workload().add((), "total"), BUDGET)
-    assert seen == []
+    assert gaps == []
     edited = plan(workload(weight=1.1), BUDGET)
-    warm = len(seen)
+    warm = len(gaps)
     cold = plan(workload(weight=1.1), BUDGET, cache=False)
-    assert 0 < warm < len(seen) - warm
+    assert 0 < warm < len(gaps) - warm
     assert edited.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
     assert edited.certificate.gap < cold.certificate.gap + 2e-6
 
@@ -205,13 +205,13 @@ def test_cache_forged_centers_are_not_worse_than_uniform(folder):
 def test_cache_off_writes_no_files(folder, monkeypatch):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", "off")
     assert default_folder() is None
-    seen = record_evaluations(monkeypatch)
+    gaps = record_evaluations(monkeypatch)
     plan(workload(), BUDGET)
-    first = len(seen)
+    first = len(gaps)
     plan(workload(), BUDGET)
-    assert len(seen) == first > 0  # the cache in memory is used
+    assert len(gaps) == first > 0  # the cache in memory is used
     plan(workload(), BUDGET, cache=False)
-    assert len(seen) == 2 * first
+    assert len(gaps) == 2 * first
     assert not folder.exists()
 
 
@@ -381,9 +381,9 @@ def test_load_plan_does_not_use_cache(folder, monkeypatch):
     clear_memory()
     for path in files(folder):
         path.unlink()
-    seen = record_evaluations(monkeypatch)
+    gaps = record_evaluations(monkeypatch)
     assert load_plan(text).to_json() == text
-    assert seen == []
+    assert gaps == []
     assert not files(folder)
 
 
