@@ -2,12 +2,13 @@
 
 A residual space belongs to a set of attributes and holds the part of its table that no smaller
 table determines.  A query on a table is split into a sum of components, one for each residual
-space inside its attributes.  The center pi_i of an attribute, a vector with sum 1, determines the
-split; a complement is a more general split for a pair of attributes.
+space inside its attributes.  Every attribute has a center pi_i, a vector with sum 1.  The centers
+determine the components.  A complement replaces the product of two centers for a pair of
+attributes, and can be any linear map.
 
-Let N_i be the cosine basis of the vectors with sum 0, T_i = [pi_i, N_i], and U the matrix by which
-complements move coefficients of pairs to smaller spaces (the identity without complements).  Then
-M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates.  This module multiplies by M or
+Let N_i be the cosine basis of the vectors with sum 0, and T_i = [pi_i, N_i].  The matrix U moves
+coefficients of pairs to smaller spaces by the complements; without complements it is the identity.
+M = (T_1 (x) ... (x) T_k) U is an invertible change of coordinates.  This module multiplies by M or
 by its inverse, from either side:
 
     residual_coefficients    q M       a query -> its coefficients on all residual spaces
@@ -17,10 +18,10 @@ by its inverse, from either side:
 
 Coefficients on all residual spaces are stored as an array of the shape of the query: index 0 along
 an axis means that the attribute is not in the space, index k > 0 is its residual coordinate k.
-T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T), because the second term removes N_i^T pi_i, and
-1^T N_i = 0.  U^-1 = 2 I - U, because coefficients that a pair moves to an attribute are not moved
-on to the total.  A lift is M^-1 restricted to the residual spaces that one strategy measures; for
-one space it is the Kronecker product of the L_i.
+The inverse of T_i is [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T): L_i pi_i = 0, L_i N_i = I and
+1^T N_i = 0.  The inverse of U is 2 I - U, because coefficients that U moves from a pair to an
+attribute are not moved on to the total.  A lift consists of the rows of M^-1 for the residual
+spaces that one strategy measures.  For one space it is the Kronecker product of the L_i.
 
 Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
 """
@@ -55,20 +56,20 @@ def digest(vector: Array | None) -> bytes | None:
 def swap_pair(values: Array, m: int, k: int) -> Array:
     """Reorder the first axis of ``values`` from the attribute pair (a, b) to the pair (b, a).
 
-    The first axis has one entry per pair (coordinate of a, coordinate of b), m * k in all, for m
-    coordinates of a and k of b.  Before the call the coordinate of b varies fastest, in the result
-    that of a.
+    The first axis has m * k entries, one per pair of a coordinate of a (m coordinates) and a
+    coordinate of b (k coordinates).  In ``values`` the coordinate of b varies fastest.  In the
+    result the coordinate of a varies fastest.
     """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Matrices that pass queries on an attribute pair (i, j) on to i, to j and to the total.
+    """Matrices that split queries on an attribute pair (i, j), in place of two centers.
 
     A query with the coefficients c on the residual space of the pair gets additional coefficients:
-    c D_i on the residual space of i, c D_j on that of j, and c D_0 on the total.  The matrices are
-    tuned by `engine.residuals.tuning.complements` and replace the product of two centers.
+    c D_i on the residual space of i, c D_j on that of j, and c D_0 on the total.
+    `engine.residuals.tuning.complements` chooses the matrices.
 
     Attributes
     ----------
@@ -145,7 +146,7 @@ class Split:
         return [self.centers.get(name) for name in names]
 
     def complement(self, names: Space) -> Complement | None:
-        """Return the complement of the pair ``names``, or None if it has none.
+        """Return the complement of the pair ``names``, or None if the pair has no complement.
 
         A complement stored for the reverse pair is converted to the order of ``names``.
         """
@@ -213,8 +214,10 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     ]
     if tensor.size >= MIN_SLAB_TENSOR and len(matrices) > 1 and tensor.shape[first] > 1:
         tensor = _contract_later_axes(tensor, matrices[1:], first)
-        # Only axis ``first`` still has to be multiplied.  Vectors may have removed later axes.
-        matrices = [matrices[0], *[None] * (tensor.ndim - first - 1)]
+        # Only axis ``first`` still has to be multiplied.  Vectors may have removed later axes, so
+        # the remaining axes are counted anew.
+        later_axes = tensor.ndim - first - 1
+        matrices = [matrices[0]] + [None] * later_axes
     for matrix in reversed(matrices):
         # Every step multiplies the last axis and moves the result to axis ``first``, so that the
         # axes are in their original order after the last step.  The last axis is contiguous, so
@@ -250,9 +253,10 @@ def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first:
 
 
 def _multiply_in_place(tensor: Array, matrices: Sequence[Array]) -> None:
-    """Multiply every axis except the first of a contiguous tensor by a square matrix, in place."""
+    """Multiply axis i + 1 of a contiguous tensor by the square matrix ``matrices[i]``, in place."""
     for axis, matrix in enumerate(matrices, start=1):
         n = tensor.shape[axis]
+        # the products are computed in slabs of about SLAB_ENTRIES entries, to save memory
         view = tensor.reshape(math.prod(tensor.shape[:axis]), n, -1)
         columns = min(view.shape[2], max(1, SLAB_ENTRIES // n))
         rows = max(1, SLAB_ENTRIES // (n * columns))
@@ -313,11 +317,10 @@ def space_index(count: int, space: Axes) -> tuple[Any, ...]:
 
 
 def coordinate_positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return the positions of the coefficients on some residual spaces in the array of all.
+    """Return where a row of `residual_coefficients` holds the coefficients on some spaces.
 
-    The array is a row of the result of `residual_coefficients`.  ``spaces`` lists the axes of the
-    attributes of every space.  The result has the positions of the first space's coefficients, then
-    those of the second space, and so on.
+    The result lists positions in the row: first all positions of the first space, then all of the
+    second space, and so on.  ``spaces`` lists for every space the axes of its attributes.
 
     >>> coordinate_positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
@@ -329,10 +332,10 @@ def coordinate_positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.ND
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
     """Move coefficients of queries from attribute pairs to single attributes and the total.
 
-    For every pair with a complement, the pair's coefficients times the matrices of the complement
-    are added to the coefficients of its two attributes and of the total (sign 1), or subtracted
-    from them (sign -1), which is the inverse map.  ``tensor`` holds the coefficients of k queries
-    on all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
+    For every pair with a complement, the coefficients of the pair are multiplied by the matrices of
+    the complement.  The products are added to the coefficients of the two attributes and of the
+    total, times ``sign``: 1 for this map, -1 for its inverse.  ``tensor`` holds the coefficients of
+    k queries on all residual spaces, shape (k, n_1, ..., n_d), and is changed in place.
     """
     for pair, complement in complements.items():
         pair_coefficients = sign * _flat(tensor[space_index(tensor.ndim - 1, pair)])
@@ -344,9 +347,10 @@ def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: floa
 def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
     """Apply the transpose of `_pass_down` to k tables in residual coordinates, in place.
 
-    For every pair with a complement, the coordinates of its two attributes and of the total, times
-    the transposed matrices of the complement, are added to the coordinates of the pair (sign 1) or
-    subtracted from them (sign -1).  ``tensor`` has shape (k, n_1, ..., n_d).
+    For every pair with a complement, the coordinates of the two attributes and of the total are
+    multiplied by the transposed matrices of the complement.  The products are added to the
+    coordinates of the pair, times ``sign``: 1 for this map, -1 for its inverse.  ``tensor`` has
+    shape (k, n_1, ..., n_d).
     """
     for pair, complement in complements.items():
         change = np.outer(tensor[space_index(tensor.ndim - 1, ())], complement.by_total)
@@ -530,10 +534,10 @@ class Lift:
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Convert a derivative with respect to L to that with respect to -N^T pi of one attribute.
+        """Return the derivative of a function of L with respect to -N^T pi of one attribute.
 
-        The result has shape (n_axis - 1,).  A change of N^T pi is subtracted from every column of
-        L_axis, so the derivative with respect to L_axis is summed over its columns.
+        The result has shape (n_axis - 1,).  Every column of L_axis contains the summand -N^T pi, so
+        the result is the derivative with respect to L_axis, summed over columns.
 
         Parameters
         ----------
@@ -598,10 +602,10 @@ class SplitLift(Lift):
 
 
 class FullTable(Lift):
-    """Orthonormal cosine transform of a table along all attributes, constant cosines included.
+    """Orthonormal cosine transform of a table along all attributes, with the constant cosine.
 
-    Reversing an attribute, or swapping two attributes of equal size, permutes the coefficients and
-    changes signs of some.
+    Reversing the cells of an attribute changes the signs of some coefficients.  Swapping two
+    attributes of equal size permutes the coefficients.
 
     >>> FullTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)

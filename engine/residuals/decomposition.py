@@ -1,16 +1,15 @@
 """Decomposition of a workload into one Gram matrix per residual space, as Kronecker sums.
 
 A residual space belongs to a set B of attributes and holds the part of the table on B that no
-smaller table determines. With a center pi_i (sum 1) for every attribute the identity splits as I =
-(I - pi_i 1^T) + pi_i 1^T.  A query q on a set A of attributes therefore is the sum of one component
-for every subset B of A: q multiplied by pi_i on the attributes outside B and by (I - pi_i 1^T) on
-those inside.
+smaller table determines.  Every attribute i has a center pi_i, a vector with sum 1.  A query q on a
+set A of attributes is the sum of one component for every subset B of A.  The component for B is q
+multiplied by (I - pi_i 1^T) for every attribute i in B, and by pi_i 1^T for every other attribute.
 
 The Gram matrices are stored as sums of Kronecker products, and queries are never listed as rows.  A
 product group contributes a number for every attribute outside B (its total square, the sum of the
 squared coefficients of the queries on the total) and a small residual Gram for every attribute
-inside B.  Terms of such a sum that differ on one set of axes only are added up; if one
-term remains, the Gram needs no matrix of its own, because a Kronecker Gram has a Kronecker optimum.
+inside B.  Terms of such a sum that differ on one set of axes only are added up.  If one term
+remains, each of its factors is optimised alone: the product of their optimal strategies is optimal.
 Residual spaces are collected as integer arrays and grouped into equivalence classes, so that a
 workload with many spaces computes each distinct Gram once.
 
@@ -70,9 +69,10 @@ class GroupContribution:
     places : positions of the attributes of every group in the schema, ascending, shape (groups,
         attributes).
     weights : weights of the groups, shape (groups,).
-    pattern : what a group of weight 1 adds to the Grams of the residual spaces inside it: tuples
-        (positions of the space's attributes among those of the group, index of a Kronecker product,
-        coefficient of this product in the Gram of the space).
+    pattern : what a group of weight 1 adds to the Grams of residual spaces, one tuple
+        (positions, index, coefficient) per space.  The positions are those of the space's
+        attributes in the group.  The group adds the coefficient times the Kronecker product with
+        this index.
     """
 
     numbers: Index
@@ -249,7 +249,7 @@ class Factor:
     Attributes
     ----------
     sizes : domain sizes of the attributes.
-    matrix : the Gram; if ``low_rank``, rows R with R^T R = Gram, fewer than there are coordinates.
+    matrix : the Gram.  If ``low_rank``, rows R with R^T R = Gram; R has fewer rows than columns.
     low_rank : whether ``matrix`` holds rows in place of the Gram.
     """
 
@@ -574,10 +574,10 @@ class Registry:
 
         Returns
         -------
-        One pair per subset of the axes.  For a nonempty subset it is (axes, (index of a stored
-        Gram, scale)), with index -1 and scale 0 if the Gram is zero.  For the empty subset it is
-        ((), total square), the weighted sum of the squared coefficients of the queries on the
-        total.
+        One pair per subset of the axes.  For a nonempty subset the pair is (axes, (index, scale)):
+        the Gram is scale times the stored Gram with this index, and a zero Gram has index -1 and
+        scale 0.  For the empty subset the pair is ((), total square).  The total square is the
+        weighted sum of the squared coefficients of the queries on the total.
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
@@ -611,9 +611,9 @@ class Registry:
     ) -> tuple[int, float] | float:
         """Return the residual Gram of a part on the axes ``inside`` as (index, scale).
 
-        ``index`` is that of a stored Gram.  A Gram that counts as zero has index -1 and scale 0.
-        If ``inside`` is empty, the result is a number: the weighted sum of the squared coefficients
-        of the queries on the total.
+        The Gram is scale times the stored Gram with this index.  A Gram that counts as zero has
+        index -1 and scale 0.  If ``inside`` is empty, the result is a number: the weighted sum of
+        the squared coefficients of the queries on the total.
         """
         if self.forecast and _is_large(part, weights):
             if not inside:
@@ -631,7 +631,10 @@ class Registry:
         return self._store_unless_zero(factor, query_trace)
 
     def _gram_on_attribute(self, part: Part, weights: Array | None) -> tuple[int, float]:
-        """Return the residual Gram of a part on one attribute as (index, scale), like `_gram`."""
+        """Return the residual Gram of a part on one attribute, as an index and a scale.
+
+        The Gram is scale times the stored Gram with this index.
+        """
         (n,) = part.sizes
         if (wide_gram := wide_interval_gram(part, weights)) is not None:
             return self._store(interval_factor(wide_gram))
@@ -703,8 +706,8 @@ def _joint_factor(
 ) -> tuple[Factor, float]:
     """Return the Gram of a part on the residual space of its attributes ``inside``, and a trace.
 
-    The part is on several attributes.  The trace is that of the queries' Gram on cells, the
-    weighted sum of the squared entries of all query rows.
+    The part is on several attributes.  The trace is the weighted sum of the squared coefficients
+    of all queries on the cells.
     """
     sizes = tuple(part.sizes[i] for i in inside)
     query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
@@ -776,8 +779,7 @@ def _intervals_trace(part: Part, weights: Array | None) -> float:
 
 
 def _may_be_proportional(one: Factor, other: Factor) -> bool:
-    """Return whether two Grams of equal order may be proportional; False is a proof that they are
-    not.
+    """Return False if two Grams of equal order are certainly not proportional, otherwise True.
 
     The ratios of their quadratic forms are compared at two fixed random vectors.
     """
@@ -1038,9 +1040,10 @@ def _distinct_subworkloads(
 
 
 def merged_factors(sub: Subworkload) -> list[Factors]:
-    """Return one tuple of factors per term that `merge_terms` would return, without adding Grams.
+    """Return the factors of the terms that `merge_terms` would return, without adding Grams.
 
-    For a sum of several terms, it has the factors of the first of these terms.
+    There is one tuple of factors per merged term.  It holds the factors of the first of the terms
+    that were merged.
     """
     merged: list[Factors] = []
     for term in sub.terms:
@@ -1064,7 +1067,7 @@ Merged = list[MergedTerm]
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
     """Return the terms of a subworkload's Gram after merging terms that differ in one factor only.
 
-    The merged term has the weighted sum of the two different factors, which are on the same axes.
+    Two such factors are on the same axes.  The merged term contains their weighted sum.
     """
     terms: Merged = [
         (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
@@ -1104,8 +1107,8 @@ def axis_partition(
 ) -> list[Axes]:
     """Return the finest partition of the axes 0..count-1 that does not divide any factor's axes.
 
-    ``terms`` are pairs (coefficient, factors); a factor is a pair (axes, Gram), of which only the
-    axes are read.
+    ``terms`` are pairs (coefficient, factors), and a factor is a pair (axes, Gram).  Only the axes
+    are read.
     """
     label = list(range(count))
     for _, factors in terms:
@@ -1119,8 +1122,8 @@ def axis_partition(
 def gram_on_axes(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     """Return the sum of all terms as one Gram on ``axes``.
 
-    Of every term, only the coefficient and the factors on these axes are multiplied; other factors
-    are ignored.  ``sizes`` are the domain sizes of all axes.
+    A term contributes the product of its coefficient and of its factors on ``axes``.  Factors on
+    other axes are ignored.  ``sizes`` are the domain sizes of all axes.
     """
     own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]

@@ -8,13 +8,13 @@ Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu
 sum(mu), T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a
 feasible precision X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), where d is diag(L^T X L)
 before the division.  The value of X, its tr(G X^-1), is max(d) T.  The certificate is the pair
-(value, bound), which is valid whether or not the search converged.
+(value, bound).  It is valid whether or not the search converged.
 
 With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual needs some 10 to
-150 evaluations.  Reversing an attribute and swapping two equal ones are signed permutations in the
-cosine basis.  Those that leave G and L invariant block-diagonalise the problem, with one block per
-character (a choice of +1 or -1 for each), and the optimal mu is constant on their orbits because
-the problem is convex.
+150 evaluations.  Reversing the cells of an attribute is a signed permutation in the cosine basis,
+and so is swapping two attributes of equal size.  If such permutations leave G and L unchanged, they
+are symmetries: G has one diagonal block per choice of an eigenvalue, +1 or -1, for every symmetry.
+The optimal mu is constant on the orbits of the symmetries, because the problem is convex.
 
 If the workload has few queries and many cells, the optimal mu has few positive weights, about as
 many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
@@ -107,8 +107,9 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, Sign
             candidates.append(((moved[0], np.ones(dimension)), (moved[1], np.ones(lift.cells))))
     for on_coordinates, on_cells in candidates:
         independent = not any(
-            np.array_equal(on_coordinates[0], k[0]) and np.array_equal(on_coordinates[1], k[1])
-            for k in _products(accepted)
+            np.array_equal(on_coordinates[0], permutation)
+            and np.array_equal(on_coordinates[1], sign)
+            for permutation, sign in _products(accepted)
         )
         invariant = np.allclose(
             gram(_act(on_coordinates, probe)),
@@ -121,12 +122,12 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, Sign
         # only commuting symmetries have joint eigenspaces, which are the blocks of the Gram
         commuting = all(
             np.allclose(
-                _act(on_coordinates, _act(k, probe)),
-                _act(k, _act(on_coordinates, probe)),
+                _act(on_coordinates, _act(action, probe)),
+                _act(action, _act(on_coordinates, probe)),
                 rtol=0,
                 atol=1e-12,
             )
-            for k, _ in accepted
+            for action, _ in accepted
         )
         if independent and invariant and lift_invariant and commuting:
             accepted.append((on_coordinates, on_cells))
@@ -134,14 +135,15 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, Sign
 
 
 def _act(action: SignedPermutation, vector: Array) -> Array:
-    """Return the vector after a signed permutation: entry k is sign[k] * vector[permutation[k]]."""
-    return action[1] * vector[action[0]]
+    """Apply a signed permutation: entry k of the result is sign[k] * vector[permutation[k]]."""
+    permutation, sign = action
+    return sign * vector[permutation]
 
 
 def _products(
     actions: Sequence[tuple[SignedPermutation, SignedPermutation]],
 ) -> list[SignedPermutation]:
-    """Return the signed permutations of coordinates of all products of one or more symmetries."""
+    """Return all products of one or more distinct symmetries, as they act on the coordinates."""
     products: list[SignedPermutation] = []
     for (permutation, sign), _ in actions:
         products += [(p[permutation], sign * s[permutation]) for p, s in products] + [
@@ -165,15 +167,15 @@ def character_bases(actions: Sequence[SignedPermutation], dimension: int) -> lis
         action = scipy.sparse.csr_array(
             (sign, (np.arange(dimension), permutation)), shape=(dimension, dimension)
         )
-        # (1 + c g) / 2 projects onto the eigenspace of the action g for the eigenvalue c.  These
+        # (1 + c * action) / 2 projects onto the eigenspace of ``action`` for the eigenvalue c.  All
         # projections commute, so their product projects onto the intersection of the eigenspaces.
         projections = [P @ (eye + c * action) / 2.0 for P in projections for c in (1.0, -1.0)]
     bases = []
     for P in projections:
         P.eliminate_zeros()
         P.sort_indices()
-        # The rows of P for the coordinates of one orbit are multiples of one another.  Only the row
-        # of the lowest coordinate is kept: its first nonzero entry is on the diagonal.
+        # Coordinates that the permutations map to each other have proportional rows in P.  One row
+        # is kept: that of the lowest coordinate, whose first nonzero entry is on the diagonal.
         nonempty = np.flatnonzero(np.diff(P.indptr))
         first_coordinates = P.indices[P.indptr[nonempty]]
         rows = P[nonempty[first_coordinates == nonempty]]
@@ -185,13 +187,13 @@ def character_bases(actions: Sequence[SignedPermutation], dimension: int) -> lis
 def character_rows(actions: Sequence[SignedPermutation], rows: Array) -> list[Array]:
     """Project rows onto every joint eigenspace of commuting signed permutations.
 
-    The rows and each of the results have shape (k, residual coordinates).  If the permutations
-    leave the Gram of the rows unchanged, the Grams of the results sum to it.
+    Returns one array per eigenspace, of the shape of ``rows``: (k, residual coordinates).  If the
+    permutations leave the Gram of ``rows`` unchanged, the Grams of all these arrays sum to it.
     """
     projections = [rows]
     for permutation, sign in actions:
-        # With the rows P and their images Q under the permutation, the Grams of (P + Q) / 2 and
-        # (P - Q) / 2 sum to the mean of the Grams of P and Q, which are equal.
+        # Let Q be the image of the rows P under the permutation.  P and Q have equal Grams, and the
+        # Grams of (P + Q) / 2 and (P - Q) / 2 sum to this Gram.
         images = [P[:, permutation] * sign for P in projections]
         projections = [
             (P + c * image) / 2.0
@@ -239,7 +241,7 @@ CURVATURE_SHIFT = 1e-13
 class WeightProblem(Protocol):
     """Interface of a dual problem whose variables are weights, one per orbit of cells.
 
-    ``projected`` holds one matrix per diagonal block of the Gram, as in `DualProblem`.
+    ``projected`` holds one matrix W_b per diagonal block b of the Gram; see `DualProblem`.
     """
 
     projected: list[Array]
@@ -403,7 +405,7 @@ class Solution:
 
     @property
     def ending(self) -> str:
-        """The last item of ``status``: why the search ended, without the name of a construction."""
+        """Reason why the search ended: ``status`` without the name of a special construction."""
         return self.status.rpartition(", ")[2]
 
     @property
@@ -415,9 +417,10 @@ class Solution:
 class DualProblem:
     """Dual problem of the strategy search for one Gram, with one block per symmetry class.
 
-    The symmetries of the Gram G divide it into blocks.  Block b has rows H_b, the H_b^T H_b sum to
-    G, and W_b = H_b L are these rows on cells.  Cells that the symmetries map to each other (an
-    orbit) have equal weights, so W_b is stored with one column per orbit.
+    The symmetries of the Gram G divide it into blocks.  Block b is stored as rows H_b in residual
+    coordinates, and G is the sum of H_b^T H_b over the blocks.  The same rows on cells are
+    W_b = H_b L.  An orbit is a set of cells that the symmetries map to each other.  Cells of an
+    orbit have equal weights, so W_b is stored with one column per orbit.
 
     Parameters
     ----------
@@ -476,9 +479,9 @@ class DualProblem:
             (root, U), _, _ = _eigen_block(W[:, active], mass)
             Y = U.T @ W[:, active]
             i, j = np.triu_indices(len(root))
-            # Derivative of M^(-1/2) by M = W diag(mass) W^T in the eigenbasis of M, where M^(1/2)
-            # has the eigenvalues ``root``.  Only entries i <= j are computed; those with i < j
-            # count twice.
+            # ``factor`` is the derivative of M^(-1/2) with respect to M = W diag(mass) W^T, in the
+            # eigenbasis of M.  ``root`` holds the eigenvalues of M^(1/2).  The derivative is
+            # symmetric, so only entries i <= j are computed, and entries i < j count twice.
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
             hessian += products.T @ products
@@ -489,8 +492,8 @@ class DualProblem:
 
         ``mass`` holds the weights of the orbits, shape (orbits,).
         """
-        # A subclass may restrict the strategies, and its ``evaluate`` then bounds the restricted
-        # strategies only.  So the method of this class is called.
+        # `evaluate` of a subclass may bound only the strategies of this subclass.  The method of
+        # `DualProblem` bounds all strategies.
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
@@ -510,7 +513,7 @@ class DualProblem:
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
-        # X = H^T M^(-1/2) H and its inverse, up to scale
+        # X is the sum of H^T M^(-1/2) H over the blocks, and X_inverse is its pseudoinverse
         T, X_inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
         X = np.zeros_like(X_inverse)
         for root, W in zip(self.roots, self.projected, strict=True):
@@ -518,16 +521,17 @@ class DualProblem:
             half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
             T += float(half.sum())
             pseudoinverse_U = (root.T / np.einsum("rc,rc->r", root, root)) @ U
-            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2), which is T X^-1
+            # the derivative of T^2 with respect to G is T X^-1
             X_inverse += (pseudoinverse_U * half) @ pseudoinverse_U.T
             root_U = root.T @ U
-            # dT = tr(M^(-1/2) dM) / 2, and a change of L enters M = H L diag(mu) L^T H^T twice, so
-            # the factor 1/2 cancels
+            # The derivative of T with respect to M is M^(-1/2) / 2.  L occurs twice in
+            # M = H L diag(mu) L^T H^T, so the factor 1/2 cancels in the derivative for L.
             X += (root_U / half) @ root_U.T
         by_lift = (self.lift.rows(X) * cell_mass).reshape(
             [n - 1 for n in self.sizes] + list(self.sizes)
         )
-        # `traced` applies the chain rule from L_i = N_i^T - (N_i^T pi_i) 1^T to N_i^T pi_i
+        # L_i = N_i^T - (N_i^T pi_i) 1^T.  By the chain rule, `traced` turns the derivative with
+        # respect to L into the one with respect to -N_i^T pi_i; the factor -2 T has the sign.
         return (
             T * T,
             T * X_inverse,
@@ -636,8 +640,8 @@ class DualProblem:
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # X = H^T M^(-1/2) H.  The strategy rows are M^(-1/4) H with the symmetric root
-            # M^(-1/4), so that they are a smooth function of the weights.
+            # The strategy rows are M^(-1/4) H, so that their Gram is X = H^T M^(-1/2) H.  The
+            # symmetric root M^(-1/4) makes the rows a smooth function of the weights.
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)
@@ -659,8 +663,8 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    # NumPy's eigh is a fifth faster than SciPy's.  `_eigen_block` still uses SciPy's, because the
-    # strategies of stored plans must stay equal to the last digit.
+    # numpy.linalg.eigh takes a fifth less time than scipy.linalg.eigh.  `_eigen_block` uses SciPy,
+    # because strategies of stored plans must stay equal to the last digit.
     _, T, d = _half_powers(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 

@@ -1,29 +1,30 @@
 """Optimal strategies for interval queries on one wide attribute, in linear time per evaluation.
 
 Marginal, prefix, suffix and all range queries on the n cells of a line are interval queries.  They
-are measured on a residual space, where only the part q (I - pi 1^T) of a query q counts (pi is the
-center), or on the whole attribute.  A query is determined by its differences z_k = q_k - q_(k+1):
-n - 1 of them on a residual space, n with q_(n+1) = 0 on the whole attribute.  In these coordinates
-the Gram of every weighted mix is
+are measured on a residual space or on the whole attribute.  On a residual space with the center
+pi, only the component q (I - pi 1^T) of a query q counts.  A query is stored as its differences
+z_k = q_k - q_(k+1).  There are n - 1 differences on a residual space, and n on the whole attribute,
+where q_(n+1) = 0.  The Gram of every weighted mix of queries in these coordinates is
 
     G = a D^T D + tau I + U S U^T,      (D z)_i = z_i - z_(i-1),
 
-with the marginals' weight a, tau the weight of prefixes and suffixes plus n + 1 times that of the
-ranges, and U = 1, S = -(weight of the ranges).  (Prefixes and suffixes on the whole attribute add
-one column to U.)  Cell i is the vector c_i = 1[k >= i] - Pi_k, Pi being the cumulative center, so
-weights mu of sum 1 give K = C diag(mu) C^T with K^-1 = D^T diag(1/mu) D minus a rank-one term.
+where a is the weight of the marginal, and tau is the weight of prefixes and suffixes plus n + 1
+times the weight of the ranges.  U is a column of ones, and S is minus the weight of the ranges.
+(Prefixes and suffixes on the whole attribute add one column to U.)  Cell i is the vector c_i with
+the entries 1[k >= i] - Pi_k, where Pi is the cumulative center.  Let C have the columns c_i.
+Weights mu of sum 1 give K = C diag(mu) C^T, and K^-1 is D^T diag(1/mu) D minus a rank-one term.
 
 The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
-the total variance at privacy cost 1.  The optimal precision of the differences is Q = G (K
-G)^(-1/2) and d_i = c_i^T Q c_i the cost of cell i: every mu proves f^2 <= optimum <= f max(d).
+the total variance at privacy cost 1.  The precision of the differences is Q = G (K G)^(-1/2), and
+d_i = c_i^T Q c_i is the privacy cost of cell i.  Every mu proves f^2 <= optimum <= f max(d).
 Elliptic quadrature for the inverse square root (method 3 of the source, error about 1e-12) gives
 
     Q^-1 = sum_j w_j Y_j,      Y_j = (K^-1 + s_j G)^-1,
 
 a sum of tridiagonal inverses with corrections of low rank.  D^T diag(1/mu + s a) D + s tau I is the
-conductance matrix of a ladder of resistors.  Its pivots minus the next conductance are the
-conductances to ground of the ladder up to a node.  They are computed without cancellation, so that
-nearly empty cells cost no accuracy.
+conductance matrix of a ladder of resistors.  A pivot of this matrix minus the next conductance is
+the conductance to ground of the ladder up to a node.  The conductances to ground are computed
+without subtractions, so that cells with tiny weights cause no loss of accuracy.
 
 Source: Hale, Higham and Trefethen, SIAM J. Numer. Anal. 46 (2008); the Gram in differences, the
 sweeps and the certificate are our work.
@@ -144,15 +145,14 @@ class IntervalGram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalSpace:
-    """Interval queries on one attribute, and whether its total is measured with them.
-
-    Without ``whole`` only the residual space is measured: the table without its total.
+    """Interval queries on one attribute, and whether the total is measured with them.
 
     Attributes
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
-    whole : True if all cells, and so also the total, are measured; there is no center then.
+    whole : True if the whole attribute is measured, including the total; ``center`` is then None.
+        False if only the residual space is measured: the table without its total.
     """
 
     gram: IntervalGram
@@ -202,8 +202,7 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """U and S of the Gram a D^T D + tau I + U S U^T, shapes (m, r) and (r, r); r is 0, 1 or
-        2."""
+        """U, shape (m, r), and S, shape (r, r), of a D^T D + tau I + U S U^T; r is 0, 1 or 2."""
         gram, ones = self.gram, np.ones(self.dimension)
         # differences z_k = q_k - q_(k+1) of the total q = (1, ..., 1): only the last one is not 0
         last = np.zeros(self.dimension)
@@ -231,9 +230,9 @@ class IntervalSpace:
         return product
 
     def cell_traces(self) -> Array:
-        """Return for every cell the weighted sum of its squared coefficients in the queries, (n,).
+        """Return for every cell i the value c_i^T G c_i, shape (n,).
 
-        In the notation of the module this is c_i^T G c_i.
+        It is the weighted sum of the squared coefficients of the measured queries on the cell.
         """
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
@@ -426,10 +425,8 @@ class _Sweep:
     """The matrices Y_j = (K^-1 + s_j G)^-1 for a batch of quadrature nodes s_j.
 
     Every Y_j is the inverse of a tridiagonal matrix plus a matrix of low rank.  Z_j is defined as
-    Y_j, but with D^T diag(1/mu) D in place of K^-1.  On a residual space there is also the vector
-    y = s Z G g, where g holds the cumulative weights minus the cumulative center.  A column z of an
-    inverse holds the potentials of the nodes of a ladder of resistors; (1/mu + s a) D z are the
-    currents through the resistors.
+    Y_j, but with D^T diag(1/mu) D in place of K^-1.  A vector z holds the potentials of the nodes
+    of a ladder of resistors; (1/mu + s a) D z are the currents through the resistors.
 
     Attributes
     ----------
@@ -443,8 +440,9 @@ class _Sweep:
     U_potentials, U_currents : solutions of the tridiagonal system for the columns of U, and their
         currents, shapes (r, nodes, m) and (r, nodes, n).
     inner : inverse of (s S)^-1 + U^T Z U, shape (nodes, r, r).
-    y, y_currents, sigma : the vector y, its currents, and the pivot of the rank-one term of K^-1.
-        If the whole attribute is measured, K^-1 has no such term, and they are None, None and ones.
+    y, y_currents, sigma : the vector y = s Z G g, its currents, and the pivot of the rank-one term
+        of K^-1.  Here g holds the cumulative weights minus the cumulative center.  If the whole
+        attribute is measured, K^-1 has no rank-one term; the values are None, None and ones.
     """
 
     s: Array
@@ -558,9 +556,9 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
 def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tuple[Array, Array]:
     """Return two conductances to ground for every node of ladders of resistors.
 
-    Node k lies between the resistors k and k + 1, and an extra resistor, the leak, connects it to
-    ground.  Resistor 0 ends at ground, and so does resistor m if it exists.  There is one ladder
-    per quadrature node.
+    Node k is between the resistors k and k + 1.  Every node is also connected to ground by an extra
+    resistor, called the leak.  Resistor 0 ends at ground.  If there is a resistor m, it also ends
+    at ground.  There is one ladder per quadrature node.
 
     Parameters
     ----------
@@ -570,8 +568,9 @@ def _ladders(resistance: Array, conductance: Array, leak: Array, m: int) -> tupl
 
     Returns
     -------
-    The conductances to ground through the leak and all of the ladder on the left of the node, and
-    those through the leak and all of the ladder on the right; shape (quadrature nodes, m) each.
+    Two arrays of shape (quadrature nodes, m).  The first holds the conductances to ground through
+    the leak and the ladder on the left of the node; the second, through the leak and the ladder on
+    the right.
     """
     n = conductance.shape[1]
     diagonal = conductance[:, :m] + leak
@@ -608,9 +607,9 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     """Solve the recurrence l_k = leak + l_(k-1) / (1 + r_k l_(k-1)) by Newton's method.
 
     l_k is the conductance to ground of a ladder of resistors up to node k.  The initial values
-    ``rough`` are differences of pivots and conductances.  Near a cell with little weight, whose
-    conductance is large, cancellation makes them inaccurate.  The recurrence has no subtraction, so
-    that a few Newton steps, each of which solves a bidiagonal system, reach full accuracy.
+    ``rough`` are differences of pivots and conductances.  They are inaccurate near a cell with a
+    tiny weight, because its conductance is large and cancels.  The recurrence has no subtraction,
+    so that a few Newton steps reach full accuracy.  A Newton step solves a bidiagonal system.
 
     Parameters
     ----------
@@ -655,8 +654,8 @@ def _solve(pivots: Array, multiplier: Array, sources: list[Array]) -> Array:
 
     Parameters
     ----------
-    pivots, multiplier : L D L^T factorization of the systems.  D has the pivots, shape (nodes, m);
-        L has the negative multipliers, shape (nodes, m - 1), below its unit diagonal.
+    pivots : diagonal of D in the factorization L D L^T of the systems, shape (nodes, m).
+    multiplier : negatives of the entries of L below its unit diagonal, shape (nodes, m - 1).
     sources : right-hand sides, shape (nodes, m) each.
     """
     import scipy.linalg.lapack
@@ -796,7 +795,7 @@ class IntervalSolution:
         return np.asarray(np.maximum(variances, 0.0) * self.norms.max())
 
     def total_covariances(self) -> Array:
-        """Return the covariance of every cell with the total of all cells, shape (n,)."""
+        """Return the covariance of every estimated cell with the estimated total, shape (n,)."""
         if not self.space.whole:
             raise ValueError(
                 "A residual space does not determine the total. Use the solution for all cells of "
