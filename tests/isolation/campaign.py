@@ -266,6 +266,7 @@ def campaign(
             person.rehearse,
         ]
         acts += [person.wander, person.reload, lambda me=person, them=other: me.follow(them)]
+        # The first action of each person is a release.
         acts[rng.randrange(len(acts)) if number > 1 else 0]()
         leaks += find_leaks(people, server, places)
     for person in people:

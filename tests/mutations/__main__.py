@@ -83,6 +83,7 @@ def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
     missed: list[str] = []
 
     def work() -> None:
+        """Plant the waiting bugs one by one, and print whether a test detects each of them."""
         with copied() as place:
             while not waiting.empty():
                 try:

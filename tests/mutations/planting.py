@@ -138,6 +138,7 @@ def verdict(place: Path, tests: Sequence[str]) -> Verdict:
 
 
 def _run(place: Path, tests: list[str], output: Path) -> None:
+    """Run tests of the copy at ``place``, write their output to a file, and end this process."""
     with open(output, "wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

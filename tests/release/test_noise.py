@@ -340,6 +340,7 @@ def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
     assert abs(values).min() >= start
 
     tail = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
+    # Expected share of the proposals that are accepted.
     rate = envelope.height / 2**envelope.width_bits * tail * mass * spread
     assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), rate).pvalue > FALSE_ALARM
     assert (

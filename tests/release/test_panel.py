@@ -96,9 +96,11 @@ def test_verify_package_changed_promise_is_reported(
     measurement = measure(
         plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True
     )
-    honest = package.certificate
+    original = package.certificate
     monkeypatch.setattr(
-        package, "certificate", lambda *args: honest(*args) | {"promise": "No person is protected."}
+        package,
+        "certificate",
+        lambda *args: original(*args) | {"promise": "No person is protected."},
     )
     assert verify_package(write_package(measurement, tmp_path / "new.zip")) == (
         "promise in the certificate differs from what plan and integers imply",

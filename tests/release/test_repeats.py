@@ -144,12 +144,12 @@ def test_repeat_refuses_other_records_of_a_simultaneous_run(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One release completes after another has counted its records, before that one spends."""
-    honest = measuring.fingerprint_of
+    original = measuring.fingerprint_of
 
     def release_first(*arguments: Any) -> Any:
-        monkeypatch.setattr(measuring, "fingerprint_of", honest)
+        monkeypatch.setattr(measuring, "fingerprint_of", original)
         release(small, ledger, RECORDS)
-        return honest(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(measuring, "fingerprint_of", release_first)
     with pytest.raises(OtherRecords):
