@@ -2,15 +2,17 @@
 
 Product Grams
 -------------
-A unit is a set of attributes that get one strategy matrix together.  Most units are single
-attributes.  A unit has several attributes if the queries of some group on them are not products
-over attributes: affine, absolute-difference or custom queries, or queries with separate weights.
-For a group without queries on a unit, the Gram matrix of the unit is that of its total, 11^T.  The
-Gram matrix of group g on the full domain is the Kronecker product over the units 1, ..., U
+A unit is a set of attributes with one common strategy matrix.  Most units are single attributes.  A
+unit has several attributes if the queries of some group on them are not products over attributes.
+Examples are affine, absolute-difference and custom queries, and queries with separate weights.
+
+G_{u, g} is the Gram matrix of the queries of group g on unit u.  A group without queries on the unit
+has G_{u, g} = 11^T, the Gram matrix of the total.  The Gram matrix of group g on the full domain is
 
     w_g G_{1, g} (x) ... (x) G_{U, g}
 
-which is never formed.  Source: HDMM, section 5 and theorem 6.
+for the weight w_g of the group and U units.  This matrix is never formed.  Source: HDMM, section 5
+and theorem 6.
 
 p-Identity
 ----------
@@ -28,12 +30,11 @@ with n x n matrices.  Source: HDMM, definitions 13 and 14.
 
 OPT_0 and OPT_kron
 ------------------
-OPT_0 is the optimal strategy for one Gram matrix.  OPT_kron is a product of strategies on units,
-optimised by block-coordinate descent.  The squared error of a product strategy is a sum over groups
-of products over units.  If the strategies of all units but one are fixed, the error is that of one
-Gram matrix on the remaining unit: the sum over groups of the group's Gram matrix on this unit,
-multiplied by the group's error on the other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2
-(definition 18, equation 6.2).
+OPT_0 is the optimal strategy for one Gram matrix.  OPT_kron is a product of strategies on units.
+Block-coordinate descent optimises the strategy of one unit u at a time, for fixed strategies of all
+other units.  This is OPT_0 for a weighted sum of the matrices G_{u, g}.  The weight of G_{u, g} is
+w_g times the squared errors of group g on all other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and
+6.2 (definition 18, equation 6.2).
 
 Table product
 -------------
@@ -70,11 +71,11 @@ TOTAL = ("total",)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gram:
-    """Gram matrix of a group's queries on a unit, which is computed on first access.
+    """Gram matrix of a group's queries on a unit.  The matrix is computed on first access.
 
     Attributes
     ----------
-    key : hashable; equal keys mean equal matrices.
+    key : hashable key.  Gram matrices with equal keys are equal.
     sizes : domain sizes of the attributes of the unit.
     parts : pairs (axes, part), one per query family of the group on attributes of the unit.  The
         axes are indices of the part's attributes in the unit.
@@ -101,15 +102,15 @@ class Gram:
 class ProductGrams:
     """Gram matrices of groups, as Kronecker products of one matrix per unit.
 
-    A unit is a set of attributes with one strategy matrix; see the module docstring.
+    A unit is a set of attributes with one strategy matrix.
 
     Attributes
     ----------
     attributes : all attributes of the groups, in schema order.
-    units : attributes of every unit, in schema order; its cells are in row-major order.
-    grams : for every unit, the distinct Gram matrices of all groups on it.
-    choice : for every group and unit, the index of the group's matrix among those of the unit,
-        shape (groups, units).
+    units : attributes of every unit, in schema order.  Cells of a unit are in row-major order.
+    grams : distinct Gram matrices of all groups on a unit, one tuple per unit.
+    choice : index array, shape (groups, units).  The Gram matrix of group g on unit u is
+        ``grams[u][choice[g, u]]``.
     weights : weight of every group, shape (groups,).
     groups : indices of the groups in the workload.
     """
@@ -123,7 +124,7 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable key; equal if only attribute names or a common factor of all weights differ."""
+        """Hashable key.  Attribute names and a common factor of all weights do not change it."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
@@ -144,9 +145,13 @@ class ProductGrams:
         ]
 
     def group_costs(self, costs: Sequence[Array]) -> Array:
-        """Return the squared error of every group without its weight, shape (groups,).
+        """Return the unweighted squared error of every group, shape (groups,).
 
-        It is the product of the errors on all units, which the method `costs` returns (``costs``).
+        The error of a group is the product of its errors on all units.
+
+        Parameters
+        ----------
+        costs : result of the method `costs`.
         """
         out = np.ones(len(self.weights))
         for u, unit_costs in enumerate(costs):
@@ -179,7 +184,7 @@ class GramBuilder:
         Parameters
         ----------
         groups : indices of the groups.
-        units : sets of attributes that get one dense strategy each; by default the smallest sets
+        units : sets of attributes with one dense strategy each.  The default is the smallest sets
             for which the queries are products over units.
 
         Raises
@@ -195,19 +200,20 @@ class GramBuilder:
         grams: list[tuple[Gram, ...]] = []
         parts = [_parts(g) for g in selected_groups]
         unit_of = {name: u for u, unit in enumerate(sets) for name in unit}
-        # row numbers in `choice` of the groups that have queries on each unit
+        # for every unit, the rows of ``choice`` of the groups with queries on the unit, ascending
         rows_of_unit: list[list[int]] = [[] for _ in sets]
         for row, group in enumerate(selected_groups):
             for u in {unit_of[name] for name in group.attributes}:
                 rows_of_unit[u].append(row)
         for u, (unit, rows) in enumerate(zip(sets, rows_of_unit, strict=True)):
             self._check(unit)
-            # All groups without queries on the unit have the same Gram, that of the total.  There
-            # may be thousands of these groups, so the Gram is built for the first one only.
+            # All groups without queries on the unit have the Gram of the total.  There may be
+            # thousands of these groups, so the Gram is built only for the first one.  Its row is
+            # the smallest number that is missing in ``rows``.
             without = next((i for i, row in enumerate(rows) if row != i), len(rows))
             if without < len(selected_groups):
                 rows = sorted([*rows, without])
-            # each distinct Gram on the unit is stored once; thousands of groups may have only a few
+            # Equal Grams of different groups are stored once.
             distinct: dict[tuple[Any, ...], int] = {}
             unit_grams: list[Gram] = []
             numbers_of_rows = []
@@ -221,8 +227,8 @@ class GramBuilder:
                 choice[:, u] = numbers_of_rows[rows.index(without)]
             choice[rows, u] = numbers_of_rows
             grams.append(tuple(unit_grams))
-        # A group without attributes has no Gram matrix that could contain the weight of its only
-        # query, the total.  So this weight is multiplied by the weight of the group.
+        # Gram matrices contain the weights of single queries.  A group without attributes has no
+        # Gram matrix, so the weight of its only query (the total) multiplies the group's weight.
         query_weights = [
             float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0
             for g in selected_groups
@@ -245,8 +251,8 @@ class GramBuilder:
         if (cells := math.prod(sizes)) > self.max_cells:
             shape = f"{' x '.join(map(str, sizes))} = {cells:,}" if len(sizes) > 1 else f"{cells:,}"
             raise NotApplicable(
-                f"The queries on {' and '.join(unit)} need one dense strategy on {shape} cells;"
-                f" this mechanism allows at most {self.max_cells:,}. Merge cells into coarser ones,"
+                f"The queries on {' and '.join(unit)} need one dense strategy on {shape} cells, but"
+                f" at most {self.max_cells:,} are allowed. Merge cells into coarser ones,"
                 " or choose 'querysmasher'."
             )
 
@@ -257,8 +263,8 @@ class GramBuilder:
         positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # A group with the total on an attribute and a group without queries on it have the same
-        # Gram.  The total is left out of the key, so that the keys are equal, too.
+        # The total on an attribute has the same Gram as no query on the attribute.  So the key
+        # leaves out totals, unless the queries have separate weights.
         placed_parts = [
             (position, p)
             for position, p in zip(positions, inside, strict=True)
@@ -271,10 +277,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return the parts of a group whose Kronecker product has the weighted queries of the group.
+    """Return query families whose Gram matrices have the Gram matrix of the group as product.
 
-    If queries have separate weights, their Gram is not a product, and all parts are joined into
-    one.
+    If queries have separate weights, their Gram matrix is not a product over attributes.  All parts
+    are then joined into one.
     """
     return (
         (joint_part(group),)
@@ -288,13 +294,14 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
 
     The sets and their attributes are in schema order.
     """
+    # The attributes of a unit have equal labels.
     label = {name: i for i, name in enumerate(names)}
     for group in groups:
         for part in _parts(group):
             labels = {label[group.attributes[a]] for a in part.axes}
             if len(labels) > 1:
-                # The part combines attributes, so their units are merged: attributes with any of
-                # these labels get the smallest one.
+                # The units of the part's attributes are merged: the smallest of their labels
+                # replaces the others.
                 label = {name: min(labels) if k in labels else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
@@ -307,7 +314,8 @@ def _unit_gram(
     Parameters
     ----------
     sizes : number of cells of every attribute of the unit.
-    parts : pairs (axes of the unit, query family on these axes).  Axes without a part are summed.
+    parts : pairs (axes of the unit, query family on these axes).  Queries sum over all axes that no
+        part has.
     weights : weights of the queries, or None if all are 1; only a single part can have weights.
     """
     gram, order = np.ones((1, 1)), list[int]()
@@ -318,7 +326,7 @@ def _unit_gram(
     other_cells = math.prod(sizes[axis] for axis in other_axes)
     gram = _kron(gram, np.ones((other_cells, other_cells)))
     order += other_axes
-    # the cells are in row-major order of ``order``; reorder them to that of the unit's attributes
+    # The axes of ``gram`` are in the order ``order``.  They are transposed to the unit's order.
     inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
     reordered = gram.reshape(*shape, *shape).transpose(
@@ -344,8 +352,8 @@ def _has_nonzero_row(group: Group) -> bool:
         return False
     parts = (joint_part(group),) if weights is not None and len(group.parts) > 1 else group.parts
     for part in parts:
-        # All queries can be 0 in custom families only, which have no fixed number of attributes
-        # (arity).  A query can also have the weight 0.
+        # Without weights, only the queries of a custom family can all be 0.  A family with a fixed
+        # number of attributes (arity) is no custom family.
         if weights is None and part.family.arity is not None:
             continue
         chunks = (
@@ -358,9 +366,9 @@ def _has_nonzero_row(group: Group) -> bool:
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return the clusters of groups on the same set of attributes, as tuples of group indices.
+    """Return one cluster per set of attributes: the indices of all groups on this set.
 
-    Groups of weight 0, and groups whose queries are all 0, are in no cluster.
+    No cluster contains groups of weight 0, or groups whose queries are all 0.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
@@ -375,22 +383,19 @@ def by_sets(workload: Workload) -> list[tuple[int, ...]]:
 
 
 def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return clusters of groups, one per attribute set that no other group's set contains.
+    """Return one cluster of groups per maximal attribute set, as tuples of group indices.
 
-    All other groups are on subsets of these sets.  Each of them is put into the cluster of a set
-    that contains its attributes: the cluster that has the fewest groups at that point.
-
-    Returns
-    -------
-    Clusters as tuples of group indices.  Groups of weight 0, and groups whose queries are all 0,
-    are in no cluster.
+    An attribute set of a group is maximal if no other group has a larger set that contains it.  A
+    group on a smaller set is put into the cluster with the fewest groups, among the clusters whose
+    sets contain its attributes.  No cluster contains groups of weight 0, or groups whose queries
+    are all 0.
     """
     clusters: dict[frozenset[str], list[int]] = {}
     maximal_sets_with: dict[str, list[frozenset[str]]] = {}
     groups_of_set = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(groups_of_set, key=len, reverse=True):
-        # Every set that contains ``names`` is listed under each of its attributes, so the attribute
-        # with the shortest list is enough.
+        # ``maximal_sets_with[name]`` has all maximal sets that contain ``name``.  A set that
+        # contains ``names`` is in the list of each of these names, so the shortest list is searched.
         candidates = min(
             (maximal_sets_with.get(name, []) for name in names), key=len, default=list(clusters)
         )
@@ -405,7 +410,8 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
 
 
 MAX_LBFGS_ITERATIONS = 1000
-# largest entry of Theta; with larger entries, (A^T A)^-1 would have fewer than eight correct digits
+# Largest entry of Theta.  With larger entries, rounding leaves less than eight correct digits of
+# (A^T A)^-1.
 MAX_THETA = 1e4
 # A Gram matrix counts as that of a single query if it differs from a matrix of rank one by at most
 # this share of its largest entry.
@@ -456,7 +462,8 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
-    # The error is a quadratic form in s with the derivative ``by_s``, so it is s . by_s / 2.
+    # The error is a quadratic form in s.  Its derivative with respect to s is ``by_s``, so the error
+    # is s . by_s / 2.
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -502,8 +509,8 @@ def p_identity_strategy(
 ) -> PIdentity:
     """Search for the p-Identity strategy with the smallest error, from several random starts.
 
-    The strategy has `default_p` additional rows.  If the Gram matrix is that of a single query, the
-    strategy is this query alone.
+    The strategy has `default_p` additional rows.  For the Gram matrix of a single query the strategy
+    is this query alone.
 
     Parameters
     ----------
@@ -511,12 +518,8 @@ def p_identity_strategy(
     restarts : number of random starts.
     seed : seed of the starts, which determines the result.  It is unrelated to the noise of a
         release.
-    start : entries Theta that replace the first random start.  They are ignored unless their shape
-        is (p, n).
-
-    Notes
-    -----
-    The largest L1 norm of a column is 1, and ``error`` is the error of the returned rows.
+    start : Theta that replaces the first random start, if its shape is (p, n).  Otherwise it is
+        ignored.
 
     >>> result = p_identity_strategy(np.ones((4, 4)))
     >>> result.rows, result.error
@@ -537,8 +540,8 @@ def p_identity_strategy(
             initial = start
         else:
             initial = rng.random((p, n))
-            # With one additional row, searches reach the row of equal entries (the total) only from
-            # a start with entries well above 0.
+            # If p is 1, searches reach the row of equal entries (the total) only from a start with
+            # entries well above 0.
             if p == 1 and attempt == 0:
                 initial += 1.0
         result = scipy.optimize.minimize(
@@ -547,7 +550,7 @@ def p_identity_strategy(
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            # for entries of at least 0 the L1 norm of a column is its sum, a smooth function
+            # Without negative entries the L1 norm of a column is its sum, which is a smooth function.
             bounds=[(0.0, MAX_THETA)] * initial.size,
             options={
                 "maxcor": 20,
@@ -573,7 +576,7 @@ def p_identity_strategy(
 def _scaled_error(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
     """Return the error divided by ``scale``, and its gradient, shape (p n,), for Theta = x."""
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
-    # the stopping rule of L-BFGS is meant for objectives of about 1
+    # The stopping rule of L-BFGS suits objectives of about 1, so the error is divided by ``scale``.
     return error / scale, gradient.ravel() / scale
 
 
@@ -591,13 +594,12 @@ def _single_query(gram: Array) -> Array | None:
 
 # Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
-# The initial strategy of a unit has the rows a I and (1 - a) 1^T with this weight a.  With a larger
-# a, searches end in local minima that do not measure the total.
+# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a.  For a larger
+# weight, searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
-# Block-coordinate descent stops if a pass over all units lowers the squared error by less than this
-# share.
+# Block-coordinate descent stops if a pass over all units lowers the squared error by a smaller share.
 MIN_SWEEP_GAIN = 1e-7
 Tell = Callable[[str], object]
 
@@ -677,8 +679,8 @@ class KroneckerSolver:
         Unless the deadline passes, the result depends only on the problem and the seed, not on
         earlier calls.
         """
-        # Problems whose weights differ by a common factor have the same entry in the cache.  It
-        # contains the squared error for the weights divided by the largest weight.
+        # Problems whose weights differ by a common factor have the same key.  So the cache contains
+        # the squared error divided by the largest weight.
         largest_weight = problem.weights.max()
         if problem.key not in self._cache:
             best = self._best_of_starts(problem)
@@ -696,8 +698,8 @@ class KroneckerSolver:
         No start except the first begins after the deadline.
         """
         rng = np.random.default_rng(self.seed)
-        # If every unit has a single Gram, the strategies of units do not depend on each other.  For
-        # Gaussian noise each is then a convex problem, and one start suffices.
+        # If every unit has a single Gram, the strategies of the units do not depend on each other.
+        # The strategy of a unit for Gaussian noise is a convex problem, so one start is enough.
         independent = all(len(unit) == 1 for unit in problem.grams)
         starts = 1 if independent and self.noise == "gaussian" else max(1, self.restarts)
         strategies: list[KroneckerStrategy] = []
@@ -734,9 +736,9 @@ class KroneckerSolver:
             correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             traces = np.array([np.trace(g.matrix) for g in unit])
             totals = np.array([g.matrix.sum() for g in unit])
-            # For small a, the error of the total is almost 0.  Groups with only the total on this
-            # unit would then have almost no weight in the searches on other units, so their error
-            # is raised to a lower limit.
+            # For small a the error of the total is almost 0.  A group with only the total on this
+            # unit would then have almost no weight in the searches on other units.  So errors are
+            # raised to a lower limit.
             errors.append(np.maximum(traces - correction * totals, traces / n**2) / (a * a))
         return errors
 
@@ -752,8 +754,8 @@ class KroneckerSolver:
 
         Parameters
         ----------
-        costs : squared errors of an initial strategy, as from `_initial_errors`.  They are replaced
-            by those of the result.
+        costs : squared errors of the initial strategy, from `_initial_errors`.  The function
+            replaces the entries of this list by the squared errors of the result.
         small_start : whether the first p-Identity search on each unit starts with entries of Theta
             below 1.
         """
@@ -764,8 +766,8 @@ class KroneckerSolver:
             for u, unit in enumerate(problem.grams):
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
-                # While the strategies of other units are fixed, the error is that of one Gram: a
-                # weighted sum of the Grams of this unit.
+                # For fixed strategies of all other units, the problem has one Gram: a weighted sum
+                # of the Grams of this unit.
                 matrices = [gram.matrix for gram in unit]
                 gram_weights = _gram_weights(problem, costs, u)
                 strategies[u] = self._improve(
@@ -789,12 +791,14 @@ class KroneckerSolver:
         rng: np.random.Generator,
         small_start: bool,
     ) -> Solution | PIdentity:
-        """Return a strategy for a weighted sum of Gram matrices that is no worse than ``current``.
+        """Return a strategy for a weighted sum of Gram matrices.
 
         Parameters
         ----------
-        grams, gram_weights : matrices and their weights in the sum.
-        current : strategy from the pass before, None in the first pass.
+        grams : Gram matrices.
+        gram_weights : weight of every matrix in the sum, shape (matrices,).
+        current : strategy of the previous pass; None in the first pass.  For Laplace noise the
+            result is no worse than this strategy.
         small_start : whether a p-Identity search in the first pass starts with entries of Theta
             below 1.
         """
@@ -805,13 +809,13 @@ class KroneckerSolver:
             start = current.dual if isinstance(current, Solution) else None
             return gaussian_strategy(total, self.options, start)
         theta = current.theta if isinstance(current, PIdentity) else None
-        # If Theta has one row only, `p_identity_strategy` starts with entries above 1, and the
-        # search may end in a local minimum.  With entries below 1 it may end in the identity.  So
-        # the starts of `_best_of_starts` try both.
+        # If Theta has one row, a search may end in a local minimum, from a start with entries above
+        # 1 as well as from a start with entries below 1.  `p_identity_strategy` has entries above 1
+        # by default.  `_best_of_starts` tries both.
         if theta is None and small_start:
             theta = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)
-        # the search may end in a local minimum that is worse than the current strategy
+        # The search may end in a local minimum that is worse than the current strategy.
         if current is not None and float(np.sum(_covariance(current) * total)) <= result.error:
             return current
         return result
@@ -825,14 +829,15 @@ def _covariance(strategy: Solution | PIdentity) -> Array:
 def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
     """Return the weight of every Gram matrix of unit u in the squared error, up to a factor.
 
-    The weight of a matrix is the sum over all groups that have it on this unit.  Each group adds
-    the product of its weight and its squared errors ``costs`` on all other units.
+    The term of a group is its weight times its squared errors on all other units, which are in
+    ``costs``.  The weight of a matrix is the sum of the terms of all groups that have this matrix
+    on unit u.
     """
-    # products over many units could overflow, so their logarithms are added
+    # Products over many units could overflow, so their logarithms are added.
     logs = np.log(problem.weights)
     for other, unit_costs in enumerate(costs):
         if other != u:
-            # the error of queries that are 0 is raised above 0, so that its logarithm is finite
+            # The logarithm of an error of 0 would be infinite.
             logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(
@@ -843,7 +848,10 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
 def product_component(
     workload: Workload, problem: ProductGrams, strategy: KroneckerStrategy, share: float
 ) -> Component:
-    """Return a `Component` that measures a product strategy with this share of the budget."""
+    """Return a `Component` that measures a product strategy.
+
+    ``share`` is its share of the budget.
+    """
     axis_of = {name: axis for axis, name in enumerate(problem.attributes)}
     factors = tuple(
         (
@@ -869,8 +877,8 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# `table_design` has this number of starts, and stops the search on a unit at this relative gap of
-# the RMSE.  Both numbers are the defaults of HDMM.
+# Number of starts of `table_design`, and relative RMSE gap at which its search on a unit stops.  Both
+# are the defaults of HDMM.
 RESTARTS, GAP = 2, 1e-5
 # largest number of cells of a table for which `table_seconds` is finite
 MAX_TABLE_CELLS = 100_000
@@ -919,12 +927,12 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
-    # The search ignores groups of weight 0, but the table answers them if it has their attributes.
+    # The search ignores groups of weight 0.  The table answers those whose attributes it has.
     answered = (
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
     component = replace(component, groups=tuple(answered))
-    # A plan is rebuilt from the arrays in its file.  So the design is built from the same arrays
-    # here, and both plans are equal.
+    # A plan file contains these arrays.  The design is built from them here, too, so that the plan
+    # of the file equals this plan.
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

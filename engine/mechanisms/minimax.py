@@ -3,11 +3,14 @@
 Variances
 ---------
 The variance of a product query q is a sum over residual spaces on attributes of its group.  The
-term of a space is the squared noise of the space times one number per attribute: (q . pi)^2 for an
-attribute outside the space, and for an attribute in the space the variance of q under the strategy
-on this attribute.  If all queries and all cells of an attribute are equivalent, one strategy is
-optimal for all query weights.  Every other attribute of a space has an *adapted strategy*: its
-query weights change at every iteration.
+term of a space is the squared noise of the space times one factor per attribute of the group:
+
+    attribute in the space       variance of q under the strategy on this attribute
+    attribute not in the space   (q . pi)^2 for the center pi of the attribute
+
+If all queries and all cells of an attribute are equivalent, one strategy on it is optimal for all
+query weights.  Every other attribute of a space has an *adapted strategy*, which changes with the
+query weights at every iteration.
 
 Adapted strategies
 ------------------
@@ -31,10 +34,10 @@ end the budget is divided optimally among the strategies.
 Lower bound
 -----------
 For any query weights, the smallest weighted sum of variances, divided by the dual norm of the
-weights, is a lower bound on the largest variance of every plan.  For the bound, the weights of each
-group are replaced by a product of one vector per part.  The Gram matrix of a space is then a sum of
-products, and the sum of the minima of the terms is a lower bound on the minimum of the sum.  The
-same code computes plan and bound after a search and from a plan file.
+weights, is a lower bound on the largest variance of every plan.  For the bound, products of one
+vector per part replace the weights of the queries of a group.  The Gram matrix of a space is then a
+sum of Kronecker products.  A sum of lower bounds, one per Kronecker product, bounds the error on the
+space.  The same code computes plan and bound after a search and from a plan file.
 """
 
 from __future__ import annotations
@@ -88,17 +91,17 @@ MAX_SEPARATE_AXES = 2
 
 
 def count_weighted_queries(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return to how many queries the minimax search gives separate weights.
+    """Return the number of separate query weights of the minimax search.
 
     The result is 0 if the search does not apply.  It applies if
 
     - the objective is "max", and the split has no complements and no unions;
-    - all queries are products over attributes, and all queries of a group have equal weights in the
-      workload;
-    - it has at most `MAX_WEIGHTED_QUERIES` separate weights, for queries whose rows on single
-      attributes have at most `MAX_ROW_ENTRIES` entries;
-    - some group has two or more attributes on which its queries need different weights.  Otherwise
-      the product weights of `engine.mechanisms.reweighting` are as general.
+    - all queries are products over attributes;
+    - all queries of a group have equal weights in the workload;
+    - there are at most `MAX_WEIGHTED_QUERIES` separate weights;
+    - the query rows on single attributes have at most `MAX_ROW_ENTRIES` entries;
+    - some group has at least two attributes on which its queries need different weights.  Otherwise
+      `engine.mechanisms.reweighting` is as general.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -134,7 +137,7 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # the only interval families for which `has_equal_weights` is true are marginal and total
+    # `has_equal_weights` is true only for two interval families: the marginal and the total.
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -161,13 +164,14 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 class SortedWorkload:
     """A workload in which the parts of every group are sorted.
 
-    They are sorted by query family, label, center and equivalence class of their attribute.  Groups
-    that differ only in the order of their attributes in the schema are then equal.
+    The sort keys are the query family, then the label, the center and the equivalence class of the
+    part's attribute.  After sorting, groups that differ only in the order of their parts are
+    equivalent.
 
     Attributes
     ----------
     workload : the same groups with sorted parts.
-    orders : for every group, the original index of each of its sorted parts.
+    orders : original indices of the sorted parts, one tuple per group.
     classes : equivalence classes of groups and residual spaces.
     """
 
@@ -184,8 +188,8 @@ class SortedWorkload:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # The first pass finds equivalence classes of attributes.  The second pass sorts parts with
-        # equal families, labels and centers by these classes.
+        # The classes of attributes are unknown in the first pass, which computes them.  The second
+        # pass sorts by them, too.
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -213,8 +217,7 @@ class SortedWorkload:
 
     def emphasis(self, sorted_emphasis: Emphasis) -> Emphasis:
         """Convert query weights for the sorted workload to weights for the original workload."""
-        # Groups of one class of the sorted workload may have different orders of parts.  They are
-        # in different classes of the result.
+        # The result has one class per pair (class of the sorted workload, order of the parts).
         class_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         class_of_group = tuple(
             class_numbers.setdefault((sorted_class, order), len(class_numbers))
@@ -246,24 +249,25 @@ def _reorder(group: Group, order: tuple[int, ...]) -> Group:
 class ClassLayout:
     """How the variances of the queries of equivalent groups depend on adapted strategies.
 
-    Adapted strategies are strategies on one attribute; see the module docstring.  The residual
-    spaces are those on attributes of a group.
+    An adapted strategy is a strategy on one attribute that changes with the query weights.  Arrays
+    of shape (spaces,) have one entry per residual space on attributes of a group.
 
     Attributes
     ----------
     number : index of the class of groups.
     group_count : number of groups in the class.
     target : target variance of the queries, in counts^2.
-    multiplicity : number of queries of a group that are equivalent, because they differ only on
-        attributes without an adapted strategy.
+    multiplicity : number of queries that are equivalent to a query of a group.  Equivalent queries
+        differ only on attributes without an adapted strategy.
     adapted_parts : indices of the parts of a group whose attributes have an adapted strategy.
     space_classes : index of the equivalence class of every residual space.
-    factors : factor that attributes without an adapted strategy contribute to the variance of a
-        query, for every residual space, shape (spaces,).
-    strategy_indices : index of the adapted strategy for each residual space and adapted part; -1 if
-        the attribute of the part is not in the space.
-    outside_factors : for every adapted part, (q . pi)^2 of its queries q, shape (queries,).
-    query_slices : for every adapted part, its queries among all queries on the attribute.
+    factors : factor of the variance of a query from all attributes without an adapted strategy,
+        shape (spaces,).
+    strategy_indices : index of the adapted strategy, for every residual space and every adapted
+        part.  The index is -1 if the attribute of the part is not in the space.
+    outside_factors : (q . pi)^2 of every query q of an adapted part, one array per adapted part.
+    query_slices : position of the queries of an adapted part among all queries on its attribute,
+        one slice per adapted part.
     """
 
     number: int
@@ -332,11 +336,15 @@ class StrategyLayout:
         return self._symmetric[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
-        """Return a key; attributes of residual spaces with equal keys share an adapted strategy.
+        """Return the key of an attribute in a residual space.
 
-        Keys are equal only for equivalent attributes.  If ``separate`` is true or the space has at
-        most `MAX_SEPARATE_AXES` attributes, the spaces must be equivalent, too.  Otherwise it is
-        enough that the spaces have equally many attributes, and equivalent adapted attributes.
+        Equal keys mean that the same adapted strategy is used.  Equal keys imply that
+
+        - the attributes are equivalent;
+        - the spaces are equivalent, if ``separate`` is true or they have at most
+          `MAX_SEPARATE_AXES` attributes;
+        - otherwise, the spaces have equally many attributes, and their adapted attributes are
+          equivalent.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -346,8 +354,7 @@ class StrategyLayout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.classes.spaces[space]
-        # The cells of attributes without adapted strategies are equivalent, so that only the number
-        # of these attributes matters.
+        # The key has the classes of the adapted attributes, and the number of all attributes.
         return (
             axis_key,
             tuple(sorted(str(attribute_classes[n]) for n in space if self.is_adapted[n])),
@@ -369,12 +376,13 @@ class StrategyLayout:
         names = [group.attributes[p.axes[0]] for p in group.parts]
         adapted_parts = tuple(k for k, name in enumerate(names) if self.is_adapted[name])
         fixed_parts = [k for k in range(len(names)) if k not in adapted_parts]
-        # factor of the variance of every query in residual spaces without the part's attribute
+        # (q . pi)^2 of every query q, one array per part.  The variance has this factor in residual
+        # spaces that do not contain the part's attribute.
         outside = [
             part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2
             for part, name in zip(group.parts, names, strict=True)
         ]
-        # factor of the variance of all queries in residual spaces with the attribute
+        # The variance of every query has this factor in residual spaces that contain the attribute.
         inside = {k: self._fixed_variance(group.parts[k]) for k in fixed_parts}
         spaces = [group.named(axes) for axes in group.spaces(self.workload.schema)]
         spaces = [space for space in spaces if space in classes.spaces]
@@ -403,10 +411,10 @@ class StrategyLayout:
 
     @staticmethod
     def _fixed_variance(part: Part) -> float:
-        """Return the variance of each query of a symmetric part, under the optimal strategy.
+        """Return the variance at privacy cost 1 of each query of a symmetric part with n cells.
 
-        This strategy measures all cells.  Projected to the residual space of the uniform center,
-        its columns have the squared norm 1 - 1/n.
+        The optimal strategy measures all cells.  Its projection to the residual space of the
+        uniform center has columns of the squared norm 1 - 1/n.
         """
         row = part.family.rows(part.sizes)[0]
         residual = row - row.mean()
@@ -422,15 +430,15 @@ class StrategyLayout:
         return slice(start, start + part.count)
 
 
-# This share of the largest query weight on an attribute is added to all query weights on it,
-# because a query of weight 0 could have an infinite variance.
+# This share of the largest query weight on an attribute is added to all of its query weights.  A query
+# of weight 0 could have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
-# Cell weights are at least this share of their mean, because a weight of 0 would never increase.
+# Smallest cell weight, as a share of the mean cell weight.  A weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Before a plan is computed, every adapted strategy is improved at fixed query weights, in at most
-# POLISH_ITERATIONS steps, or until its gap is at most POLISH_GAP.
+# Before a plan is computed, every adapted strategy is improved at fixed query weights.  This ends
+# after POLISH_ITERATIONS steps, or earlier if the gap is at most POLISH_GAP.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
@@ -466,10 +474,10 @@ class AdaptedStrategy:
         self.step()
 
     def step(self) -> float:
-        """Improve the cell weights by one step, and return the gap of the weights before it.
+        """Improve the cell weights by one step, and return the gap before the step.
 
-        The gap is the largest cost of a cell, divided by the mean cost, minus 1.  ``variances`` are
-        set to those for the cell weights before the step.
+        The gap is (largest cost of a cell / mean cost) - 1.  The attribute ``variances`` is set to
+        the variances before the step.
         """
         # The symbols are those of the module docstring.  The eigenvectors of the Gram matrix of
         # diag(sqrt w) W D^1/2 are V, and its eigenvalues are the squares of the singular values S.
@@ -494,12 +502,12 @@ class AdaptedStrategy:
                 return
 
 
-# The search for the lower bound multiplies a cell weight by (cost of the cell / mean cost) to the
-# power PROOF_WEIGHT_EXPONENT in each of at most PROOF_ITERATIONS iterations.
+# The search for the lower bound has at most PROOF_ITERATIONS iterations.  Each one multiplies a cell
+# weight by (cost of the cell / mean cost) to the power PROOF_WEIGHT_EXPONENT.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
-# results of searches from a plan file: pairs (cell weights, termination message), in the order in
-# which the searches were made
+# Results of the searches in a plan file, in the order of the searches.  Each result is a pair (cell
+# weights, termination message).
 Recorded = list[tuple[Array, str]]
 
 
@@ -558,7 +566,7 @@ def strategies_of_weights(
         an attribute that is not in the mapping have equal weights.
     cell_weights : cell weights of every adapted strategy, shape (cells,); None for uniform weights.
     recorded : cell weights from a plan file that replace ``cell_weights``, one weight per class of
-        equivalent cells.  The list is emptied from the front as they are used.
+        equivalent cells.  The function removes the entries that it uses from the front of the list.
 
     Raises
     ------
@@ -568,7 +576,7 @@ def strategies_of_weights(
     parts, solved = parts_of(workload), dict[Any, Solution]()
     duals: list[Array] = []
     solutions: list[SpaceSolution] = []
-    # residual spaces whose attributes have the same keys have the same solution
+    # Residual spaces with equal keys have the same solution.
     solution_index: dict[tuple[Any, ...], int] = {}
     assignment: dict[Space, tuple[int, float]] = {}
     for space in spaces:
@@ -625,8 +633,8 @@ def proof(
     emphasis : query weights, as products over attributes.
     initial_weights : function of a space and one of its attributes that returns the cell weights at
         which a search starts, shape (cells,), or None for uniform weights.
-    recorded : cell weights from a plan file that replace the searches.  The list is emptied from
-        the front as they are used.
+    recorded : cell weights from a plan file that replace the searches.  The function removes the
+        entries that it uses from the front of the list.
     deadline : time after which no search takes a further step.
 
     Raises
@@ -684,12 +692,14 @@ def rebuild_proof(
     ----------
     tradeoff : result of the search, from the plan file.  ``tradeoff.lines`` has the query weights
         of the strategies on single attributes.
-    recorded : cell weights of these strategies, then those of the lower bound.  The list is emptied
-        from the front as they are used.
+    recorded : cell weights of these strategies, then cell weights of the lower bound.  The function
+        removes the entries that it uses from the front of the list.
 
     Returns
     -------
-    A decomposition that assigns residual spaces to solutions; the solutions; the lower bound.
+    parts : decomposition that assigns every residual space to a solution.
+    solutions : strategies of residual spaces.
+    bound : lower bound on the objective.
 
     Raises
     ------
@@ -748,18 +758,16 @@ def _search(factor: Factor, pi: Array | None) -> Search:
 def _dual_weights(
     problem: DualProblem, initial: Array | None, steps: int = 0, deadline: float = math.inf
 ) -> Array:
-    """Return cell weights with a large lower bound, one per class of equivalent cells (orbit).
+    """Search for cell weights that prove a large lower bound.
 
     Parameters
     ----------
     initial : cell weights at which the search starts, shape (cells,); None for uniform weights.
-        They are summed over each orbit and scaled to sum 1.
-    steps : largest number of evaluated weights.  With 0, or after the deadline, the initial weights
-        are returned.
+    steps : largest number of steps.  Without a step the initial weights are returned.
 
     Returns
     -------
-    The evaluated weights with the largest bound, shape (orbits,).
+    One weight per orbit (class of equivalent cells), shape (orbits,), with sum 1.
     """
     cell_weights = np.ones(len(problem.orbit)) if initial is None else initial
     weights: Array = (
@@ -787,36 +795,36 @@ def _next_recorded(recorded: Recorded) -> Array:
 # `minimax_search` changes the query weights this many times before the first plan, between two
 # plans, and in total.
 FIRST_ITERATIONS, SEARCH_ITERATIONS, MAX_ITERATIONS = 60, 20, 160
-# number of iterations of `minimax_search` if it computes only one plan
+# Number of iterations of `minimax_search` if it computes only one plan.
 SINGLE_PLAN_ITERATIONS = 96
-# `minimax_search` makes this number of iterations even if the deadline has passed.
+# Smallest number of iterations of `minimax_search`, also after the deadline.
 MIN_ITERATIONS = 10
-# `minimax_search` computes several plans and returns the best one, if at most this number of
-# queries have separate weights; otherwise it computes one plan.
+# With at most this number of query weights, `minimax_search` computes several plans and returns the
+# best one.  With more weights it computes one plan.
 MAX_COMPARED_QUERIES = 500_000
 # Query weights below about this share of the mean in their class of groups increase faster.
 LIGHT_WEIGHT = 1e-2
 # largest change of the logarithm of a query weight in one iteration
 MAX_LOG_STEP = 3.0
-# The mean weight of the queries of a class of groups counts as at least this share of the mean
-# weight of all queries.
+# Smallest mean weight of the queries of a class of groups, as a share of the mean weight of all
+# queries.  A smaller mean is replaced by it.
 MIN_GROUP_WEIGHT = 1e-9
-# The search has a smallest weight for every query.  For the lower bound the weight is at least this
-# share of it.
+# Smallest query weight of the lower bound, as a share of the smallest weight of the query in the
+# search.
 PROOF_WEIGHT_FLOOR = 1e-2
-# The search over millions of queries computes in single precision; plans and lower bounds are
-# computed in double precision.
+# The search uses single precision, because it may have millions of query weights.  Plans and lower
+# bounds use double precision.
 SEARCH_DTYPE: Any = np.float32
 # The search stops if the largest standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# If the largest standard error exceeds its lower bound by more than this share at the end of the
-# minimax search, `TradeoffSearch` is tried, too.
+# `TradeoffSearch` follows the minimax search if the largest standard error exceeds its lower bound by
+# more than this share.
 POOR_FIT_GAP = 1e-3
-# The search stops after `MAX_STALLED_PLANS` consecutive plans that have more than
-# `STALLED_GAP_RATIO` times the gap of the plan before.
+# A plan counts as stalled if its gap is more than STALLED_GAP_RATIO times the gap of the previous
+# plan.  The search stops after MAX_STALLED_PLANS consecutive stalled plans.
 STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
-# The division of the budget among residual spaces is improved until its largest variance exceeds
-# the lower bound by at most this share.
+# The search for the best budget shares of residual spaces stops when the largest variance exceeds its
+# lower bound by at most this share.
 ALLOCATION_GAP = 4e-6
 
 
@@ -827,10 +835,9 @@ class _UpdateRule:
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : number that is added to ``power`` for a weight near 0 if it increases.
-    momentum : share of the previous change of the logarithm of a weight that is added to the next
-        change.
-    min_share : smallest weight of a query, as a share of the mean weight in its class of groups.
+    light_power : this number is added to ``power`` for weights near 0 that increase.
+    momentum : factor of the previous change of log(weight), which is added to the next change.
+    min_share : smallest weight of a query, divided by the mean weight in its class of groups.
     """
 
     power: float
@@ -1049,8 +1056,8 @@ class _SearchState:
         # index of the vector of ones for each number of queries
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
-            # The search keeps weights at or above a smallest positive weight.  It is subtracted
-            # here, which raises the bound.
+            # The search raises all weights to at least ``floor``.  Here ``floor`` is subtracted
+            # again, because the lower bound is then larger.
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group = self.layout.workload.groups[classes.examples[group_class.number]]
@@ -1083,11 +1090,11 @@ class _SearchState:
 
 # For forecasts: number of iterations and of plans of a search that computes several plans.
 TYPICAL_ITERATIONS, TYPICAL_PLANS = 100, 3
-# For forecasts: time of an iteration in seconds per weighted query, and of one step of an adapted
+# For forecasts: seconds of an iteration per weighted query, and seconds of one step of an adapted
 # strategy in addition to its eigenvalue problem.
 QUERY_SECONDS, ADAPTED_STEP_SECONDS = 8e-9, 2e-5
-# For forecasts: a plan takes as long as this number of steps of all adapted strategies, and some
-# seconds for each residual space.
+# For forecasts: a plan takes as long as STEPS_PER_PLAN steps of all adapted strategies, and in addition
+# PLAN_SECONDS_PER_SPACE for each residual space.
 STEPS_PER_PLAN, PLAN_SECONDS_PER_SPACE = 30, 5e-4
 
 
@@ -1103,7 +1110,7 @@ def forecast_minimax(workload: Workload, goal: Objective, spaces: Sequence[Space
     queries = count_weighted_queries(workload, goal, UNIFORM)
     if not queries:
         return 0.0
-    # seconds of one step of an adapted strategy on each attribute that has one
+    # for every attribute with adapted strategies, the seconds of one step of a strategy
     seconds_of: dict[str, float] = {}
     for name, parts in parts_of(workload).items():
         if len(parts) > 1 or not is_symmetric_part(parts[0], None):
@@ -1154,7 +1161,7 @@ def minimax_search(
         for _ in range(iterations):
             message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
             tell(0.9 * done / max_iterations, message)
-            # several threads would slow down matrix products of this size
+            # Several threads would slow down matrix products of this size.
             with threads_for(1):
                 state.step(rule)
             done += 1
@@ -1185,8 +1192,8 @@ def _plan_and_bound(
 ) -> MinimaxResult:
     """Return the plan and the lower bound for the current query weights.
 
-    For the plan, the adapted strategies are improved until they converge, at fixed query weights.
-    Afterwards their state is restored, so that the search continues as if without this call.
+    The adapted strategies are first improved at fixed query weights.  The function restores them at
+    the end, so that it does not change the course of the search.
 
     Raises
     ------
@@ -1229,7 +1236,7 @@ def _plan_and_bound(
 
 
 def _best_of(first: MinimaxResult, second: MinimaxResult) -> MinimaxResult:
-    """Return the better plan of two results together with the larger lower bound."""
+    """Return a result with the better plan and the larger lower bound of two results."""
     better = first if first.value <= second.value else second
     return replace(better, proof=max(first.proof, second.proof, key=lambda p: p.bound))
 
@@ -1259,19 +1266,19 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
 def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1) -> Array:
     """Return weighted sums of variances of product queries, for every residual space.
 
-    The sum of a space s is that of weights[i, j, ...] tables[0][s, i] tables[1][s, j] ... over all
-    queries (i, j, ...).
+    For space s the terms are weights[i, j, ...] tables[0][s, i] tables[1][s, j] ..., one term per
+    query (i, j, ...).
 
     Parameters
     ----------
     weights : query weights, with one axis per table.
     tables : one table per axis of ``weights``, shape (spaces, length of the axis).
-    free_axis : axis of ``weights`` that is not summed, and whose table is not a factor; -1 for
-        none.
+    free_axis : axis of ``weights`` that is not summed; -1 to sum over all axes.  The terms do not
+        contain the table of this axis.
 
     Returns
     -------
-    The sums, shape (spaces,), or (spaces, length of the axis) with a ``free_axis``.
+    The sums, shape (spaces,).  With a ``free_axis`` the shape is (spaces, length of this axis).
     """
     if free_axis >= 0:
         weights = np.moveaxis(weights, free_axis, 0)
@@ -1280,8 +1287,8 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
         return np.broadcast_to(weights, (len(tables[free_axis]), *weights.shape))
     if not other_tables:
         return weights.reshape(1)
-    # Vector instructions may signal invalid values in unused entries of a register.  Whether the
-    # result is finite is checked below.
+    # Vector instructions may signal invalid values in unused entries of a register.  So warnings are
+    # ignored, and the result is checked below.
     with np.errstate(invalid="ignore"):
         sums = weights @ other_tables[-1].T
     if not np.isfinite(sums).all():

@@ -48,29 +48,26 @@ from engine.residuals.tuning.unions import (
 )
 from engine.workload import Workload
 
-# A union of all residual spaces (measured by one strategy) may take as long as tuning centers.  For
-# this comparison, tuning is expected to take this many times as long as one search for the
-# strategies of all residual spaces.
+# For forecasts: tuning of centers takes this many times as long as one search for the strategies of all
+# residual spaces.  One strategy for all residual spaces may take as long as tuning.
 TUNING_SOLVES = 40.0
-# For forecasts: tuning takes at least this time, in seconds per subworkload.
+# For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
-# With tuned centers the plan with uniform centers is computed first. Its dense searches may take
-# this share of the time limit, so that time remains for tuning. A search that takes longer is
-# continued if tuning leads to no better plan.
+# With tuned centers, the plan with uniform centers is computed first.  Its dense searches may take this
+# share of the time limit, so that time remains for tuning.
 UNIFORM_SEARCH_SHARE = 0.25
 # A product strategy on the full table is searched if this is expected to take at most
 # MAX_PRODUCT_SEARCH_S seconds, or at most the share PRODUCT_SEARCH_SHARE of the time limit.
 MAX_PRODUCT_SEARCH_S = 1.0
 PRODUCT_SEARCH_SHARE = 0.1
-# A product strategy on the full table is used only if it lowers the RMSE by more than this share,
-# because a plan with it cannot publish tables.  If one strategy measures all residual spaces, and
-# the gap of its plan is at most this share, no product strategy is searched.
+# A product strategy on the full table is used only if it lowers the RMSE by more than this share.  A
+# plan with a product strategy has a disadvantage: it cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-5
 TABLE_STATEMENT = (
     "A product of strategies on the full table is more accurate here than residual spaces."
 )
-# For forecasts: with accuracy constraints of groups, this number of plans is computed.
+# For forecasts: number of plans that a search with accuracy constraints computes.
 CONSTRAINED_PLANS = 10
 # With accuracy constraints of groups, weighted means of tuned and uniform centers are tried in this
 # order.  The numbers are the weights of the tuned centers.
@@ -84,14 +81,13 @@ class QuerySmasher(ResidualMechanism):
     Options
     -------
     centers : "uniform" is the decomposition into residual spaces of the paper.  "tuned" optimises
-        the centers that split queries into residual spaces, may measure several residual spaces by
-        one strategy, and may replace all of them by one product strategy on the full table; up to
-        ``gap`` the plan is at least as accurate as with "uniform".  With objectives other than the
-        sum, only the centers are optimised.  See `engine.residuals.tuning`.
-    keep : with tuned centers, the share by which the RMSE of a group may exceed its RMSE with
-        uniform centers: one number for all groups, or a mapping from group numbers to shares, such
-        as {0: 0.0, 3: 0.05}.  Without it, tuning lowers the total error but may raise the error of
-        single groups.
+        the decomposition.  For the objective "sum" it may also measure several residual spaces by
+        one strategy, or all of them by a product strategy on the full table.  Up to ``gap``, the
+        plan is at least as accurate as with "uniform".  See `engine.residuals.tuning`.
+    keep : accuracy constraint for tuned centers: share by which the RMSE of a group may exceed its
+        RMSE with uniform centers.  The value is one share for all groups, or a mapping from group
+        index to share, such as {0: 0.0, 3: 0.05}.  Without the option, tuning lowers the total error
+        but may raise the error of single groups.
     solver : "optimal", or the approximations "fourier" (closed form) and "eigenbasis" (fixed
         basis).
     gap : relative RMSE gap at which a search stops.
@@ -153,8 +149,8 @@ class QuerySmasher(ResidualMechanism):
         )
         covers_all = _covers_all(unions, parts.spaces)
         tuning_seconds = MIN_TUNING_SECONDS * len(parts.subworkloads)
-        # All residual spaces are solved for the plan without unions, again for the plan with unions
-        # (spaces measured by one strategy), and a third time if some unions are rejected.
+        # A union is a set of residual spaces that one strategy measures.  All residual spaces are
+        # solved once without unions, once with unions, and again if some unions are rejected.
         solves = 3.0 if unions and not covers_all else 1.0
         seconds = base.seconds * solves + tuning_seconds
         constrained_seconds = tuning_seconds + base.seconds  # per plan with accuracy constraints
@@ -172,8 +168,8 @@ class QuerySmasher(ResidualMechanism):
             search_seconds = self._table_seconds(workload, limits)
             if math.isfinite(search_seconds):
                 seconds += search_seconds
-            # for objectives other than the weighted sum, plans with tuned and with uniform centers
-            # are searched
+            # For objectives other than the weighted sum there are two searches: with tuned centers
+            # and with uniform centers.
             if not self.goal(workload).linear:
                 seconds += base.seconds
         return replace(
@@ -195,12 +191,11 @@ class QuerySmasher(ResidualMechanism):
             workload, budget, limits, first_deadline, UNIFORM, search_share=share
         )
         elapsed = planning_time() - started
-        # At most two plans are computed after tuning, and their dense searches may take
-        # MAX_TUNED_SEARCH_S each.  So tuning ends before the deadline by twice this time.
+        # At most two plans are computed after tuning.  The dense searches of each may take
+        # MAX_TUNED_SEARCH_S, so this time is reserved for each.
         reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
-        # Plans may also use the reserved time.  Limits that they exceed are recorded together with
-        # those of tuning.
+        # Plans may use the reserved time.  Both allowances share one record of exceeded limits.
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def report(done: float, text: str) -> None:
@@ -218,16 +213,15 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # In some plans rounding drops the measurements of queries with a small weight.  A tuned
-        # plan of this kind is skipped.  The plan with uniform centers is not skipped: assembling it
-        # raises `Unanswered`, which tells the user the reason.
+        # A plan is not answerable if rounding drops the measurements of queries with a small weight.
+        # The loop skips such a plan if it is tuned.  The plan with uniform centers raises
+        # `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if (
             not _covers_all(best.split.unions, uniform.values)
             or best.plan.certificate.gap > MIN_PRODUCT_SAVING
         ):
-            # This search solves no residual spaces, so it may also use the time that is reserved
-            # for solving them.
+            # The search for a product strategy may use the time that tuning could not use.
             best = self._better_with_product(
                 workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
             )
@@ -242,14 +236,15 @@ class QuerySmasher(ResidualMechanism):
         )
 
     def _ends_uniform_search_early(self, workload: Workload, limits: Limits) -> bool:
-        """Return whether the search with uniform centers must leave time for that of a union.
+        """Return whether the search with uniform centers must end before the time limit.
 
-        The result is True if the search is expected to take more than `UNIFORM_SEARCH_SHARE` of the
-        time limit, and one strategy for all residual spaces, which is at least as accurate, can be
-        searched instead.
+        The result is True if two conditions hold:
+
+        - the search is expected to take more than `UNIFORM_SEARCH_SHARE` of the time limit;
+        - one strategy for all residual spaces, which is at least as accurate, can be searched.
         """
-        # accuracy constraints of groups refer to the plan with uniform centers, so its search must
-        # not be cut short
+        # Accuracy constraints refer to the plan with uniform centers, so its search must not end
+        # early.
         if limits.time_limit is None or self.keep is not None:
             return False
         parts = decompose(workload, forecast=True)
@@ -268,7 +263,7 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         best_error: float = math.inf,
     ) -> list[CandidatePlan]:
-        """Return the plan for a split of queries into residual spaces, as a list.
+        """Return a list with the plan for a split of queries into residual spaces.
 
         The list is empty if planning fails.  For objectives other than the weighted sum, the search
         stops when its lower bound shows that the error is at least ``best_error``.
@@ -276,11 +271,11 @@ class QuerySmasher(ResidualMechanism):
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
             if split.unions:
-                # assembling the plan raises `Unanswered` if unions leave queries without an answer
+                # Building the plan raises `Unanswered` if unions leave queries without an answer.
                 _ = plan.plan
             return [plan]
-        # TimeoutError is raised after the deadline.  NotApplicable is raised if the plan does not
-        # answer all queries (`Unanswered`), or if a residual space is too large for the objective.
+        # NotApplicable is raised if the plan does not answer all queries, or if a residual space is
+        # too large for the objective.
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
@@ -295,11 +290,11 @@ class QuerySmasher(ResidualMechanism):
         The search with uniform centers is the last one.  It usually stops after a few steps, when
         its lower bound shows that the plan with tuned centers is better.
         """
-        # called because it raises an error if a single step of the search exceeds the limits
+        # The call raises an error if a strategy exceeds the limits even without search steps.
         self.forecast_split(workload, decompose(workload, forecast=True), limits)
         started = planning_time()
-        # one third of the time is for tuning, one for plans with tuned centers, and one for the
-        # plan with uniform centers
+        # One third of the time is for tuning, one third for plans with tuned centers, and one third
+        # for the plan with uniform centers.
         third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
@@ -309,9 +304,9 @@ class QuerySmasher(ResidualMechanism):
             )
 
         def separate_error(plan: CandidatePlan | None) -> float:
-            """Return the error if the costs of all blocks are added up, as in bounds of searches.
+            """Return the error of a plan that charges the sum of the costs of its blocks.
 
-            It is infinite for None.
+            A search compares its lower bound with this error.  For None the error is infinite.
             """
             return math.inf if plan is None else plan.error / plan.joint
 
@@ -351,11 +346,10 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        Group weights are searched whose plan satisfies the constraints and has a smaller error than
-        ``uniform``: first for the split of ``best``, then for means of this split and uniform
-        centers, weighted as in `TUNED_SHARES`.  The plan of the first successful search is
-        returned.  If all searches fail, ``uniform`` is returned, which always satisfies the
-        constraints.
+        The function searches group weights for several splits: means of the split of ``best`` and
+        uniform centers, with the shares `TUNED_SHARES` of the former.  It returns the first plan
+        that satisfies the constraints and has a smaller error than ``uniform``.  If there is none,
+        it returns ``uniform``, which satisfies the constraints.
         """
         assert self.keep is not None
         sum_limits = variance_limits(self.keep, workload, uniform.sums().tolist())
@@ -385,14 +379,13 @@ class QuerySmasher(ResidualMechanism):
 
         It is infinite if this search does not apply or would take too long.
         """
-        # The search is only for the weighted sum as objective, without accuracy constraints of
-        # groups and without public tables.
+        # The search does not support other objectives than the weighted sum, accuracy constraints
+        # or public tables.
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
-        # The time for the largest attribute alone is computed first, because it is a lower bound
-        # that takes little time to compute.
+        # The time for the largest attribute alone is a lower bound that is fast to compute.
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         largest_size = max((n for group in examples for n in group.sizes), default=1)
         longest = max(MAX_PRODUCT_SEARCH_S, PRODUCT_SEARCH_SHARE * (limits.time_limit or 0.0))
@@ -423,8 +416,8 @@ class QuerySmasher(ResidualMechanism):
             plan = self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
-        # `CandidatePlan.error` does not include the rounding of noise to a grid, so the errors of
-        # assembled plans are compared
+        # The RMSE of a built plan includes the rounding of noise to a grid.  `CandidatePlan.error`
+        # does not include it.
         if plan.weighted_rmse >= best.plan.weighted_rmse * (
             1.0 - max(self.gap, MIN_PRODUCT_SAVING)
         ):
@@ -447,7 +440,7 @@ class QuerySmasher(ResidualMechanism):
 
     @staticmethod
     def _is_answerable(candidate: CandidatePlan) -> bool:
-        """Return whether the plan, once assembled, answers all queries of positive weight."""
+        """Build the plan, and return whether it answers all queries of positive weight."""
         with contextlib.suppress(Unanswered):
             return bool(candidate.plan)
         return False
@@ -471,9 +464,8 @@ class QuerySmasher(ResidualMechanism):
         )
         if _covers_all(unions, uniform.values):
             united = _plans_with_unions(uniform, unions, plans_of_split)
-            # `CandidatePlan.error` does not include the rounding of noise to a grid, which costs
-            # more for a single strategy than for several.  So the errors of assembled plans are
-            # compared.
+            # The RMSE of a built plan includes the rounding of noise to a grid, which costs more for
+            # a single strategy than for several.  `CandidatePlan.error` does not include it.
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -483,7 +475,7 @@ class QuerySmasher(ResidualMechanism):
         ):
             if split.centers or split.complements:
                 candidates += plans_of_split(split)
-        # after tuning, less time remains for unions
+        # Tuning took time, so fewer unions may be affordable now.
         unions = _affordable_unions(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
         return candidates + _plans_with_unions(best, unions, plans_of_split)
@@ -491,7 +483,7 @@ class QuerySmasher(ResidualMechanism):
     def _choose_unions(
         self, workload: Workload, spaces: Collection[Space], limits: Limits
     ) -> dict[Space, tuple[Space, ...]]:
-        """Choose unions: sets of residual spaces, each set measured by one strategy.
+        """Choose unions: sets of residual spaces that one strategy measures together.
 
         Returns
         -------
@@ -513,8 +505,8 @@ class QuerySmasher(ResidualMechanism):
             return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), tuning_seconds)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
-        # With accuracy constraints many plans are computed.  So a union of all residual spaces must
-        # not take longer than planning without unions.
+        # With accuracy constraints many plans are computed, so planning with unions must not take
+        # longer than planning without unions.
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
         return choose_unions(
@@ -530,7 +522,7 @@ class QuerySmasher(ResidualMechanism):
     ) -> Iterator[Split]:
         """Yield the split with tuned complements, then the split with tuned centers.
 
-        A split is left out if `ways_to_split` excludes it.
+        The splits that `ways_to_split` excludes are left out.
         """
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
         tunes_complements, tunes_centers = ways_to_split(workload, allowance)
@@ -561,8 +553,8 @@ def _affordable_unions(
 ) -> dict[Space, tuple[Space, ...]]:
     """Return the unions for which the remaining time suffices.
 
-    In the order of ``unions``, each union is accepted if the expected times of this union and all
-    unions accepted before it together do not exceed the remaining time.
+    The unions are tried in order.  A union is accepted if its expected time and the expected times
+    of all accepted unions together do not exceed the remaining time.
     """
     accepted, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
@@ -577,23 +569,23 @@ def _plans_with_unions(
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return a plan with all unions that lower the error, as a list.
+    """Return a list with the plan that has all unions that lower the error.
 
-    A union may raise the error if its search stopped early; such a union is left out.  The list is
+    A union raises the error if its search stopped early; such a union is left out.  The list is
     empty if no union remains or if planning fails.
 
     Parameters
     ----------
     separate : plan without unions.
     unions : mapping from the attributes of a union to its residual spaces.
-    plans_of_split : function that returns the plan for a split as a list, which is empty if
+    plans_of_split : function that returns a list with the plan for a split.  The list is empty if
         planning fails.
     """
     plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
     if not plans:
         return []
-    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union is one
-    # block, in place of the blocks of its residual spaces.
+    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union replaces
+    # the blocks of its residual spaces by one block.
     retained = {
         attributes: spaces
         for attributes, spaces in unions.items()

@@ -1,7 +1,7 @@
 """Base class of mechanisms with independent noise on residual spaces.
 
-Let L_B be the weighted sum of variances of the queries on residual space B if the whole privacy
-cost is 1 and is spent on B.  The best allocation of a budget beta to the spaces has
+Let L_B be the weighted sum of the variances on residual space B for a plan that spends the privacy
+cost 1 on B alone.  The best allocation of a budget beta to all spaces has
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B))
     objective = (sum over B of sqrt(L_B))^2 / beta
@@ -87,25 +87,24 @@ STOPPED = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidatePlan:
-    """Result of a strategy search for one split of the queries into residual spaces.
+    """A plan that is compared with other plans before it is built.
 
-    The plan is assembled on first access, because only one of several candidates is used.  Assembly
-    raises `Unanswered` if the plan does not answer queries of small positive weight.
+    Reading the attribute ``plan`` builds the plan.  This raises `Unanswered` if rounding drops
+    queries of small positive weight.
 
     Attributes
     ----------
-    split : split of queries into residual spaces.
-    error : root of the weighted sum of variances at privacy cost 1.  If the options select another
-        objective, the value of that objective at privacy cost 1.
-    values : mapping from residual spaces, or the attributes of unions, to the weighted squared
-        error of their queries if the whole privacy cost is 1 and is spent on them, in counts^2.  It
-        is empty for objectives other than the weighted sum, under accuracy constraints, and for a
-        product strategy on the full table.
+    split : decomposition of the queries into residual spaces.
+    error : square root of the weighted sum of variances at privacy cost 1.  For other objectives,
+        the value of the objective at privacy cost 1.
+    values : weighted squared errors of the blocks, in counts^2, as a mapping from the attributes of
+        a block.  The error of a block is for a plan that spends the privacy cost 1 on this block
+        alone.  The mapping is empty if a search needs no such values.
     assemble : function that builds the plan.
-    joint : joint privacy cost of all blocks divided by the sum of their separate costs.  ``error``
-        is computed from the joint cost.
-    duals : for the weighted sum, dual weights at which each strategy search ended; a later search
-        can start from them.  Otherwise empty.
+    joint : joint privacy cost of all blocks divided by the sum of their separate costs.  The
+        attribute ``error`` is computed from the joint cost.
+    duals : dual weights at which the strategy searches ended, from which later searches can start.
+        It is empty for objectives other than the weighted sum.
     """
 
     split: Split
@@ -121,12 +120,12 @@ class CandidatePlan:
         return self.assemble()
 
     def sums(self) -> Array:
-        """Return the variance sum of every group in counts^2 at privacy cost 1, shape (groups,)."""
+        """Return the sum of the variances of every group at privacy cost 1, shape (groups,)."""
         return np.array(self.plan.totals) * self.plan.budget.row_pcost
 
 
 def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Return the plan with one sentence in its statement for every limit that stopped the search.
+    """Add sentences to the statement of a plan: one for every limit that stopped its search.
 
     ``limits`` are keys of `STOPPED`.
     """
@@ -170,10 +169,10 @@ class SpaceSolver(Protocol):
     watch : function that is called with the gap of the running search; it may raise an exception to
         cancel the search.
     duals, endings : dual weights and termination message of every search so far.
-    dense_limit : memory limit for one dense strategy, in bytes.  Larger searches alternate between
-        the factors of a product strategy.
-    recorded : pairs (dual weights, termination message) from a plan file.  `solve` takes them in
-        place of a search; None to search.
+    dense_limit : largest memory of one dense strategy, in bytes.  A subworkload that needs more
+        gets a product strategy, whose search alternates between the factors.
+    recorded : results of earlier searches from a plan file, as pairs (dual weights, termination
+        message).  `solve` uses them in place of a search.  None means that `solve` searches.
     warm : dual weights from which the searches start; empty for uniform weights.
     """
 
@@ -190,8 +189,7 @@ class SpaceSolver(Protocol):
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.
 
-        Searches that need more memory than ``dense_limit`` alternate between factors of a product
-        strategy, which is faster.
+        A search for a product strategy takes less time than a dense search.
         """
 
     def ahead(
@@ -231,9 +229,9 @@ class ResidualMechanism(Mechanism):
         """Return the solver for the subworkloads (residual spaces) of a decomposition."""
 
     def with_gap(self, gap: float) -> Self:
-        """Return the mechanism with a target gap of at least ``gap``, for inexact search steps.
+        """Return the mechanism with its option ``gap`` raised to at least the argument.
 
-        This implementation is for mechanisms without a target gap.
+        This implementation is for mechanisms without this option.
         """
         return self
 
@@ -246,7 +244,7 @@ class ResidualMechanism(Mechanism):
         return {}
 
     def note(self, workload: Workload) -> str:
-        """Return a sentence on the limits of the mechanism for a workload, for the certificate."""
+        """Return a sentence for the certificate: what the mechanism cannot do for a workload."""
         return ""
 
     def overhead(self, workload: Workload) -> float:
@@ -273,9 +271,9 @@ class ResidualMechanism(Mechanism):
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
         """Return the expected time of computing the joint privacy cost and its bound, in seconds.
 
-        It is 0 if all cells have the same cost, so that the joint cost is not computed.  Costs may
-        differ if some query Gram has low rank or if the objective is not the weighted sum.  With
-        more than `MAX_JOINT` residual spaces the joint cost is not computed either.
+        The result is 0 if the joint cost is not computed.  It is computed if there are at most
+        `MAX_JOINT` residual spaces, and if the costs of cells may differ.  Costs may differ if the
+        Gram matrix of some queries has low rank, or if the objective is not the weighted sum.
         """
         has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
@@ -291,7 +289,7 @@ class ResidualMechanism(Mechanism):
         NotApplicable
             If a subworkload is too large for an objective other than the weighted sum.
         LimitExceeded
-            If computing the strategies takes longer than the time limit even without a search.
+            If the strategies take longer than the time limit even without search steps.
         """
         solver = self.space_solver(workload, parts, limits, math.inf)
         costs = solver.forecast(parts.subworkloads)
@@ -310,9 +308,9 @@ class ResidualMechanism(Mechanism):
     ) -> float:
         """Return the expected time of the search for an objective other than the sum, in seconds.
 
-        `TradeoffSearch` changes the query weights and solves all residual spaces in every step.  If
-        there are few queries, it follows a minimax search whose result fits poorly.  This is not
-        known before planning, so half of its time is added then.
+        The result is the time of the minimax search plus the time of `TradeoffSearch`.  With many
+        queries, only one of the two runs.  With few queries, `TradeoffSearch` may follow the minimax
+        search.  Whether it does is unknown before planning, so half of its time is added.
         """
         goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
         minimax_seconds = 0.0
@@ -324,14 +322,15 @@ class ResidualMechanism(Mechanism):
                 return 0.05 + minimax_seconds
         subs = parts.subworkloads
         if all(is_symmetric_part(part, None) for part in parts_of_groups):
-            # Only the weights of groups change, which changes no strategy.
+            # The search changes only the weights of groups.  The strategies do not depend on them.
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:
             steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
-            # Equal residual spaces get different query weights, so every space is solved.
+            # The search gives equal residual spaces different query weights, so that it solves each
+            # of them.
             first_costs = [solver.forecast([sub])[0] for sub in subs]
-            # Searches start from the last solution, so later steps are short for products, and for
-            # the objective "lp" on single attributes.
+            # Later steps start from the last solution.  Only two kinds of spaces take time again:
+            # mixed subworkloads and, for the objective "max", single attributes.
             step_seconds = SEPARATE_SOLVE_FACTOR * math.fsum(
                 cost.seconds
                 for sub, cost in zip(subs, first_costs, strict=True)
@@ -376,12 +375,11 @@ class ResidualMechanism(Mechanism):
 
         Parameters
         ----------
-        best_error : for objectives other than the sum: the search for query weights stops when its
-            lower bound shows that the error is at least ``best_error``.
-        search_share : for the weighted sum: share of the time left that strategy searches may take.
-            If they are expected to take longer, the largest ones alternate between factors of a
-            product instead of searching a dense strategy.
-        warm : for the weighted sum: dual weights from which the strategy searches start.
+        best_error : error of another plan, for objectives other than the sum.  The search stops when
+            its lower bound shows that the plan cannot have a smaller error.
+        search_share : share of the remaining time that strategy searches may take, for the weighted
+            sum.  If the forecast is longer, product strategies replace the largest dense strategies.
+        warm : dual weights from which the strategy searches start, for the weighted sum.
         """
         if self.goal(workload).linear:
             return self._solve_sum(workload, budget, limits, deadline, split, search_share, warm)
@@ -433,7 +431,7 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the optimal plan for raised group weights, which enforce accuracy constraints.
 
-        ``error`` of the result is computed with the original weights of the workload.
+        The attribute ``error`` of the result is for the original weights of the workload.
 
         Parameters
         ----------
@@ -477,7 +475,7 @@ class ResidualMechanism(Mechanism):
         labels = self.axis_labels(workload)
         parts = decompose(workload, split, labels)
         _check_spaces(workload, parts)
-        # called because it raises an error if a single step of the search exceeds the limits
+        # The call raises an error if a strategy exceeds the limits even without search steps.
         self.forecast_split(workload, parts, limits)
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> SolveResult:
@@ -488,8 +486,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # A single solve reports the progress 0, which only lets the callback cancel it.  Its
-        # solutions are not cached, because each is used once.
+        # `solve` reports no progress of its own: it calls the callback with 0, so that the callback
+        # can cancel.  It caches no solutions, because each one is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
@@ -498,8 +496,8 @@ class ResidualMechanism(Mechanism):
         )
         results: Sequence[Candidate | MinimaxResult] = []
         if self.uses_minimax_search and is_applicable(workload, self.goal(workload), split):
-            # `Unanswered` means that some query weights were rounded to 0, so that these queries
-            # are not answered.  Then `TradeoffSearch` runs instead.
+            # `Unanswered` is raised if rounding makes some query weights 0.  `TradeoffSearch` then
+            # replaces the minimax search.
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(
@@ -507,8 +505,8 @@ class ResidualMechanism(Mechanism):
                     )
                 ]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
-        # The minimax search weights queries by products of one weight per attribute.  For few
-        # queries `TradeoffSearch` has one weight per query, so that it may find a better bound.
+        # The bound of the minimax search is for query weights that are products over attributes.
+        # For few queries, `TradeoffSearch` has one weight per query and may find a better bound.
         has_few_queries = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.fits_poorly and has_few_queries and planning_time() < deadline):
             search = TradeoffSearch(
@@ -556,19 +554,19 @@ class ResidualMechanism(Mechanism):
         ----------
         labels : labels that distinguish attributes, see `axis_labels`.
         initial_progress : progress that is reported at the start, from 0 to 1.
-        recorded : results from a plan file, pairs (dual weights, termination message), that replace
-            the searches; the list is emptied from the front as they are used.
+        recorded : results from a plan file that replace the searches, as pairs (dual weights,
+            termination message).  The function removes the entries that it uses from the front.
         warm : dual weights from which the searches start.
-        search_share : share of the time left that strategy searches may take, see `candidate_plan`.
-            If it is infinite, no dense search is replaced.
+        search_share : share of the remaining time that strategy searches may take, see
+            `candidate_plan`.  With infinity, all dense strategies are searched.
 
         Returns
         -------
         The decomposition, one solution per subworkload, and the solver with its dual weights.
         """
-        # When a plan is rebuilt, ``limits`` has the memory limit of its searches, which
-        # `SpaceSolver.in_time` may have lowered.  The unions of residual spaces were chosen before
-        # that, so at least the default limit applies to them.
+        # When a plan is rebuilt, ``limits`` has the memory limit that the plan file records.
+        # `SpaceSolver.in_time` may have lowered it after the unions of residual spaces were chosen.
+        # So at least the default limit applies to the unions.
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)
@@ -583,8 +581,8 @@ class ResidualMechanism(Mechanism):
         is_uniform = not (split.centers or split.complements or split.unions)
         if recorded is None and is_uniform:
             _check_start(solver, parts.subworkloads, costs, limits)
-        # expected time until each solve begins; 1e-9 s are added to every forecast, so that the
-        # total, by which progress is divided, is not 0
+        # Expected time until each solve begins.  Progress is divided by the total, so 1e-9 s are
+        # added to every forecast to keep the total above 0.
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             parallel_share = (1.0 - initial_progress) * 0.9
@@ -631,7 +629,7 @@ class ResidualMechanism(Mechanism):
                 workload, goal, solved.split, labels, tradeoff, recorded
             )
         else:
-            # the plan measures the strategies that are optimal for the stored query weights
+            # The plan has the optimal strategies for the stored query weights.
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(
                 weighted, solved.split, labels, limits, math.inf, recorded=recorded
@@ -645,8 +643,7 @@ class ResidualMechanism(Mechanism):
                     constraints,
                     separate_bound(parts, solutions),
                 )
-            # the search stores separate query weights if they prove a better bound than the query
-            # weights of the plan
+            # Other query weights than those of the plan may prove a better bound.
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 witness_parts, witness_solutions, _ = self._solve(
@@ -657,7 +654,7 @@ class ResidualMechanism(Mechanism):
                 )
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("the stored noises do not fit the residual spaces")
-        # `_solve` removes the weights that it uses from `recorded`, so none may be left
+        # The functions that use ``recorded`` removed the entries that they used.
         if recorded:
             raise ValueError("more dual weights are stored than searches need")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
@@ -684,9 +681,9 @@ class ResidualMechanism(Mechanism):
 
         Parameters
         ----------
-        bound : lower bound on the objective.  With None, the lower bound on the weighted sum is
-            computed.
-        joint_share : result of `_joint_share` if it is known already.
+        bound : lower bound on the objective.  With None, the function computes the lower bound on
+            the weighted sum.
+        joint_share : result of `_joint_share`.  With None, the function computes it.
         """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
@@ -756,9 +753,8 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         ideal : squared noise of the blocks at privacy cost 1, shape (blocks,).
-        joint : how the privacy cost is charged.  With True, the costs of all blocks are added up in
-            each cell, and the largest sum is charged.  With False, the largest cost of each block
-            is charged, and these are added up.
+        joint : if True, the privacy cost is the maximum over cells of the sum over blocks.  If
+            False, it is the sum over blocks of the maximum over cells.
         """
         row_budget = budget.row_pcost
         noises = {
@@ -775,8 +771,7 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
-            # The plan is rebuilt from its search result, which checks the accuracy constraints of
-            # groups with the noise for the new budget.
+            # Rebuilding the plan checks its accuracy constraints with the noise for the new budget.
             return super().at_budget(plan, budget)
         check_request(plan.workload, budget)
         noisy = self._calibrate(
@@ -785,12 +780,15 @@ class ResidualMechanism(Mechanism):
         return plan.with_noise(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
-        """Return the sentences of the certificate: bounded error, plans covered, stopped searches.
+        """Return the statement of the certificate.
+
+        It states which error the bound is for, which plans the bound holds for, and why searches
+        ended early.
 
         Parameters
         ----------
-        covers_all : whether one strategy measures everything, without public tables; then a bound
-            for unions holds for all matrix mechanisms.
+        covers_all : whether one strategy measures everything and there are no public tables.  A
+            bound for unions then holds for all matrix mechanisms.
         stopped : termination messages of searches that did not reach the optimum.
         """
         measure = {
@@ -829,9 +827,9 @@ def _check_start(
 ) -> None:
     """Raise LimitExceeded if the strategies exceed the time limit even without search steps.
 
-    A limit below `MIN_REFUSED_SECONDS` counts as this time.  Before the error is raised, dense
-    searches are replaced by alternating searches where this saves time.  ``costs`` has the forecast
-    of each subworkload in ``subs``.
+    The limit is at least `MIN_REFUSED_SECONDS`.  If dense strategies exceed it, the function first
+    lets ``solver`` replace them by product strategies.  ``costs`` has the forecast of each
+    subworkload in ``subs``.
     """
     limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
     if math.fsum(cost.least_seconds for cost in costs) <= limit:
@@ -853,7 +851,7 @@ def _joint_share(
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : if False, the result is 1 unless the joint cost saves more than `MIN_JOINT_SAVING`.
+    always : if False, a result above 1 - `MIN_JOINT_SAVING` is replaced by 1.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     factors_by_space = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]

@@ -87,9 +87,9 @@ MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 def checked_keep(keep: Any) -> float | dict[int, float]:
     """Check the option ``keep``, and return it in a standard form.
 
-    The option is the allowed relative increase of the RMSE: one number for all groups, or a mapping
-    from group indices to numbers.  Indices may be strings, as in JSON.  In the result, a mapping
-    has integer keys in ascending order.
+    The option is the share by which the RMSE of a group may increase.  It is one number for all
+    groups, or a mapping from group index to number.  An index may be a string, as in JSON.  In the
+    result, a mapping has integer keys in ascending order.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     """
     is_mapping = isinstance(keep, Mapping)
     try:
-        # `operator.index` rejects fractions, which `int` would round
+        # `int` would round fractions; `operator.index` rejects them.
         keys = list(keep) if is_mapping else []
         numbers = [int(key) if isinstance(key, str) else operator.index(key) for key in keys]
     except (TypeError, ValueError):
@@ -147,18 +147,18 @@ def variance_limits(
         )
     limits = np.full(count, math.inf)
     for number, share in shares.items():
-        # the answers of a group may follow from public tables; its error is 0 and needs no limit
+        # If the answers of a group follow from public tables, its error is 0 and needs no limit.
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             limits[number] = uniform[number] * (1.0 + share) ** 2
     return limits
 
 
 class WeightedPlan(Protocol):
-    """A plan for raised group weights; its ``error`` is that for the original weights."""
+    """A plan for raised group weights."""
 
     @property
     def error(self) -> float:
-        """Root of the weighted sum of variances at privacy cost 1."""
+        """Square root of the sum of variances with the original weights, at privacy cost 1."""
 
     def sums(self) -> Array:
         """Return the sum of variances of every group at privacy cost 1, shape (groups,)."""
@@ -178,8 +178,8 @@ def constrained_search(
         returns the plan for the group weights multiplied by these factors.
     sum_limits : largest allowed sum of variances of every group, shape (groups,); infinite for no
         limit.
-    may_continue : function that is called with the completed share of the work before each step,
-        and returns whether to continue.
+    may_continue : function that takes the completed share of the work and returns whether to
+        continue.  It is called before each step.
 
     Returns
     -------
@@ -187,9 +187,9 @@ def constrained_search(
 
     Notes
     -----
-    The search is a secant method: for every group it estimates the slope of log V_g as a function
-    of the logarithm of its factor from the last two steps, in which the factors of all other groups
-    change, too.
+    The search is a secant method.  Let V_g be the sum of variances of group g and f_g its factor.
+    The slope of log V_g as a function of log f_g is estimated from the last two steps, as if V_g did
+    not depend on the factors of other groups.
     """
     best, previous = None, None
     logs = np.zeros(len(sum_limits))  # logarithms of the factors
@@ -202,9 +202,9 @@ def constrained_search(
         ratio = np.divide(plan.sums(), sum_limits, out=np.zeros(len(sum_limits)), where=is_limited)
         if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
-        # The limits are lowered by ACTIVE_TOLERANCE.  The search has converged if no group exceeds
-        # its lowered limit, and if every group with a factor above 1 is below it by at most twice
-        # the tolerance.
+        # The limits are lowered by ACTIVE_TOLERANCE.  ``excess`` is log(sum / lowered limit).  The
+        # search has converged if no excess is positive, and if a group with a factor above 1 has an
+        # excess near 0.
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
@@ -222,9 +222,9 @@ def constrained_search(
 def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
     """Return the optimal squared noise of every residual space at a total privacy cost of 1.
 
-    ``values`` has for each space B the weighted squared error L_B at privacy cost 1, in counts^2.
-    The error is the sum of L_B / pcost_B.  By the Cauchy-Schwarz inequality it is smallest, for a
-    fixed sum of the pcost_B, if pcost_B is proportional to sqrt(L_B).
+    The error of a plan is sum_B L_B / c_B.  L_B is the weighted squared error of residual space B at
+    privacy cost 1, which ``values`` contains, in counts^2.  c_B is the privacy cost of B.  For a
+    fixed sum of c_B, the error is smallest if c_B is proportional to sqrt(L_B).
     """
     total = math.fsum(map(math.sqrt, values.values()))
     return {space: total / math.sqrt(value) for space, value in values.items()}
@@ -251,7 +251,7 @@ def constrained_bound(
 
     Parameters
     ----------
-    weights : modified group weights, at least those of the workload, shape (groups,).
+    weights : raised group weights, shape (groups,).
     sum_limits : largest allowed sum of variances of every group, shape (groups,).
     total : lower bound on the sum of variances weighted by ``weights``, in counts^2.
     """
@@ -279,12 +279,12 @@ MAX_SEPARATE_WEIGHTS = 8_000_000
 def has_equal_weights(part: Part) -> bool:
     """Return whether the Gram matrix of queries on one attribute is a I + b 11^T.
 
-    All cells are then equivalent by symmetry, and equal weights of the queries are optimal.  The
-    result is False for a part on several attributes.
+    For such a matrix all cells are equivalent by symmetry, and equal query weights are optimal.
+    The result is False for a part on several attributes.
     """
     if len(part.sizes) > 1:
         return False
-    # Forecasts call the function for wide attributes, whose Gram matrices they must not form.
+    # These families need no Gram matrix.  On a wide attribute it would be too large.
     if part.family.key in [("marginal",), ("total",)]:
         return True
     if part.sizes[0] >= MIN_TESTED_CELLS:
@@ -297,11 +297,11 @@ def has_equal_weights(part: Part) -> bool:
 
 
 def _has_equal_entries(part: Part) -> bool:
-    """Return whether a few entries of a Gram matrix are as in a I + b 11^T.
+    """Return whether a few entries of a Gram matrix agree with the form a I + b 11^T.
 
-    For three cells, the diagonal entries must be equal, and so must the entries of the pairs.  For
-    interval families this proves that the whole matrix has the form: only the marginal and the
-    total pass, also as windows of width 1 or of all cells.
+    The entries are those of three cells.  The three diagonal entries must be equal, and the three
+    off-diagonal entries must be equal.  An interval family passes this test only if its whole Gram
+    matrix has the form.
     """
     (n,) = part.sizes
     if isinstance(part.family, Circular):
@@ -340,9 +340,10 @@ def dual_norm(
     Returns
     -------
     norm : the dual norm of the weights ``emphasis``.
-    by_class : derivative with respect to the logarithms of `Emphasis.weights`, shape (classes,).
-    by_vector : derivatives with respect to the logarithms of the entries of `Emphasis.vectors`, one
-        array per vector.
+    by_class : derivatives of the norm with respect to log(weight), for `Emphasis.weights`, shape
+        (classes,).
+    by_vector : derivatives of the norm with respect to log(entry), for the entries of
+        `Emphasis.vectors`, one array per vector.
 
     Notes
     -----
@@ -351,12 +352,13 @@ def dual_norm(
     the dual norm is the sum of u t.
     """
     q = goal.conjugate
-    # the classes of groups with equal query weights: first group and number of groups
+    # index of the first group of every class (set of groups with equal query weights)
     examples = {c: i for i, c in reversed(list(enumerate(emphasis.class_of_group)))}
     sizes = np.bincount(
         [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)
     )
-    # sum of u^q w^(1-q) over the queries of each class, and by entry of each vector
+    # sums of u^q w^(1-q) over the queries of each class, and over the queries that contain each entry
+    # of each vector
     class_sums = np.zeros(len(emphasis.weights))
     vector_sums = [np.zeros(len(vector)) for vector in emphasis.vectors]
     for number, indices in enumerate(emphasis.vector_indices):
@@ -375,7 +377,7 @@ def dual_norm(
         power_sums = [float(power.sum()) for power in powers]
         class_sums[number] = scale * math.prod(power_sums)
         for index, power, power_sum in zip(indices, powers, power_sums, strict=True):
-            # the sum is 0 if all queries of the group have weight 0
+            # The sum is 0 if all queries of the group have weight 0.
             if power_sum > 0.0:
                 vector_sums[index] += class_sums[number] * power / power_sum
     total = float(class_sums.sum())
@@ -392,24 +394,24 @@ def norm_bound(
 ) -> float:
     """Return the lower bound on the objective (norm of the variances) at privacy cost 1.
 
-    It is the lower bound on the weighted sum of the variances for the weights ``emphasis``, divided
-    by the dual norm of these weights.
+    The result is a quotient for the query weights ``emphasis``: the lower bound on the weighted sum
+    of variances, divided by the dual norm of the weights.
     """
     return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
 class SeparateWeights:
-    """A separate weight for every query, instead of products of one vector per part of a group.
+    """A separate weight for every query of a workload.
 
     Parameters
     ----------
-    class_queries : queries of every class of equivalent groups, which have equal weights.
-    emphasis : initial weights, as products of one vector per part of a group.
+    class_queries : queries of every class of equivalent groups.
+    emphasis : initial weights.
 
     Attributes
     ----------
-    weights : for every class, an array of (query weight * target * number of groups), with one axis
-        per table of its `LinearVariances`.
+    weights : one array per class of groups, with one axis per table of its `LinearVariances`.  An
+        entry is (query weight * target * number of groups in the class).
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
@@ -435,14 +437,15 @@ class SeparateWeights:
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
         """Raise the weights of queries above the mean variance, and lower all other weights.
 
-        Variances are divided by their targets.  ``noises`` has the squared noise of every class of
-        residual spaces, shape (space classes,).
+        A variance is divided by its target before the comparison.  ``noises`` has the squared noise
+        of every class of residual spaces, shape (space classes,).
         """
         variances = []
         for queries in class_queries:
             tables = queries.variances.tables
             axes = AXES[: len(tables)]
-            # a variance is the sum over residual spaces s of noise times one entry of each table
+            # A variance is a sum over residual spaces s.  The term of s is the noise of s times one
+            # entry of each table.
             terms = ",".join(["s", *("s" + a for a in axes)])
             relative_noises = noises[list(queries.spaces)] / queries.target
             variances.append(np.einsum(f"{terms}->{axes}", relative_noises, *tables, optimize=True))
@@ -471,12 +474,13 @@ class SeparateWeights:
         ----------
         counts : number of residual spaces in every class of spaces, shape (space classes,).
         noises : squared noise of every class of spaces at privacy cost 1, shape (space classes,).
-        emphasis : factored weights: products of one vector per part of a group.
+        emphasis : factored weights.  The factored weight of a query is a product of entries of
+            vectors, one entry per part of its group.
 
         Returns
         -------
-        sums : one array per vector of ``emphasis``, with its shape.  An entry is the sum of weight
-            times variance over all queries whose factored weight contains this entry.
+        sums : one array per vector of ``emphasis``, with the shape of the vector.  An entry is the
+            sum of weight times variance over all queries whose factored weight has this entry.
         best_noises : squared noises at privacy cost 1 with the smallest weighted sum of variances,
             shape (space classes,).
         """
@@ -514,11 +518,11 @@ class SeparateWeights:
 
 
 def log_gains(target: Array, current: Array) -> Array:
-    """Return by how much to change the logarithms of weights, so that sums approach ``target``.
+    """Return changes of the logarithms of weights that move ``current`` towards ``target``.
 
-    The result is log(target / current) minus its mean weighted by ``target``, clipped to [-1, 1],
-    or 0 if all entries of ``target`` are 0.  Both arguments are sums of weighted variances by query
-    of a part, shape (queries,).
+    Both arguments are sums of weighted variances, one per query of a part, shape (queries,).  The
+    result is log(target / current) minus its weighted mean with the weights ``target``, clipped to
+    [-1, 1].  The result is 0 if ``target`` is 0.
     """
     if not target.any():
         return np.zeros(len(target))
