@@ -6,12 +6,13 @@ The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_h
 strategy as a matrix, shape (rows, cells), with full column rank.  The mechanisms compute such a
 matrix for every attribute and measure the Kronecker product of these matrices.
 
-    sensitivity of rows   largest norm of a column: L1 (Laplace noise) or Euclidean (Gaussian noise)
-    error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, with G the Gram matrix of the
-                          workload and A the rows
+    rows          A   shape (rows, cells)
+    Gram matrix   G   W^T W of the workload W, shape (cells, cells)
+    sensitivity       largest norm of a column of A: L1 (Laplace noise), Euclidean (Gaussian noise)
+    error             sensitivity^2 tr(G (A^T A)^-1), in counts^2
 
-Laplace noise of scale sensitivity / epsilon has variance 2 error / epsilon^2; Gaussian noise at
-privacy cost 1 has variance ``error``.
+The summed variance of all queries is the error at privacy cost 1 for Gaussian noise, and twice the
+error at epsilon 1 for Laplace noise.
 
 Source: HDMM, section 8 (baselines), and the papers cited in the functions.
 
@@ -74,10 +75,10 @@ from engine.residuals.marginals import identity_strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
-# For every node of the tree, GreedyH compares this number of shares of the budget that measure the
-# sum of its cells.
+# GreedyH chooses for every node of the tree a share of the budget that measures the sum of its cells.
+# This is the number of shares that it compares.
 CANDIDATE_SHARES = 100
-# values of the parameter ``discount`` of `greedy_hierarchy` that are compared if it is None
+# `greedy_hierarchy` compares these values if its parameter ``discount`` is None.
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
@@ -97,9 +98,13 @@ def sensitivity(rows: Array, noise: NoiseLaw) -> float:
 def error(rows: Array, gram: Array, noise: NoiseLaw) -> float:
     """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2.
 
-    With Gaussian noise this is the summed variance of all queries at privacy cost 1; with Laplace
-    noise it is half of that at epsilon 1.  A is ``rows``, shape (rows, cells), and G is ``gram``,
-    the Gram matrix of the queries, shape (cells, cells).
+    The result is the summed variance of all queries at privacy cost 1 for Gaussian noise.  For
+    Laplace noise it is half of the summed variance at epsilon 1.
+
+    Parameters
+    ----------
+    rows : strategy rows A, shape (rows, cells).
+    gram : Gram matrix G of the queries, shape (cells, cells).
 
     Source: Li and Miklau, proposition 2.4.
 
@@ -244,19 +249,19 @@ def greedy_hierarchy(
 ) -> Array:
     """Return the rows of a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
-    Every column has norm 1.  Weights are chosen bottom up: a node spends a share of its budget on
-    measuring the sum of its cells and leaves the remainder to its subtrees.  The share minimizes
-    the error of the workload on the cells of the node.
+    Every column has norm 1.  Weights are chosen bottom up.  A node spends a share of its budget on
+    the sum of its cells and the remainder on its subtrees.  The share minimizes the error of the
+    workload on the cells of the node.
 
     Parameters
     ----------
-    gram : Gram matrix of the workload, shape (cells, cells).
-    squared : whether budget shares are optimized for the Gram matrix G^2 instead of G.
-    discount : at a node of depth d, errors of queries that use cells of both halves of the node are
-        multiplied by ``discount``^d.
+    gram : Gram matrix G of the workload, shape (cells, cells).
+    squared : whether budget shares are optimized for G^2 instead of G.
+    discount : factor for errors of queries that have cells in both halves of a node.  At depth d
+        these errors are multiplied by ``discount``^d.
 
-    The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).  If a parameter is
-    None, several values are tried, and the tree with the smallest error is returned.
+    If a parameter is None, the function tries several values and returns the tree with the smallest
+    error.  The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).
 
     Source: Li and others (2014), GreedyH of DAWA, extended to Gaussian noise.
 
@@ -278,7 +283,7 @@ def greedy_hierarchy(
 def _greedy_tree(
     gram: Array, first: int, end: int, noise: NoiseLaw, discount: float, depth: int
 ) -> tuple[Array, Array, float]:
-    """Return the weighted subtree on the cells ``first`` to ``end`` - 1; see `greedy_hierarchy`.
+    """Return the weighted subtree of `greedy_hierarchy` on the cells ``first`` to ``end`` - 1.
 
     ``depth`` is the number of nodes above the subtree.
 
@@ -331,7 +336,7 @@ def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
     An interval of fewer cells than ``branching`` is split into its single cells.
     """
     count = min(branching, end - first)
-    # integer division, because rounding errors could make a subinterval empty or too long
+    # With floating-point division, rounding errors could make a subinterval empty or too long.
     edges = [first + (end - first) * k // count for k in range(count + 1)]
     return list(itertools.pairwise(edges))
 
@@ -349,13 +354,13 @@ def _check_noise(noise: str) -> None:
         raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
 
 
-# relative changes of an error below this are taken for rounding errors
+# A smaller relative change of an error counts as a rounding error.
 ROUNDING = 1e-12
-# The matrices R and M (see the module docstring) are updated for each new level.  The updates
-# accumulate rounding errors, so after this number of levels both are computed from the strategy.
+# The matrices R and M are updated for each new level, which accumulates rounding errors.  After this
+# number of levels they are computed from the strategy.
 LEVELS_PER_INVERSE = 8
-# Boxes of cells, shape (boxes, 2, axes): entry 0 is the first cell per axis, entry 1 the end
-# (exclusive).
+# Boxes of cells, shape (boxes, 2, axes).  Entry [box, 0] is the first cell on every axis, and entry
+# [box, 1] is the end (exclusive).
 Boxes = npt.NDArray[np.int64]
 
 
@@ -369,7 +374,7 @@ class LevelOptions:
     deadline : time at which the search stops, on the clock of `planning_time`.
     patience : number of levels that are tried after the first one without improvement.
     min_gain : smallest relative decrease of the error that counts as an improvement.
-    watch : called after every level with the number of levels and the gap sqrt(error / bound) - 1.
+    watch : progress callback of (number of levels, gap), with the gap sqrt(error / bound) - 1.
     """
 
     levels: int = 10_000
@@ -379,8 +384,7 @@ class LevelOptions:
     watch: Callable[[int, float], None] | None = None
 
 
-# stopping rule of the paper: level selection ends with the first level that does not lower the
-# error
+# Stopping rule of the paper: the first level that does not lower the error ends level selection.
 PUBLISHED = LevelOptions(patience=0, min_gain=ROUNDING)
 
 
@@ -395,8 +399,8 @@ class LevelPart:
     ----------
     first : index of the first cell of the interval.
     sizes : shape of the interval, one entry per axis.
-    R : block of (A^T A)^-1 for the cells of the interval, where A are the rows of the strategy.
-    M : block of (A^T A)^-1 G (A^T A)^-1 for these cells, where G is the Gram of the workload.
+    R : block of (A^T A)^-1 for the cells of the interval.  A has the rows of the strategy.
+    M : block of (A^T A)^-1 G (A^T A)^-1 for these cells.  G is the Gram matrix of the workload.
     """
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
@@ -415,8 +419,8 @@ class LevelPart:
                 return level
             boxes = np.concatenate([level.boxes[~has_gain], *children[has_gain]])
             split = Level(self.R, self.M, boxes, self.sizes)
-            # every box that has a gain was split; the gains are those of splitting one box alone,
-            # so splitting all of them may raise the error
+            # A gain is for splitting one box alone.  Here all boxes with a gain were split, so the
+            # error may be larger than before.
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
@@ -425,8 +429,7 @@ class LevelPart:
     def add(self, level: Level) -> None:
         """Update the matrices ``R`` and ``M`` after ``level`` was added to the strategy."""
         # The Woodbury formula gives the new R = (R^-1 + P^T P)^-1 for the 0/1 rows P of the level.
-        # The change of M = R G R is the sum of a matrix and its transpose, so that M remains
-        # exactly symmetric.
+        # The change of M is the sum of a matrix and its transpose, so M remains exactly symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -448,20 +451,23 @@ def search(
     boxes : mapping from each box of the initial strategy to the number of levels that contain it.
     trace : tr(G (A^T A)^-1) for the rows A of the initial strategy.
     bound : lower bound on the error, for progress reports.
-    gram : Gram matrix G of the workload, shape (cells, cells), or None; must be None if there are
-        several parts.  With a Gram, the matrices R and M of the part are computed anew every
-        `LEVELS_PER_INVERSE` levels, which limits rounding errors.
+    gram : Gram matrix G of the workload, shape (cells, cells).  It limits rounding errors: with it,
+        R and M are computed anew every `LEVELS_PER_INVERSE` levels.  It must be None if there are
+        several parts.
 
     Returns
     -------
-    The boxes of the strategy with the smallest error, and why the search ended.
+    boxes : mapping from each box to the number of levels that contain it, for the strategy with the
+        smallest error.
+    status : reason for the end of the search.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
-    # Every level contains each cell once, so the squared norm of a column is the number of levels.
+    # ``norm`` is the squared norm of each column.  It equals the number of levels, because every
+    # level contains each cell once.
     norm = round(
         sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells
     )
-    # The error of a strategy is the squared norm of its columns times tr(G R).
+    # The error of a strategy is ``norm`` times ``trace``, which is tr(G R).
     best, best_error = boxes, norm * trace
     initial_norm, levels_without_gain, boxes = norm, 0, boxes.copy()
     while norm < options.levels:
@@ -498,8 +504,8 @@ def search(
 class Level:
     """A candidate level (partition of the cells into boxes) for the current strategy.
 
-    ``gain`` is the decrease of tr(G R) if the level is added.  The matrices P, Z, Y, S and T are
-    defined in the module docstring; B is S^-1 Z, and D is Y - T B / 2.
+    ``gain`` is the decrease of tr(G R) if the level is added.  The module docstring defines the
+    matrices P, Z, Y, S and T.  B is S^-1 Z, and D is Y - T B / 2.
     """
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:
@@ -519,25 +525,25 @@ class Level:
         return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
-        """Return the gain of the best split of every box into two boxes, and the two boxes.
+        """Return the best split of every box into two boxes.
 
         Parameters
         ----------
-        R, M : the matrices R and M of the module docstring for the strategy that does not contain
-            this level yet, shape (cells, cells) each.
+        R, M : the matrices R and M of the module docstring, shape (cells, cells), for the strategy
+            without this level.
 
         Returns
         -------
-        gains : decrease of tr(G R) by the best split of each box alone, shape (boxes,); 0 if no
-            split decreases it.
-        halves : the two boxes of the best split, shape (boxes, 2, 2, axes); two copies of the box
-            if its gain is 0.
+        gains : decrease of tr(G R) by the best split of each box alone, shape (boxes,).  A gain is
+            0 if no split decreases tr(G R).
+        halves : the two boxes of the best split, shape (boxes, 2, 2, axes).  If the gain is 0, they
+            are two copies of the box.
         """
         gains = np.zeros(len(self.boxes))
         halves = np.repeat(self.boxes[:, None], 2, axis=1)
         strides = np.cumprod((1, *self.sizes[:0:-1]))[::-1]
         shapes = self.boxes[:, 1] - self.boxes[:, 0]
-        # boxes of equal shape are evaluated in one batch
+        # Boxes of equal shape are evaluated in one batch.
         for shape in np.unique(shapes[np.prod(shapes, axis=1) > 1], axis=0):
             batch = np.flatnonzero((shapes == shape).all(axis=1))
             steps = [np.arange(m) * s for m, s in zip(shape, strides, strict=True)]
@@ -574,13 +580,14 @@ class Level:
 def _split_gains(R: Array, M: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return the gain of every split of boxes along an axis, shape (boxes, cuts).
 
-    ``R`` and ``M`` are diagonal blocks on boxes of equal shape, after the level is added.
+    The boxes are those of a level, and have equal shape.  ``R`` and ``M`` have the diagonal blocks of
+    the matrices R and M on the boxes, for the strategy with the level.
     """
-    # r12 is p1^T R p2 for the two halves p1 and p2 of a split, and so on
+    # p1 and p2 are the indicators of the two halves.  r12 is p1^T R p2, and m12 is p1^T M p2.
     r11, r12, r22 = _half_sums(R, shape, axis)
     m11, m12, m22 = _half_sums(M, shape, axis)
-    # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P.  The Woodbury formula
-    # then needs the inverse of a matrix of shape (2, 2).
+    # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P, a matrix of rank 2.  The
+    # Woodbury formula gives this decrease of tr(G R).
     gains: Array = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
         r11 * r22 - (1.0 - r12) ** 2
     )
@@ -598,9 +605,11 @@ def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array,
 
     Returns
     -------
-    Three arrays of shape (boxes, cuts).  They are the sums over entries with row and column in the
-    first half; with the row in the first half and the column in the second; and with both in the
-    second half.
+    Three arrays of shape (boxes, cuts):
+
+    - sums of the entries with row and column in the first half;
+    - sums of the entries with the row in the first half and the column in the second half;
+    - sums of the entries with row and column in the second half.
     """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -610,13 +619,13 @@ def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array,
     partial_sums = np.cumsum(np.cumsum(table, axis=1), axis=2)
     first_half = np.diagonal(partial_sums, axis1=1, axis2=2)[:, :-1]
     first_rows, block_sum = partial_sums[:, :-1, -1], partial_sums[:, -1:, -1]
-    # ``first_rows - first_half`` is subtracted twice from the sum of the whole matrix: the matrix
-    # is symmetric, so both off-diagonal blocks have this sum
+    # Both off-diagonal blocks have the sum ``first_rows - first_half``, because the matrix is
+    # symmetric.
     return first_half, first_rows - first_half, block_sum - 2.0 * first_rows + first_half
 
 
 def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
-    """Return one 0/1 row per box that is 1 on its cells, shape (boxes, cells)."""
+    """Return one row per box, with 1 in the cells of the box and 0 elsewhere, shape (boxes, cells)."""
     import scipy.sparse
 
     cells = np.arange(math.prod(sizes)).reshape(sizes)
@@ -709,21 +718,20 @@ def svd_bound(*grams: Array) -> float:
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        # Eigenvalues that are 0 up to a rounding error are left out, because the square root of
-        # this error would be much larger than the error.
+        # Eigenvalues near 0 are left out.  They may be rounding errors, and their square roots would
+        # be much larger.
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
         bound *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return bound
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:
-    """Merge cells into buckets, such that every query has equal coefficients on the cells of each.
+    """Merge cells on which every query has equal coefficients into buckets.
 
     Returns
     -------
-    labels : bucket of every cell, shape (cells,).
-    gram : Gram matrix on the buckets, shape (buckets, buckets).  A strategy on sums over buckets
-        answers the workload with the same error.
+    labels : index of the bucket of every cell, shape (cells,).
+    gram : Gram matrix of the queries as functions of bucket counts, shape (buckets, buckets).
 
     >>> merge_cells(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 2]]))[0]
     array([0, 0, 1])
@@ -733,7 +741,7 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     tolerance = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # |W e_a - W e_b|^2 is 0 if and only if all queries have equal coefficients on a and b
+            # |W e_a - W e_b|^2 is 0 if and only if all queries have equal coefficients on cells a and b.
             same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= tolerance) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)
@@ -782,11 +790,11 @@ class SeparateAxes:
     Attributes
     ----------
     total : share of the privacy cost for measuring the total of all cells.
-    shares : share of the privacy cost for every axis; total and shares sum to 1.
-    parts : strategy of every axis at privacy cost 1; its rows times the root of the share of the
-        axis are measured.
-    error : sum of the variances of all queries at privacy cost 1, in counts^2, by least squares on
-        all measurements.
+    shares : share of the privacy cost for every axis.  ``total`` and ``shares`` sum to 1.
+    parts : strategy of every axis at privacy cost 1.  Its rows are measured after multiplication by
+        the square root of the axis's share.
+    error : sum of the variances of all queries at privacy cost 1, in counts^2.  Least squares
+        estimates the queries from all measurements.
     """
 
     total: float
@@ -818,8 +826,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # If one axis gets the whole budget, its cells have these covariances with their sum, shape
-    # (n_i,), and the sum has this variance.
+    # For every axis i with the whole budget: covariances of the cells with their sum, shape (n_i,),
+    # and variance of the sum.
     total_covariances = [C.sum(axis=1) for C in covariances]
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])
@@ -831,11 +839,12 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         """Return the summed variance of all queries for the shares softmax(logits)."""
         shares = scipy.special.softmax(logits)
         precision = shares[1:] / total_variance
-        # precision of the total from all measurements except those of the axis, for every axis
+        # for every axis, the precision of the total from all other measurements
         other_precision = shares[0] + precision.sum() - precision
-        # The cells of an axis have the covariance (s X + o 11^T)^-1, with share s, precision X and
-        # the precision o of the total from other measurements.  By the formula of Sherman and
-        # Morrison it is (C - o u u^T / (s + o 1^T u)) / s, with C = X^-1 and u = C 1.
+        # The covariance of the cells of an axis is (s X + o 11^T)^-1.  X is the precision of its
+        # strategy, s is its share, and o is the precision of the total from other measurements.  By
+        # the formula of Sherman and Morrison it is (C - o u u^T / (s + o 1^T u)) / s, with C = X^-1
+        # and u = C 1.
         savings = other_precision * total_errors / (shares[1:] + other_precision * total_variance)
         return float(np.sum((separate_errors - savings) / shares[1:]))
 
@@ -988,15 +997,14 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: level selection on one attribute evaluates the splits of all boxes this many times.
+# For forecasts: number of times that level selection on one attribute evaluates the splits of all boxes.
 EXPECTED_EVALUATIONS = 520
-# For forecasts: if all queries are marginals, this share of EXPECTED_EVALUATIONS is needed.
+# For forecasts: share of EXPECTED_EVALUATIONS that is needed if all queries are marginals.
 MARGINALS_EVALUATION_SHARE = 1 / 15
-# For forecasts: time of evaluating the splits of all boxes once, in seconds per attribute and in
-# seconds per pair of cells; both are added.
+# For forecasts: evaluating the splits of all boxes once takes SECONDS_PER_AXIS per attribute plus
+# SECONDS_PER_PAIR per pair of cells.
 SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
-# For forecasts: time of computing a strategy from selected levels, in seconds per cube of the
-# number of cells.
+# For forecasts: seconds of computing a strategy from selected levels, divided by cells^3.
 START_SECONDS_PER_CUBE = 6e-10
 # A numeric attribute with fewer cells than this is measured cell by cell, like a categorical one.
 MIN_NUMERIC_CELLS = 4
@@ -1121,8 +1129,8 @@ class LevelSelection(ExplicitMechanism):
 
             start_seconds = START_SECONDS_PER_CUBE * cells**3
             check_start(f"Level selection on {cells:,} cells", start_seconds, limits)
-            # The search ends before the deadline, because the rows and their pseudoinverse are
-            # computed after it.
+            # The rows and their pseudoinverse are computed after the search, so the search ends
+            # before the deadline.
             reserve = min(start_seconds, 0.5 * (limits.time_limit or math.inf))
             options = LevelOptions(deadline=limits.deadline() - reserve, watch=watch)
             rows = level_selection(domain_gram(workload), sizes or (1,), options).square_rows

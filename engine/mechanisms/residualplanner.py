@@ -69,8 +69,9 @@ class WeightedFourier(ResidualMechanism):
 
     Options
     -------
-    embedding : "cells" uses the Fourier basis on the cells of every attribute.  "circle" treats
-        attributes that have only prefixes and suffixes as half circles, and others as "cells".
+    embedding : "cells" uses the Fourier basis on the cells of every attribute.  "circle" uses half
+        circles for attributes with no other queries than prefixes and suffixes, and the cells of
+        all other attributes.
     """
 
     name: ClassVar[str] = "wff"
@@ -95,8 +96,8 @@ class WeightedFourier(ResidualMechanism):
     def split(self, workload: Workload) -> Split:
         """Return the split of queries into residual spaces that the embedding selects.
 
-        With the embedding "circle", an attribute of at least 3 cells that has only prefixes and
-        suffixes has the center (1/2, 0, ..., 0, 1/2).  All other centers are uniform.
+        The embedding "circle" gives the center (1/2, 0, ..., 0, 1/2) to attributes of at least 3
+        cells with no other queries than prefixes and suffixes.  All other centers are uniform.
         """
         if self.embedding == "cells":
             return UNIFORM
@@ -122,28 +123,30 @@ class WeightedFourier(ResidualMechanism):
         )
 
 
-# For forecasts: times of factorising a strategy and of bounding a residual Gram, relative to an
-# eigenvalue problem of the same order.
+# For forecasts: time of factorising a strategy, and time of computing the lower bound of a residual
+# Gram.  Both are multiples of the time of an eigenvalue problem of the same order.
 ROOT_STEPS, BOUND_STEPS = 0.5, 0.5
-# For forecasts: time of searching the strategy of a base workload, for the marginal and for all
-# other families, relative to an eigenvalue problem of the same order.
+# For forecasts: time of the strategy search for a base workload, for the marginal and for all other
+# families.  Both are multiples of the time of an eigenvalue problem of the same order.
 MARGINAL_BASE_STEPS, BASE_STEPS = 11.0, 22.0
-# For forecasts: time of bounding the Gram of all ranges on a wide attribute, in seconds per cell.
+# For forecasts: time of computing the lower bound of all ranges on a wide attribute, in seconds per
+# cell.
 INTERVAL_BOUND_SECONDS = 3.5e-5
 
 
 class AxisSolver:
-    """Solver of subworkloads whose strategy is a product of fixed strategies of attributes.
+    """Solver of subworkloads by products of one fixed strategy per attribute.
 
     Parameters
     ----------
     factors : distinct residual Grams of the decomposition.
-    axis : function of the label and the number of cells n of an attribute that returns the
-        precision of its strategy in residual coordinates, shape (n - 1, n - 1).
-    is_equal_noise : function of a label; True if that precision is a multiple of the identity.
+    axis : function of (label, number of cells n) of an attribute.  It returns the precision of the
+        strategy of the attribute in residual coordinates, shape (n - 1, n - 1).
+    is_equal_noise : function of a label.  It returns whether the result of ``axis`` is a multiple
+        of the identity.
     memory_limit : largest memory of one strategy, in bytes.
-    axis_steps : function of a label that returns the expected time of ``axis``, relative to an
-        eigenvalue problem of order n.
+    axis_steps : function of a label.  It returns the expected time of ``axis``, as a multiple of
+        the time of an eigenvalue problem of order n.
     """
 
     def __init__(
@@ -168,9 +171,10 @@ class AxisSolver:
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected time and memory of `solve` for each subworkload."""
-        # A strategy or bound that several subworkloads need is computed once, so its time belongs
-        # to the first of them.
-        counted = set[Any]()  # pairs (label, cells) of strategies, and indices of factors
+        # Several subworkloads may need the same strategy or the same lower bound.  It is computed
+        # once, so its time is counted for the first of them.  ``counted`` has the pairs (label,
+        # cells) of counted strategies, and the indices of factors with counted bounds.
+        counted = set[Any]()
         costs = []
         for sub in subs:
             axes = list(zip(sub.labels, sub.sizes, strict=True))
@@ -218,8 +222,8 @@ class AxisSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the product strategy with its squared error and a lower bound.
 
-        The Gram of a subworkload is a sum of Kronecker products.  Each of them has a singular value
-        bound; the sum of these bounds is a lower bound for every strategy on the residual space.
+        The Gram matrix of a subworkload is a sum of Kronecker products.  The lower bound is the sum
+        of the singular value bounds of these products.
         """
         if self.watch is not None:
             self.watch(0.0)
@@ -236,8 +240,8 @@ class AxisSolver:
                 # its factors.
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
-        # value, bound and dual of the single factors are placeholders: the returned solution has
-        # the value and the bound of the product
+        # The fields ``value``, ``bound`` and ``dual`` of the single factors are not used.  The
+        # returned solution has the value and the bound of the product.
         solved = tuple(
             (
                 (a,),
@@ -273,15 +277,15 @@ class AxisSolver:
             root = scipy.linalg.cholesky(precision)
             rows = root @ basis(n).T
             norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
-            # solving with the triangular root is more accurate than inverting the precision
+            # Solving with the triangular root is more accurate than inverting the precision.
             pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
         return Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
 
     def _svd_bound(self, number: int) -> float:
         """Return a lower bound on the squared error of the queries of ``factors[number]``.
 
-        The bound holds for every strategy.  It is (sum of singular values)^2 / cells, or for
-        intervals and levels on wide attributes a lower bound on it that needs no matrix.
+        The bound is (sum of singular values)^2 / cells.  On a wide attribute with intervals or
+        levels it is a smaller number that needs no matrix.
         """
         if number not in self._spectra:
             factor = self.factors[number]
@@ -293,7 +297,8 @@ class AxisSolver:
             elif isinstance(factor, IntervalFactor):
                 norm = root_trace_bound(factor.gram)
             else:
-                # R R^T has the same nonzero eigenvalues as R^T R
+                # The factor stores its Gram matrix, or if it has low rank, a matrix R with the
+                # Gram matrix R^T R.  R R^T is smaller and has the same nonzero eigenvalues.
                 small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
                 norm = float(np.sqrt(np.maximum(scipy.linalg.eigvalsh(small), 0.0)).sum())
             self._spectra[number] = norm**2 / math.prod(factor.sizes)
@@ -306,10 +311,10 @@ def _has_ranges(factor: Factor) -> bool:
 
 
 def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
-    """Return tr(G X^-1), with X the Kronecker product of the precisions of the strategies.
+    """Return tr(G X^-1): the summed variance of the queries of ``factor`` for noise of variance 1.
 
-    G is the residual Gram ``factor``.  The trace is the summed variance of its queries if the
-    strategies are measured with noise of variance 1.
+    G is the residual Gram matrix ``factor``.  X is the Kronecker product of the precision matrices
+    of the strategies.
     """
     shape = [n - 1 for n in factor.sizes]
     if len(shape) == 1 and isinstance(strategies[0], MarginalStrategy):
@@ -368,10 +373,10 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : mapping from attribute to the query family of its base workload.  An attribute that is
-        not in the mapping has the most frequent one of its families "prefix", "range", "circular"
-        and "marginal" in the workload.  If none of them occurs, a numeric attribute has "prefix",
-        and a categorical attribute has "marginal".
+    base : mapping from attribute to the query family of its base workload.  Other attributes get
+        the most frequent of the families "prefix", "range", "circular" and "marginal" among their
+        queries.  Without such queries, a numeric attribute gets "prefix", and a categorical
+        attribute gets "marginal".
     """
 
     name: ClassVar[str] = "residualplanner+"
@@ -436,8 +441,8 @@ class ResidualPlannerPlus(ResidualMechanism):
 def base_strategy(base: Any, n: int) -> Array:
     """Return the precision of the strategy for a base family, shape (n - 1, n - 1).
 
-    The strategy S is optimal for the total and the centered rows of the family on n cells.  The
-    result is N^T S^T S N, with N the cosine basis of the residual space.
+    The rows S of the strategy are optimal for the total and the centered queries of the family on n
+    cells.  The result is N^T S^T S N, where N is the cosine basis of the residual space.
     """
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T

@@ -5,19 +5,20 @@ Other objectives
 Objectives other than the weighted sum of variances are norms of the variances.  For query weights u
 the solver of the mechanism returns the strategies and budget shares that minimise the sum of
 variances weighted by u, and a lower bound on this sum.  The lower bound, divided by the dual norm
-of u, is a lower bound on the objective.  `TradeoffSearch` maximises this quotient over factored
-weights (products of one vector per part of a group).  Each step multiplies every weight by the
-ratio of its gain (share of the weighted variance) to its cost (share of the dual norm); by the
-envelope theorem the gradient of the weighted sum has the query variances as entries.  Anderson
-acceleration combines successive steps.  From time to time, and at every step near the end, budget
-shares that are optimal for the objective itself are computed for the current strategies.  The
-search stores the best plan and the best bound.  Its first step uses the weights of the workload, so
-the result is never worse than the strategies for the weighted sum with optimal shares.
+of u, is a lower bound on the objective.
 
-If no factored weights attain the optimum, `SeparateWeights` improves the best plan.  It stores a
+`TradeoffSearch` maximises this quotient over factored weights.  The factored weight of a query is a
+product of entries of vectors, one vector per part of its group.  Each step multiplies every weight
+by gain / cost.  The gain is the share of the weight in the weighted variance, and the cost is its
+share in the dual norm.  Anderson acceleration combines successive steps.  In some steps, the search
+computes the budget shares that are optimal for the objective itself.  The search stores the best
+plan and the best bound.  Its first step uses the weights of the workload, so the result is never
+worse than the strategies for the weighted sum with optimal shares.
+
+If no factored weights attain the optimum, `SeparateWeights` improves the best plan.  It has a
 separate weight for every query, which rises for queries above the mean variance and falls for
-queries below it.  Solvers require factored weights, so these are then changed until their margins
-approach the margins of the separate weights.
+queries below it.  Solvers require factored weights.  So each step adjusts the factored weights until
+their sums of weighted variances approach those of the separate weights.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
@@ -29,8 +30,8 @@ accuracy constraint limits the variance of a group relative to its variance with
 Let V_g be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  The
 search raises weights w_g to u_g until the optimal plan for the weights u satisfies the constraints.
 This plan is optimal for the weights w under the constraints if every group has V_g = T_g or
-u_g = w_g; the differences u_g - w_g are the Lagrange multipliers.  Whether the search has converged
-or not, every plan that satisfies the constraints has
+u_g = w_g.  The differences u_g - w_g are then the Lagrange multipliers.  For any weights u of at
+least w, every plan that satisfies the constraints has
 
     sum of w V >= sum of u V - sum of (u - w) T
 """
@@ -72,14 +73,14 @@ from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
-# The search for group weights lowers every limit T_g by this share, and accepts V_g that are below
-# the lowered limit by at most twice the share.
+# The search for group weights lowers every limit T_g by this share.  It ends when all V_g are below the
+# lowered limits, and the V_g of groups with raised weights are below them by at most twice the share.
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
-# The search for group weights u_g is a secant method with an estimate of the slope of log V_g as a
-# function of log u_g.  The slope is INITIAL_SLOPE at first, and then at most MAX_SLOPE.  A step
-# changes log u_g by at most MAX_LOG_STEP.
+# The search for group weights u_g is a secant method, which estimates the slope of log V_g as a
+# function of log u_g.  INITIAL_SLOPE is the first estimate.  Later estimates are at most MAX_SLOPE.  A
+# step changes log u_g by at most MAX_LOG_STEP.
 INITIAL_SLOPE = -0.5
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
@@ -266,13 +267,13 @@ UPDATE_EXPONENT = 3.0
 # `has_equal_weights` tests a few entries of a Gram matrix of at least this order before it forms
 # the whole matrix.
 MIN_TESTED_CELLS = 100
-# letters of axes in calls of numpy.einsum
+# Letters that denote axes in calls of numpy.einsum.
 AXES = "abcdefgh"
 DROPPED_QUERIES = (
     "Some queries have so little weight compared with others that rounding makes it 0. Choose"
     " weights that differ less, or give these queries the weight 0."
 )
-# largest number of query weights in `SeparateWeights`
+# Largest number of query weights in `SeparateWeights`.
 MAX_SEPARATE_WEIGHTS = 8_000_000
 
 
@@ -530,31 +531,31 @@ def log_gains(target: Array, current: Array) -> Array:
     return np.clip(ratio - float(target @ ratio) / float(target.sum()), -1.0, 1.0)
 
 
-# Each step of a search for query weights solves the weighted sum of variances once; the search has
-# at most this number of steps.
+# Largest number of steps of a search for query weights.  Each step solves the weighted sum of variances
+# once.
 MAX_SOLVES = 40
-# For forecasts: solving the weighted sum takes longer by this factor if equal residual spaces have
-# different query weights.
+# For forecasts: the weighted sum takes this many times as long if equal residual spaces have different
+# query weights.
 SEPARATE_SOLVE_FACTOR = 2.0
 # The search stops when the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# Budget shares are optimized until the objective is above its minimum by at most this share: at the
-# first steps, and at the end of the search.
+# Relative gaps of the objective at which the optimization of budget shares ends: in the first steps,
+# and at the end of the search.
 FIRST_SHARE_GAP = 1e-4
 FINAL_SHARE_GAP = 1e-7
-# After the first plan, strategies are searched up to this gap: STRATEGY_GAP_FACTOR times the
-# squared length of the last step of the query weights, but at most MAX_STRATEGY_GAP.
+# After the first plan, the gap of strategy searches is STRATEGY_GAP_FACTOR times the squared length of
+# the last step of the query weights.  The gap is at most MAX_STRATEGY_GAP.
 MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
-# Budget shares are optimized again when the next step of the query weights is short: at most
-# SMALL_STEP, or this share of the length at the last optimization.
+# Budget shares are optimized again when the next step of the query weights is short.  A step is short
+# if its length is at most SMALL_STEP, or at most RESHARE_STEP_RATIO times the length at the last
+# optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# If a step lowers the gap by less than this share of the gap, `SeparateWeights` are tried.
+# `SeparateWeights` are tried if a step lowers the gap by less than this share of the gap.
 SMALL_GAIN_SHARE = 0.05
-# While `SeparateWeights` are tried, the logarithm of a factored weight decreases by at most this
-# amount in total.
+# Largest decrease of the logarithm of a factored weight while `SeparateWeights` are tried.
 MAX_LOG_DROP = 0.3
-# number of steps that the Anderson acceleration combines
+# Number of steps that the Anderson acceleration combines.
 ANDERSON_MEMORY = 8
 # The Anderson acceleration ignores singular values below this share of the largest one.
 ANDERSON_CUTOFF = 1e-3
@@ -564,36 +565,35 @@ MAX_LOG_SETBACK = 1e-3
 # the bound improves by more than the share MIN_PROGRESS.
 MIN_PROGRESS = 1e-4
 MAX_STALE_STEPS = 6
-# Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
-# Gram matrix.
+# The largest weight of a vector is at most exp(MAX_LOG_RANGE) times the smallest one.  A much smaller
+# weight would remove its query from the Gram matrix by rounding.
 MAX_LOG_RANGE = 12.0
-# A group with several parts has one weight per query, not factored weights, if the workload has at
-# most MAX_FULL_DOMAIN_QUERIES queries and the table of the group at most MAX_FULL_DOMAIN_CELLS
-# cells.  The residual spaces of the group are then solved with dense matrices.
+# A group with several parts has one weight per query, instead of factored weights, on two conditions.
+# The workload has at most MAX_FULL_DOMAIN_QUERIES queries, and the table of the group has at most
+# MAX_FULL_DOMAIN_CELLS cells.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
-# strategies for the weighted sum of variances: decomposition, solutions, dual weights and
-# termination messages
+# Optimal strategies for the weighted sum of variances: (decomposition, solutions, dual weights,
+# termination messages).
 SolveResult = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
-# function of a workload, initial dual weights and a target gap that minimises the weighted sum
+# Function of (workload, initial dual weights, target gap) that minimises the weighted sum.
 Solve = Callable[[Workload, tuple[Array, ...], float], SolveResult]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """Query weights of one step of the search, with the plan and the lower bound they define.
+    """Query weights of one step of the search, with their plan and their lower bound.
 
     Attributes
     ----------
     emphasis : the query weights.
-    point : logarithms of the query weights relative to the initial weights, in the order of
-        `TradeoffSearch.emphasis`, shape (variables,).
+    point : log(weight / initial weight), shape (variables,); see `TradeoffSearch.emphasis`.
     parts, solutions, duals, endings : strategies for these weights; see `SolveResult`.
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
-    step_length : weighted root mean square of the next change of ``point``; 0 at the optimum.
-    value : objective of the plan; infinite until the budget shares are optimized.
+    step_length : weighted root mean square of the next change of ``point``.  It is 0 at the optimum.
+    value : objective of the plan.  It is infinite until the budget shares are optimized.
     """
 
     emphasis: Emphasis
@@ -616,13 +616,13 @@ class TradeoffSearch:
     ----------
     goal : objective.
     split : decomposition of queries into residual spaces.
-    labels : attributes with different labels get different strategies; see
-        `ResidualMechanism.axis_labels`.
-    solve : function that minimises the weighted sum of variances for a workload, initial dual
-        weights and a target gap of the standard error; see `SolveResult`.
+    labels : mapping from attribute to label.  Attributes with different labels get different
+        strategies; see `ResidualMechanism.axis_labels`.
+    solve : function that minimises the weighted sum of variances; see `Solve`.
     tell : progress callback with a fraction and a text.
     deadline : time at which the search stops, on the clock of `planning_time`.
-    best_error : objective of another plan; the search stops when its bound reaches this value.
+    best_error : objective of another plan.  The search stops when its lower bound reaches this
+        value.
     """
 
     def __init__(
@@ -643,8 +643,8 @@ class TradeoffSearch:
         self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None  # the candidate with the smallest objective
         self.witness: Candidate | None = None  # the candidate with the largest lower bound
-        # the candidate with the smallest `Candidate.step_length`, unless its budget shares were
-        # optimized
+        # The candidate with the smallest `Candidate.step_length`.  It is None if the budget shares of
+        # this candidate were optimized.
         self.pending: Candidate | None = None
         self.reshare_step = math.inf  # step length when budget shares were last optimized
         self.step_length = math.inf  # step length of the last candidate
@@ -660,8 +660,8 @@ class TradeoffSearch:
         for the class weights, then for the entries of all vectors.
         """
         groups = [self.workload.groups[i] for i in self.classes.examples]
-        # With few queries, groups have one vector with the weights of all their queries.  These
-        # weights are more general than products of one vector per part.
+        # With few queries, a group has one vector with one weight per query.  Such weights are more
+        # general than factored weights.
         has_few_queries = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         index_of_key: dict[Any, int] = {}
         self.initial_vectors: list[Array] = []
@@ -679,10 +679,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # Equal parts on equivalent attributes share one vector, even in different groups,
-                # so that the query weights on every residual space are a product over attributes.
-                # Two kinds of groups do not share vectors, because their weights differ: groups
-                # with at most one part of inequivalent queries, and groups with several such parts.
+                # Equal parts on equivalent attributes share one vector, also in different groups.
+                # The query weights on every residual space are then a product over attributes.
+                # Groups with several parts of inequivalent queries need other weights, so they share
+                # vectors only with each other.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -692,7 +692,7 @@ class TradeoffSearch:
                     if len(group.parts) == 1:
                         keys.append(("group", c))
                     else:
-                        # an attribute is in no class (-1) if there is no residual space on it alone
+                        # The class of an attribute is -1 if there is no residual space on it alone.
                         attribute_key = classes_of_axes if min(classes_of_axes) >= 0 else names
                         keys.append((inequivalent > 1, part.key, attribute_key))
                     initial.append(np.ones(part.count))
@@ -704,7 +704,7 @@ class TradeoffSearch:
         self.vector_indices = tuple(vector_indices)
         self.targets = np.array([self.goal.target(i) for i in self.classes.examples])
         self.weights = np.array([g.weight for g in groups])
-        # the slice of each vector in a point of the search
+        # ``vector_slices`` has the position of each vector in a point of the search.
         ends = np.cumsum([len(groups), *(len(v) for v in self.initial_vectors)])
         self.vector_slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
@@ -715,12 +715,12 @@ class TradeoffSearch:
     def emphasis(self, x: Array) -> Emphasis:
         """Return the query weights at a point of the search.
 
-        The point ``x``, shape (variables,), has the logarithms of (weight / initial weight), first
-        for the classes, then for the entries of all vectors.
+        The point ``x`` has one entry log(weight / initial weight) per variable, shape (variables,).
+        Class weights come first, then the entries of all vectors.
         """
         vectors = []
         for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
-            # the largest factor is 1, because the class weights contain common factors
+            # A common factor of a vector is left out, because the class weights contain it.
             logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))
@@ -735,23 +735,24 @@ class TradeoffSearch:
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
         """Compute plan and lower bound at a point of the search, and update the best of both.
 
-        The gain of a weight is the derivative of log(weighted sum of variances) with respect to the
-        logarithm of the weight, and its cost is that of log(dual norm).
+        Two derivatives with respect to log(weight) are used.  The gain of a weight is the derivative
+        of log(weighted sum of variances), and the cost is the derivative of log(dual norm).
 
         Returns
         -------
-        value : log(weighted sum of variances / dual norm).  It exceeds the logarithm of the lower
-            bound if the strategies are not exactly optimal.  It is minus infinity if there is no
-            plan, because rounding made some weights 0.
+        value : log(weighted sum of variances / dual norm), or minus infinity if rounding made some
+            weights 0, so that there is no plan.
         ratio : log(gain / cost) of every weight, shape (variables,).
         costs : cost of every weight, shape (variables,).
         multipliers : multiplier of every class of groups in the optimal budget shares, shape
-            (classes,); the number of groups in each class if shares were not optimized.
+            (classes,).  If shares were not optimized, the number of groups in every class.
 
         Raises
         ------
-        StopIteration, TimeoutError
-            The search has converged (StopIteration), or its deadline has passed (TimeoutError).
+        StopIteration
+            If the search has converged.
+        TimeoutError
+            If the deadline has passed.
         """
         if planning_time() > self.deadline and self.best is not None:
             raise TimeoutError
@@ -761,7 +762,7 @@ class TradeoffSearch:
             emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
         self.last_duals = duals
-        # there is no plan if rounding made the weights of all queries on a residual space 0
+        # A residual space is missing if rounding made the weights of all queries on it 0.
         if set(parts.spaces) != set(self.classes.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -770,17 +771,16 @@ class TradeoffSearch:
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.classes.counts))
         for space, space_class in self.classes.spaces.items():
-            # This noise is optimal for the weighted sum.  `_optimise_shares` may improve it for the
-            # objective.
+            # The noise is optimal for the weighted sum.  `_optimise_shares` may replace it by noise
+            # that is optimal for the objective.
             noises[space_class] = total / math.sqrt(values[space])
         builder = unit_builder(parts, solutions, self.split, self.workload.schema)
         queries = queries_by_class(self.workload, builder, self.classes, self.goal)
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         gains = self._variance_gradient(emphasis, builder, queries, noises) / total**2
-        # The bound is the weighted sum divided by the dual norm.  At its maximum the gain of every
-        # weight equals its cost, so adding log(gain / cost) to the logarithms of the weights is a
-        # fixed-point iteration.
+        # At the largest bound, the gain of every weight equals its cost.  So a fixed-point iteration
+        # adds log(gain / cost) to the logarithms of the weights.
         ratio = np.log(np.maximum(gains, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
@@ -801,21 +801,20 @@ class TradeoffSearch:
         return 2.0 * math.log(total) - math.log(norm), ratio, costs, multipliers
 
     def _strategy_gap(self) -> float:
-        """Return the gap up to which the next strategies are searched.
+        """Return the gap at which the next strategy search may stop.
 
-        The mechanism replaces a gap below its own target gap by this target.  The result is 0
-        before the first plan, and then proportional to the squared step length, but at most
-        `MAX_STRATEGY_GAP`.
+        The result is 0 before the first plan.  Later it is proportional to the squared step length
+        and at most `MAX_STRATEGY_GAP`.  The mechanism raises it to its option ``gap``.
         """
         if self.best is None:
             return 0.0
         return min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.step_length**2)
 
     def _share_gap(self) -> float:
-        """Return the gap up to which budget shares are optimized next."""
+        """Return the gap at which the next optimization of budget shares may stop."""
         if self.best is None or self.witness is None:
             return FIRST_SHARE_GAP
-        # gaps below a tenth of STOP_GAP would not change the result of the search
+        # Gaps below a tenth of STOP_GAP would not change the result of the search.
         target = max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0))
         return min(FIRST_SHARE_GAP, target)
 
@@ -831,8 +830,8 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # The witness (the candidate with the best bound) is replaced, too.  If it also has the
-            # best plan, a plan file then stores its weights once.
+            # The witness is the candidate with the best bound.  It is replaced, too: if one object
+            # has the best plan and the best bound, a plan file stores its weights once.
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:
@@ -842,8 +841,7 @@ class TradeoffSearch:
     def _update_best(self, candidate: Candidate) -> Array:
         """Update the best plan and bound; raise StopIteration if the search is over.
 
-        Returns the multipliers of the classes of groups in the optimal budget shares, shape
-        (classes,), or the number of groups in each class if shares were not optimized.
+        Returns the array ``multipliers`` of `evaluate`.
         """
         has_progress = False
         if self.witness is None or candidate.bound > self.witness.bound:
@@ -854,8 +852,8 @@ class TradeoffSearch:
         if self.pending is None or candidate.step_length < self.pending.step_length:
             self.pending = candidate
         multipliers = self.classes.sizes
-        # Optimizing budget shares takes as long as a step of the weights, and it is of little use
-        # while the weights change much.
+        # The optimization of budget shares takes as long as a step of the weights.  It is of little
+        # use while the weights change much.
         if candidate.step_length <= max(RESHARE_STEP_RATIO * self.reshare_step, SMALL_STEP):
             self.reshare_step = candidate.step_length
             best_value = math.inf if self.best is None else self.best.value
@@ -866,7 +864,8 @@ class TradeoffSearch:
                 or self.best.value < best_value * (1.0 - MIN_PROGRESS)
             )
         self.stale_steps = 0 if has_progress else self.stale_steps + 1
-        # Without a plan for the first weights some query has an infinite error.  `run` reports it.
+        # There is no plan for the first weights if some query has an infinite error.  `run` raises
+        # the error for it.
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
@@ -900,7 +899,7 @@ class TradeoffSearch:
         for number, indices in enumerate(emphasis.vector_indices):
             group = self.workload.groups[self.classes.examples[number]]
             class_queries = queries[number]
-            # a group with one vector for all its queries is treated as a single part
+            # A group with one vector for all its queries counts as a single part.
             if self.single_vector[number]:
                 tables = linear_variances(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]
@@ -964,7 +963,7 @@ class TradeoffSearch:
         The iteration ends when `evaluate` raises StopIteration or TimeoutError.
         """
         step_size = 1.0 / self.goal.conjugate
-        # the last accepted points, and the fixed-point step at each of them
+        # the last accepted points, and the fixed-point step at each point
         points: list[Array] = []
         steps: list[Array] = []
         accepted_value, step_factor = -math.inf, 1.0
@@ -972,14 +971,13 @@ class TradeoffSearch:
         while True:
             previous_bound = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            # there is no plan for the initial weights, which `run` reports
+            # There is no plan for the initial weights.  `run` raises the error.
             if self.best is None or self.witness is None:
                 return
             if self._should_try_separate_weights(self.witness.bound - previous_bound):
                 self._try_separate_weights(self.best)
             if not math.isfinite(value) or value < accepted_value - MAX_LOG_SETBACK:
-                # The point is rejected.  The last step is repeated at half its length, and without
-                # acceleration.
+                # The point is rejected.  Half of the last accepted step is tried next.
                 step_factor *= 0.5
                 x = self._clip_range(accepted_point + step_factor * accepted_step)
                 points, steps = [], []
@@ -991,8 +989,8 @@ class TradeoffSearch:
             x = x + step
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(steps, axis=0).T
-                # The logarithms of weights that tend to 0 do not converge.  Their costs are small,
-                # so that scaling by costs removes them from the least squares problem.
+                # The logarithm of a weight that tends to 0 does not converge.  The cost of such a
+                # weight is small, so scaling by costs removes it from the least squares problem.
                 scale = np.sqrt(costs)
                 gamma = np.linalg.lstsq(scale[:, None] * df, scale * step, rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
@@ -1001,8 +999,8 @@ class TradeoffSearch:
     def _should_try_separate_weights(self, bound_gain: float) -> bool:
         """Return whether the search with factored weights has almost ended.
 
-        The result is False if separate weights were tried before, or in the first half of the time.
-        ``bound_gain`` is the increase of the lower bound by the last step.
+        The result is always False in the first half of the available time, and after separate
+        weights were tried.  ``bound_gain`` is the increase of the lower bound by the last step.
         """
         if self.best is None or self.witness is None or self.tried_separate_weights:
             return False
@@ -1015,9 +1013,9 @@ class TradeoffSearch:
     def _try_separate_weights(self, first: Candidate) -> None:
         """Improve the plan by `SeparateWeights`, until two consecutive steps gain little.
 
-        ``first`` is the candidate at which the steps begin.  Each step updates the separate
-        weights, and then changes the factored weights, so that their sums of weighted variances
-        approach those of the separate weights.
+        ``first`` is the candidate at which the steps begin.  Each step updates the separate weights.
+        Then it changes the factored weights, so that the sums of weighted variances for factored
+        weights approach the sums for separate weights.
         """
         self.tried_separate_weights, stalled_steps = True, 0
         if not SeparateWeights.fits(first.class_queries):
@@ -1026,7 +1024,7 @@ class TradeoffSearch:
         candidate, noises = first, first.noises
         while stalled_steps < 2 and self.best is not None:
             previous_value, self.stale_steps = self.best.value, 0
-            # with this value `_update_best` optimizes the budget shares at every step
+            # This value makes `_update_best` optimize the budget shares.
             self.reshare_step = math.inf
             separate_weights.update(candidate.class_queries, noises)
             target_sums, best_noises = separate_weights.weighted_variances(
@@ -1051,14 +1049,14 @@ class TradeoffSearch:
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Return ``ratio``, but 0 for weights at their lower limit that would decrease further."""
+        """Return ``ratio`` with 0 in place of negative entries of weights at their lower limit."""
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:
-        """Return the point ``x`` with the logarithms of each vector between -`MAX_LOG_RANGE` and 0.
+        """Limit the range of logarithms in each vector of the point ``x``, and return the result.
 
-        A vector is shifted to the maximum 0, then smaller entries are raised to the minimum.  The
-        class weights count as one vector.
+        A constant is added to each vector, so that its maximum is 0.  Then entries below
+        -`MAX_LOG_RANGE` are raised to this value.  The class weights count as one vector.
         """
         clipped = x.copy()
         for vector_slice in [slice(0, len(self.weights)), *self.vector_slices]:
@@ -1083,23 +1081,23 @@ def _sums_of_tables(
     shapes: Sequence[tuple[int, ...]],
     vectors: Sequence[Array],
 ) -> tuple[dict[int, Array], list[Array]]:
-    """Return weighted sums of table entries.
+    """Return weighted sums of the entries of each table.
 
-    An entry belongs to one query of each part of its table.  Its weight is the product of the
-    weights of these queries.
+    A query of a table combines one query of each of several parts.  The weight of an entry is the
+    product of the weights of these queries.
 
     Parameters
     ----------
     tables : tables of `LinearVariances`, shape (spaces, queries of the table).
-    sets : indices of the parts whose queries each table combines.
+    sets : indices of the parts that each table combines.
     shapes : number of queries of each of these parts.
-    vectors : weight vector of every part, shape (queries,).
+    vectors : weights of the queries of every part, shape (queries,).
 
     Returns
     -------
-    part_sums : for every part, the sums over the queries of all other parts of its table, shape
-        (spaces, queries of the part).
-    table_sums : for every table, the sums over all its queries, shape (spaces,).
+    part_sums : mapping from part index to an array, shape (spaces, queries of the part).  An entry
+        is the sum over all queries of the table that contain this query of the part.
+    table_sums : sums over all queries of each table, one array of shape (spaces,) per table.
     """
     part_sums: dict[int, Array] = {}
     table_sums = []
