@@ -132,8 +132,9 @@ def queried_spaces(
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
     longest_pattern = max((len(groups.pattern) for groups in contributions), default=1)
-    # Entries of all patterns by (number of attributes of the group, positions of the space's
-    # attributes in the group).  The index arrays of one key can be concatenated.
+    # Maps a key to the entries of all patterns with this key.  The key is the number of attributes
+    # of the group and the positions of the space's attributes in the group.  Entries with equal
+    # keys have index arrays of equal width.
     by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
     for groups in contributions:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
@@ -740,9 +741,9 @@ def _total_square(part: Part, pi: Array, weights: Array | None) -> float:
         query_trace = _intervals_trace(part, weights)
     else:
         query_trace = float(np.trace(part.family.gram(part.sizes, weights)))
-    # Every q^T pi is computed and squared.  If its summands cancel, the square has a rounding error
-    # of 1e-32 times the squared summands; in pi^T G pi the error would be 1e-16 times the squared
-    # summands.
+    # Every q^T pi is computed and squared, because pi^T G pi is less accurate if the summands of
+    # q^T pi cancel.  Relative to the squared summands, the rounding error of the square is 1e-32,
+    # and the rounding error of pi^T G pi is 1e-16.
     on_total = part.family.dot(part.sizes, pi)
     return _zero_if_rounding(
         float(np.sum(on_total**2 if weights is None else weights * on_total**2)), query_trace
@@ -755,8 +756,8 @@ def _is_large(part: Part, weights: Array | None) -> bool:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
     if isinstance(part.family, Intervals):
-        # Interval queries have closed-form Grams, but `_total_square` multiplies every query by the
-        # center, unless there is a `wide_interval_gram`.
+        # Interval queries have closed-form Grams.  `_total_square` still multiplies every query by
+        # the center if `wide_interval_gram` is None.
         is_wide_gram = wide_interval_gram(part, weights) is not None
         return not is_wide_gram and n >= MIN_DEFERRED_CELLS and part.count > MAX_FORECAST_QUERIES
     return not is_wide_areas(part) and part.count * n**2 > MAX_FORECAST_PRODUCTS
@@ -940,8 +941,9 @@ def _group_terms(
         # attributes has a complement.  Then it is treated as one part on all attributes.
         parts, part_weights = (joint_part(group),), [weights]
     rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-    # For every part, one pair per subset of its attributes: the ranks of these attributes, and the
-    # residual Gram as (index, scale) or, for the empty subset, the total square.
+    # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of
+    # these attributes and the residual Gram as (index, scale).  For the empty subset it holds the
+    # total square in place of the Gram.
     choices = []
     for part, weights_of_part in zip(parts, part_weights, strict=True):
         grams = registry.grams_of_part(part, group.named(part.axes), weights_of_part)

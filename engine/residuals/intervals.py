@@ -208,8 +208,8 @@ class IntervalSpace:
         last = np.zeros(self.dimension)
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
-            # Suffix j of a table x is z_n - z_(j-1) with the sums z_i of its first i cells.  So the
-            # sum of the squares of all suffixes has products of z_n and z_i for all i.
+            # Let z_i be the sum of the first i cells of a table.  The suffix from cell j is
+            # z_n - z_(j-1), so the squares of suffixes contain products of z_n with every z_i.
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -390,8 +390,8 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     sn, cn = np.sin(phi), np.cos(phi)
     dn = np.sqrt(cn**2 + ratio * sn**2)
     scale, pairs = 2.0 * period / (math.pi * count), count // 2
-    # The upper half of the nodes follows from sc(K - u) = 1 / (k' sc(u)), because tan(phi) near
-    # pi / 2 would lose digits.
+    # The upper half of the nodes is computed from the lower half by the identity
+    # sc(K - u) = 1 / (k' sc(u)).  A direct computation by tan(phi) near pi / 2 would lose digits.
     nodes = np.concatenate([low * (sn / cn) ** 2, (high * (cn / sn) ** 2)[:pairs][::-1]])
     weights = np.concatenate(
         [math.sqrt(low) * dn / cn**2, (math.sqrt(high) * dn / sn**2)[:pairs][::-1]]
@@ -774,7 +774,9 @@ class IntervalSolution:
         # the differences of a range are 1 at its last cell and -1 at the cell before its first one
         start, end = np.asarray(first) - 1, np.asarray(last)
         has_start, has_end = start >= 0, end < m
-        # positions of these differences; has_start and has_end exclude those that do not exist
+        # A range that begins at the first cell has no start difference, and one that ends after the
+        # last difference has no end difference.  Their positions are replaced by valid ones, and
+        # has_start and has_end set their terms to 0.
         i, j = np.maximum(start, 0), np.minimum(end, m - 1)
         variances = np.zeros(len(end))
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative
@@ -840,9 +842,9 @@ class IntervalSolution:
                 right_factors.append(u)
         if left_factors:
             np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=covariance)
-        # Entry (k, j), j <= k, of a tridiagonal inverse is its diagonal entry k times the
-        # multipliers from j to k - 1.  Within a block of rows, the products of multipliers are
-        # updated from row to row; all columns before the block need one matrix product.
+        # For j <= k, entry (k, j) of a tridiagonal inverse is its entry (k, k) times the multipliers
+        # from j to k - 1.  The inverse is computed in blocks of rows.  The columns before a block
+        # take one matrix product.  The columns of the block are updated from row to row.
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)  # of the multipliers from each column to the block
         for start in range(0, m, BLOCK_ROWS):
@@ -892,7 +894,8 @@ def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
     `MIN_SHARE` / n are raised to this value.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
-    # weights that an earlier call returned stay as they are: scaling would change their last digits
+    # Weights of an earlier solution are not scaled again, because this would change their last
+    # digits.
     if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
         mass = np.maximum(mass, floor)
         mass = mass / mass.sum()
@@ -934,7 +937,7 @@ def solve(
             return replace(best, evaluations=count)
         point = np.log(current.dual)
         step = np.log(np.maximum(current.norms / current.trace, 1e-30))
-        # weights at their minimum that would decrease further take no part in the acceleration
+        # a step that would decrease a weight at its minimum is replaced by 0
         step[(point <= math.log(1.01 * MIN_SHARE / n)) & (step < 0.0)] = 0.0
         points, steps = [*points, point][-HISTORY:], [*steps, step][-HISTORY:]
         proposal = point + step

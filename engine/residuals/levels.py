@@ -4,16 +4,17 @@ A hierarchy divides the n cells of an attribute into areas: level 1 is the coars
 level refines the one before, and the last level consists of the cells.  The queries count the
 records of areas, with one weight per area.  On the residual space with center pi, the query of area
 a counts z(a), where z = x - pi 1^T x is the table x without its total and z(a) is the sum of z over
-the cells of a.  The values z have sum 0.
+the cells of a.  The entries of z have sum 0.
 
 The strategy measures z(a) for every area a with precision p_a, that is with noise of variance
-1 / p_a.  Least squares estimates and their variances follow from one pass from the cells to the
-root and one back, with the value of the root known to be 0:
+1 / p_a.  The value of the root is 0.  The variances of the least squares estimates are computed in
+one pass from the cells to the root (u_a, s_a) and one pass from the root to the cells (v_c):
 
     u_a = s_a / (1 + p_a s_a),   s_a = sum of u_c over the children c of a   (u_a = 1 / p_a for cells)
     v_c = (u_c / s_a)^2 v_a + u_c - u_c^2 / s_a                              (v = 0 for the root)
 
-u_a is the variance of z(a) from the measurements inside a, and v_a its variance from all of them.
+u_a is the variance of z(a) estimated from the measurements of a and of the areas inside a.  v_a is
+the variance of z(a) estimated from all measurements.
 A record in cell i has the privacy cost
 
     c_i = sum of p_a (1 - 2 pi(a)) over the areas a that contain i,  plus  sum of p_a pi(a)^2 over
@@ -84,8 +85,8 @@ class AreaTree:
     ----------
     area_of_cell : for every level after the root, from coarse to fine, the index of the area that
         contains each cell, shape (n,).  The areas of the last level may have several cells.
-    copies : one array per level, if equal siblings are merged into one area: how many siblings
-        every area represents.  None if no areas are merged.
+    copies : if equal siblings are merged into one area, the number of siblings that every area
+        represents, one array per level.  None if no areas are merged.
     """
 
     area_of_cell: tuple[Index, ...]
@@ -180,8 +181,9 @@ class AreaTree:
     def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
         """Return the count of every area, one array per level, from tables of shape (..., n).
 
-        The array of a level with k areas has shape (..., k).  The count of an area is the sum of
-        those of its children, so that few roundings add up.
+        The array of a level with k areas has shape (..., k).  The count of an area is computed as
+        the sum of the counts of its children, because this takes fewer roundings than a sum of all
+        cells.
         """
         sums = [np.add.reduceat(table[..., self.order], self.starts[-1], axis=-1)]
         for level in reversed(range(self.depth)):
@@ -190,9 +192,9 @@ class AreaTree:
 
     @cached_property
     def summands(self) -> int:
-        """Upper bound on how many roundings each cell's value goes through in `area_sums`.
+        """Upper bound on the number of roundings of the value of a cell in `area_sums`.
 
-        It is the sum over the levels of the largest number of children.
+        The bound is the sum over all levels of the largest number of children of an area.
         """
         ends = [*self.first_child, self.starts[-1]]
         counts = [*self.counts[1:], self.cells]
@@ -377,8 +379,8 @@ class LeastSquares:
     Attributes
     ----------
     tree : the areas.
-    precisions : inverse variance of the measurement of every area, one array per level.  Those of
-        the last level are positive, others may be 0; that of the root is ignored.
+    precisions : inverse variance of the measurement of every area, one array per level.  Entries of
+        the last level are positive.  Entries of other levels may be 0, and level 0 is ignored.
     """
 
     tree: AreaTree
@@ -530,8 +532,8 @@ class LevelProblem:
     def classes(self) -> tuple[Index, ...]:
         """For every level, the index of the equivalence class of every area.
 
-        Two areas are equivalent if their parents are equivalent, their weights and centers are
-        equal, and so are those of all areas inside them.
+        Two areas are equivalent if their parents are equivalent and the areas themselves, with all
+        areas inside them, have equal weights and centers.
         """
         tree, classes = self.tree, [np.zeros(1, dtype=np.int64)]
         # areas of one class are of one kind, and their parents are of one class
@@ -542,10 +544,11 @@ class LevelProblem:
         return tuple(classes)
 
     def _kinds(self) -> list[Index]:
-        """Return for every level after the root an array with equal numbers for areas of one kind.
+        """Return for every level after the root the index of the kind of every area.
 
-        Areas of one kind have equal weights.  On the last level they have equal centers, on other
-        levels children of the same kinds, so that they are equal except for their parents.
+        Two areas of the last level are of one kind if their weights and centers are equal.  Two
+        areas of another level are of one kind if their weights and the kinds of their children are
+        equal.  Unlike `classes`, kinds do not depend on the parents.
         """
         tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
         values = [

@@ -1,29 +1,30 @@
 """Strategies of subworkloads: Kronecker, dense or alternating searches.
 
-**Kronecker.**  A Kronecker Gram has an exact Kronecker optimum: if V_i is optimal for G_i, the
-product of the V_i satisfies the optimality conditions for the product of the G_i, and errors and
-lower bounds multiply.  Other Grams are solved by one dense search on all axes if it fits into the
-limits.
+**Kronecker.**  If a Gram is the Kronecker product of Grams G_i, and V_i is an optimal strategy for
+G_i, then the Kronecker product of the V_i is an optimal strategy for the Gram.  Its error is the
+product of the errors, and its lower bound the product of the lower bounds.  Other Grams are solved
+by one dense search on all axes if it fits into the limits.
 
 **Alternating.**  Otherwise the strategy is restricted to Kronecker products, and block-coordinate
 descent optimises one factor at a time.  While the strategies X_v of all other axes are fixed, the
-error of a Kronecker strategy is that of one Gram on the remaining axes.  A product term adds its
-factor on these axes times the errors of its other factors to this Gram.  Query rows R that couple
-axes, each as a matrix with the remaining axes first, add
+error depends on the remaining axes through one Gram only.  A term of the form of a product adds to
+this Gram its factor on the remaining axes, times the errors of its other factors.  Query rows that
+couple axes are written as matrices R, one per row, with the remaining axes first.  They add
 
     sum over rows of R (Kronecker product of X_v^-1 over the other axes) R^T.
 
 Every step is therefore an exact search, and no step increases the error.
 
-**Lower bounds** on the error of every strategy of a space with an alternating search; the better of
-two is used, and both take dual weights that are products over the axes:
+**Lower bounds.**  An alternating search computes two lower bounds on the error of every strategy
+and uses the larger one.  In both, the dual weight of a cell is a product of one weight per axis:
 
 1.  The minimum of a sum is at least the sum of the minima of its terms.
 2.  Let the Gram be the sum of a product and of a few rows that couple all axes.  In the basis of
     products of the axes' eigenvectors, H = G^(1/2) L D^(1/2) consists of a diagonal matrix and the
-    few rows.  Its nuclear norm is at least the sum of those of two blocks: the few rows with the
-    diagonal entries in the directions in which these rows are largest, and the other diagonal
-    entries (pinching inequality, Bhatia 1997, section IV.2).
+    few rows.  The first block of H contains the few rows, and the diagonal entries in the
+    directions in which these rows are largest.  The second block contains the other diagonal
+    entries.  The nuclear norm of H is at least the sum of the nuclear norms of both blocks
+    (pinching inequality, Bhatia 1997, section IV.2).
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class AlternatingSearch:
     Parameters
     ----------
     terms : the Gram as a sum of Kronecker products.
-    sets : a partition of the axes.  A factor of the Gram with axes in several sets must have low
-        rank, and each of these sets must consist of one axis.
+    sets : a partition of the axes.  If a factor of the Gram has axes in several sets, each of these
+        sets must consist of one axis, and the factor must have low rank.
     sizes, centers : size and center of every axis; centers have shape (n_i,), None for a uniform
         one.
     search : function (Gram on some axes, centers of these axes) that returns a solution and a
@@ -130,7 +131,7 @@ class AlternatingSearch:
 
     @cached_property
     def coupled_factors(self) -> list[list[tuple[Axes, Factor]]]:
-        """For every term, the factors whose axes are in several sets, as (axes, Gram) pairs."""
+        """For every term, the pairs (axes, Gram) of the factors that have axes in several sets."""
         sets = [set(axes) for axes in self.sets]
         return [
             [(a, f) for a, f in factors if not any(s.issuperset(a) for s in sets)]
@@ -206,7 +207,8 @@ class AlternatingSearch:
     def _inner_bounds(self) -> Array:
         """Return lower bounds on the errors for the Grams of `inner_grams`, shape (sets, terms).
 
-        They hold for every strategy on the set; the entry is 1 if there is no Gram.
+        A bound holds for every strategy on the set.  If `inner_grams` has no Gram for a term on a
+        set, the entry is 1.
         """
         bounds = np.ones((len(self.sets), len(self.terms)))
         for t in range(len(self.terms)):
@@ -218,7 +220,8 @@ class AlternatingSearch:
     def _covariance(self, axes: Axes) -> Array:
         """Return the covariance of the estimates on a set of axes at noise scale 1.
 
-        It is that of the current strategy, or the identity before the first search on this set.
+        The estimates are those of the current strategy.  Before the first search on this set, the
+        result is the identity.
         """
         if axes in self.solved:
             return self.solved[axes][0].strategy.covariance
@@ -229,11 +232,16 @@ class AlternatingSearch:
     ) -> tuple[float, Factor] | None:
         """Return (weight, Gram): what a term adds to the Gram for which a set of axes is solved.
 
-        ``term`` and ``axis_set`` are indices.  With the strategies of all other sets fixed, the
-        error of the term is the returned weight times the error of the strategy of this set for
-        the returned Gram.  ``weight`` is the coefficient of the term times the errors of its
-        factors inside other sets.  The result is None if the term has factors with axes in several
-        sets and ``include_coupled`` is False.
+        The strategies of all other sets are fixed.  The error of the term is then the returned
+        weight times the error for the returned Gram of the strategy on this set.  The result is
+        None if ``include_coupled`` is False and the term has factors with axes in several sets.
+
+        Parameters
+        ----------
+        term : index of the term.
+        axis_set : index of the set of axes.
+        weight : coefficient of the term, times the errors of its factors inside other sets.
+        include_coupled : whether terms with such factors contribute.
         """
         gram = self.inner_grams[axis_set][term]
         if self.coupled_factors[term] and not include_coupled:
@@ -253,8 +261,8 @@ class AlternatingSearch:
     def _gram_on_axis(self, axes: Axes, factor: Factor, axis: int) -> Array:
         """Reduce a factor on several ``axes`` to a Gram on one of them, shape (n - 1, n - 1).
 
-        A strategy of ``axis``, together with the current strategies of the other axes, has the same
-        error for the factor as it has alone for the reduced Gram.
+        Combine a strategy of ``axis`` with the current strategies of all other axes.  The error of
+        this product for the factor is the error of the strategy of ``axis`` for the reduced Gram.
         """
         rows = factor.table
         weighted = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
@@ -295,8 +303,8 @@ class AlternatingSearch:
     def _pinching_bound(self) -> float:
         """Return the lower bound from the pinching inequality (item 2 of the module's docstring).
 
-        It applies if one term has no factor with axes in several sets, and all other terms consist
-        of a factor on all axes.  Otherwise the result is 0.
+        The bound requires a Gram with one term whose factors have axes in one set each.  All other
+        terms must consist of one factor on all axes.  For other Grams the result is 0.
         """
         products = [t for t, factors in enumerate(self.coupled_factors) if not factors]
         coupled_terms = [
@@ -308,9 +316,9 @@ class AlternatingSearch:
             len(factors[0][0]) == len(self.sizes) for _, factors in coupled_terms
         ):
             return 0.0
-        # singular values of H = G^(1/2) L D^(1/2) for the Gram G of the only term that is a
-        # product, with one array axis per set of axes; and for every set, a basis of singular
-        # vectors
+        # ``singular_values`` are those of H = G^(1/2) L D^(1/2), where G is the Gram of the only
+        # term that is a product; the array has one axis per set of axes.  ``transforms`` has one
+        # matrix per set: it converts the coordinates of this set to the basis of singular vectors.
         singular_values = np.full((1,) * len(self.sets), math.sqrt(self.terms[products[0]][0]))
         transforms: list[Array] = []
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):
@@ -328,7 +336,7 @@ class AlternatingSearch:
             transforms.append(half @ V)
         order = [axes[0] for axes in self.sets]
         rows = [
-            # the axes of a factor are in the order of its part; they are sorted as in the space
+            # the axes of a factor may be in another order than those of the space
             math.sqrt(c)
             * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
             for c, ((a, f),) in coupled_terms
@@ -357,11 +365,11 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
     return float(np.sum(factor.dense() * strategy.covariance))
 
 
-# A plan records the status of its searches.  The status of an alternating search over single axes,
-# used if some factors are on several axes, begins with this prefix:
+# A plan records the status of its searches.  If some factors are on several axes, an alternating
+# search optimises one axis at a time, and its status begins with this prefix.
 COUPLED_PREFIX = "in turns"
-# The status of an alternating search over sets of axes, used if every factor is on axes of one set
-# and one dense search on all axes would fit in memory but take too long, begins with this prefix:
+# If every factor is on axes of one set, an alternating search optimises one set at a time.  Its
+# status begins with this prefix if a dense search would fit in memory but take too long.
 UNCOUPLED_PREFIX = "set by set"
 # largest expected time of a dense search with the method "optimal", in seconds
 MAX_OPTIMAL_SEARCH_S = 45.0
@@ -442,7 +450,8 @@ class SubworkloadSolver:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
-        # a snapshot, so that results do not depend on the order of solving
+        # The hints are copied once.  If solutions of this solver were added to them, results would
+        # depend on the order of solving.
         self.hints: Hints = cache.hints() if cache is not None else {}
         self.duals: list[Array] = []
         self.endings: list[str] = []
@@ -450,9 +459,9 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # Pairs (largest weight of the Gram, solution) for Grams without a matrix, by (cells, ratios
-        # of the query weights, center) for interval queries and by the key of a `LevelGram` for
-        # areas.
+        # Solutions for Grams without a matrix: pairs (largest weight of the Gram, solution).  The
+        # key for interval queries is (cells, ratios of the query weights, center).  The key for
+        # areas is `LevelGram.key`.
         self._matrix_free_solutions: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
@@ -474,9 +483,9 @@ class SubworkloadSolver:
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower the memory limits so that dense searches are expected to take at most ``seconds``.
 
-        The limits are ``coupled_limit`` and ``dense_limit``.  If a center is tuned, the time for
-        ``dense_limit`` is at most `MAX_TUNED_SEARCH_S`: without the symmetries of uniform centers,
-        a search can take a hundred times as long.
+        The limits are ``coupled_limit`` and ``dense_limit``.  If a center is tuned, ``dense_limit``
+        allows at most `MAX_TUNED_SEARCH_S`.  A tuned center has fewer symmetries than a uniform
+        one, so that a search can take a hundred times as long.
 
         Parameters
         ----------
@@ -491,12 +500,13 @@ class SubworkloadSolver:
 
     @staticmethod
     def _limit_in_time(subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> float:
-        """Return a memory limit that keeps all dense searches together within ``seconds``.
+        """Return the memory limit of one search, in bytes, that keeps all searches in ``seconds``.
 
-        The limit, in bytes, is that of one search; it is infinite if all searches fit.  Parameters
-        are those of `in_time`.
+        The limit is infinite if all dense searches together take at most ``seconds``.  The
+        parameters are described in `in_time`.
         """
-        # (memory of a dense search, index) of every subworkload that allows an alternating search
+        # Only subworkloads that allow an alternating search count.  A pair holds the memory of the
+        # dense search and the index of the subworkload.
         dense_searches = [
             (dense_bytes(s.dimension, s.dimension, math.prod(s.sizes)), k)
             for k, s in enumerate(subs)
@@ -511,9 +521,9 @@ class SubworkloadSolver:
     def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
         """Return the expected cost of a subworkload.
 
-        If its Gram is one Kronecker product, factors whose keys (`_merged_key`) are in ``counted``
-        cost nothing, because an earlier subworkload has their cost, and all its keys are added to
-        ``counted``.
+        ``counted`` holds keys (see `_merged_key`) of Grams whose cost is in the forecast of an
+        earlier subworkload.  If the Gram of this subworkload is one Kronecker product, its factors
+        with keys in ``counted`` cost nothing, and the keys of all its factors are added.
         """
         terms, costs = merged_factors(sub), list[Cost]()
         if len(terms) == 1:
@@ -661,8 +671,8 @@ class SubworkloadSolver:
                 return single_axes, COUPLED_PREFIX
             if status.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
-            # a status without a prefix belongs to a dense search, or to an alternating search that
-            # was used because a dense one needed too much memory
+            # No prefix means a dense search, or an alternating search that was used because a dense
+            # search needed too much memory.  ``needed`` tells which.
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint_factors = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # An alternating search over single axes needs the rows of factors on several axes.  Rows
@@ -813,8 +823,8 @@ class SubworkloadSolver:
     def _recall_or_run(self, search: Search, similar_weights: Array | None) -> Solution:
         """Return the solution of a search from the cache, or run the search and store its solution.
 
-        ``similar_weights`` are initial dual weights from a similar plan; they are used only if
-        there is no cache.
+        ``similar_weights`` are initial dual weights from a similar plan.  They are used only by a
+        solver without a cache.
         """
         if self.cache is None:
             return search.run(similar_weights=similar_weights, watch=self.watch)
@@ -894,9 +904,9 @@ class SubworkloadSolver:
     def _worker_searches(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that worker processes with one core each may run.
 
-        Searches are left out if their result is in the cache, if NumPy runs them on all cores, or
-        if they exceed the memory limit.  The steps of an alternating search are left out, too,
-        because each depends on the result of the step before.
+        A search is left out if its result is in the cache, if NumPy runs it on all cores, or if it
+        exceeds the memory limit.  Alternating searches are left out, because every step depends on
+        the result of the step before.
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
@@ -983,7 +993,8 @@ def _is_matrix_free_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> boo
 MAX_MIXED_AREA_CELLS = 2_000
 # expected number of steps of the search for the precisions of areas
 LEVEL_STEPS = 200
-# expected time per step and area, and per area to find equal areas, in seconds
+# Expected times in seconds: of a step of this search per area, and of the search for equal areas
+# per area.
 SECONDS_PER_AREA, CLASS_SECONDS = 3e-7, 3e-6
 
 
