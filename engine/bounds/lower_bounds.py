@@ -161,9 +161,10 @@ class _Norm:
         Returns
         -------
         norm : the lower bound.
-        shares : one array per axis, shape (n_i,), with sum 1, or 0 if the norm is 0.  The share of
-            a cell is proportional to its weight times its privacy cost under the optimal strategy
-            for the weights; each array has the sums of these shares over all other axes.
+        shares : one array per axis, shape (n_i,).  The share of a cell is proportional to its
+            weight times its privacy cost under the optimal strategy for the weights.  Each array
+            has the sums of the shares over all other axes.  An array has sum 1.  If the norm is 0,
+            all entries are 0.
         """
         mass: Array = np.ones(())
         for axis_weights in weights:
@@ -291,9 +292,9 @@ def _normalized(mass: Array) -> Array:
 def _equivalence_classes(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
     """Return the index of the equivalence class of every attribute, and the cells per class.
 
-    Attributes are equivalent if they have equal numbers of cells, equal centers, and are the same
-    axes of the same subworkloads.  The second result has the number of cells of an attribute in
-    each class.
+    Attributes are equivalent if they have equal numbers of cells, equal centers, and the same list
+    of pairs (subworkload, axis of the attribute in it).  The second result has the number of cells
+    of an attribute in each class.
     """
     usage: dict[str, list[tuple[int, int]]] = {}
     for space, (sub_number, _) in parts.spaces.items():
@@ -558,9 +559,10 @@ class FunctionCounts:
     def counts(self, order: int) -> list[int]:
         """Return for every subproblem how many functions per attribute keep matrices small.
 
-        It is the largest number with matrices of at most about ``order`` rows, and at least 1.  It
-        is the number of cells if a subproblem is invariant under permutations of attributes and has
-        no products of two families, because the size of its matrices does not depend on it.
+        This is the largest number with matrices of at most about ``order`` rows, and at least 1.
+        One kind of subproblem has matrices of equal size for any number of functions: those that
+        are invariant under permutations of attributes and have no products of two families.  For
+        these the result is the number of cells.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
@@ -588,16 +590,16 @@ def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[Att
     """Return a basis of the functions on the cells of an attribute, most important ones first.
 
     The result has one array of shape (n, n) per class of equivalent attributes, one function per
-    column.  The first function is the constant.  The second one is the function that the queries
-    couple to the constant, if there is one.  The others are eigenvectors of the Gram of
-    `normalized_gram` with weighted cells, largest eigenvalue first.  ``s`` holds the square roots
-    of the weights.
+    column.  Let H = diag(s) G diag(s), where G is the Gram of `normalized_gram` and ``s`` has the
+    square roots of the weights.  Multiplied by s, the functions are these vectors:
+
+    1. s itself, because the first function is the constant;
+    2. the normalized component of H s that is orthogonal to s, unless this component is negligible;
+    3. eigenvectors of H on the complement of these vectors, largest eigenvalue first.
     """
     out = {}
     for attribute_class, root in s.items():
         H = normalized_gram(reduced_workload, attribute_class) * root[:, None] * root
-        # The first function is the constant; multiplied by s it is s itself.  The second function
-        # is the component of H s that is orthogonal to s.
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
         first = (
@@ -618,8 +620,8 @@ def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[Att
 def normalized_gram(reduced_workload: ReducedWorkload, attribute_class: AttributeClass) -> Array:
     """Return the sum of Grams of all query families on an attribute, shape (n, n).
 
-    Each Gram is divided by its trace.  Of queries on several attributes, the mean over the cells of
-    the other attributes is taken.
+    Each Gram is divided by its trace.  Queries on several attributes are replaced by their means
+    over the cells of the other attributes.
     """
     n = reduced_workload.cells[attribute_class]
     gram = np.zeros((n, n))
@@ -1072,7 +1074,7 @@ def _widest_attribute(workload: Workload) -> tuple[int, str]:
     """Return the number of cells and the name of the widest attribute whose Gram must be formed.
 
     The Gram of a marginal on one wide attribute is not formed, because it is the identity.  The
-    result is (1, "") if no attribute is left.
+    result is (1, "") if no Gram must be formed.
     """
     return max(
         (

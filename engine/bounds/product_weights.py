@@ -223,7 +223,8 @@ class ReducedWorkload:
     single_parts : mapping from equivalence classes to the keys of the parts on one of their
         attributes alone.
     joint_parts : mapping from keys of parts on several attributes to the equivalence classes of
-        these attributes.  If the part occurs in several groups, those of the first group are given.
+        these attributes.  If several groups contain the part, the classes are those of the
+        attributes of the first group.
     intervals : mapping from keys of parts with interval queries on one attribute to their
         `IntervalGram`, which has one weight per kind of interval query (prefix, range, ...).
     """
@@ -357,9 +358,10 @@ def _equivalence_classes(
 ) -> dict[str, AttributeClass]:
     """Return the index of the equivalence class of every free attribute.
 
-    Two attributes are equivalent if they have the same number of cells and the same list of uses.
-    A use is a part that contains the attribute: its key, the index of the attribute in the part (0
-    if the part is symmetric), the weight of the group, and the keys of all its parts.
+    Two attributes are equivalent if they have the same number of cells and occur in the same way in
+    all groups.  An occurrence in a part of a group is described by four values: the key of the
+    part, the index of the attribute in the part (0 if the part is symmetric), the weight of the
+    group, and the keys of all parts of the group.
     """
     uses: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, product in groups:
@@ -445,9 +447,9 @@ def _subproblems(
 ) -> tuple[list[Subproblem], list[tuple[float, dict[int, float]]]]:
     """Return `ReducedWorkload.subproblems` and `ReducedWorkload.sums`.
 
-    ``terms_by_deviations`` is the result of `_terms_by_deviations`.  If several sets of eliminated
-    attributes have a single subproblem, and the same one, they share one pair of
-    `ReducedWorkload.sums` with the sum of their factors.
+    ``terms_by_deviations`` is the result of `_terms_by_deviations`.  A set of eliminated attributes
+    has one or more subproblems.  All sets with the same single subproblem share one pair of
+    `ReducedWorkload.sums`.  The factor of this pair is the sum of the factors of the sets.
     """
     number_of_content: dict[Any, int] = {}
     subproblems: list[Subproblem] = []
@@ -512,8 +514,8 @@ class FamilyRoot:
 class Frame:
     """Orthonormal basis K on the cells of one attribute, and the queries on it in this basis.
 
-    Derivatives of the nuclear norm of the workload are collected in `by_F` and in the families;
-    `by_s` computes the derivative with respect to the weights from them.
+    Derivatives of the nuclear norm of the workload are accumulated in `by_F` and in `families`.
+    `by_s` computes the derivative with respect to ``s`` from them.
 
     Parameters
     ----------
@@ -524,9 +526,9 @@ class Frame:
     Attributes
     ----------
     K : the basis, shape (n, k).
-    F : factor of the coefficients W F of query rows W in K, shape (n, k).
+    F : D^(1/2) K, shape (n, k).  Query rows W have the coefficients W F in the basis.
     by_F : accumulated derivative of the nuclear norm with respect to F.
-    families : mapping from keys to the queries in the basis.
+    families : mapping from keys of query families to their queries in the basis.
     """
 
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
@@ -541,7 +543,7 @@ class Frame:
         self.families = {key: self._family(rows) for key, rows in families.items()}
 
     def _family(self, rows: Array) -> FamilyRoot:
-        """Return query rows, shape (m, n), in the basis K, with all derivatives 0."""
+        """Express query rows of shape (m, n) in the basis K; their derivatives begin at 0."""
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
@@ -564,8 +566,8 @@ class Frame:
     def by_s(self) -> Array:
         """Return the derivative of the nuclear norm with respect to ``s``, shape (n,).
 
-        It is computed from the collected derivatives.  Its component along ``s`` is removed,
-        because the norm of ``s`` is fixed at 1.
+        The component of the derivative along ``s`` is removed, because the norm of ``s`` is fixed
+        at 1.
         """
         by_K = self.s[:, None] * self.by_F
         by_s = np.einsum("nk,nk->n", self.by_F, self.K)
@@ -582,7 +584,7 @@ class Frame:
         return np.asarray(by_s - (by_s @ self.s) * self.s)
 
     def _add_family_derivatives(self, family: FamilyRoot, by_K: Array) -> Array:
-        """Return the derivative with respect to ``s`` through H of one family, shape (n,).
+        """Return one family's derivative with respect to ``s`` at fixed K, shape (n,).
 
         The derivative with respect to K is added to ``by_K``, shape (n, k).
         """
@@ -666,7 +668,7 @@ class State:
         self.joints: dict[Any, Joint] = {}
 
     def frame(self, attribute_class: AttributeClass, k: int) -> Frame:
-        """Return the basis of k functions that all attributes of an equivalence class share."""
+        """Return the basis for an attribute of an equivalence class, with k functions."""
         if (attribute_class, k) not in self.frames:
             families = {
                 key: self.reduced_workload.rows[key]
@@ -712,7 +714,7 @@ Backpropagate = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GramLayout:
-    """Summands of the Gram M_T for one set T of attributes, and their rows in this matrix.
+    """The positions of the summands of the Gram M_T for one set T of attributes.
 
     Queries on attributes of T are represented by the scalars t, not by basis functions.
 
@@ -721,8 +723,8 @@ class GramLayout:
     outside : pairs (attribute of T, key of its query family).
     order : number of rows and of columns of M_T.
     terms : tuples (weight, product, index), one per summand of M_T.  A summand is ``weight`` times
-        the Kronecker product of the Grams of the parts in ``product``; ``index`` has the row of M_T
-        for each of its rows, and likewise for columns.
+        the Kronecker product of the Grams of the parts in ``product``.  Its entry (i, j) is added
+        to entry (index[i], index[j]) of M_T.
     """
 
     outside: tuple[tuple[str, Key], ...]
@@ -764,7 +766,11 @@ class DenseNormBound:
             self.counted_layouts.append((count, layouts))
 
     def _terms_by_set(self, subproblem: Subproblem) -> dict[Space, TermsByKeys]:
-        """Return the products that contain T, for every set T of attributes with the scalar t."""
+        """Map every set T of attributes to the products that have a part on each attribute of T.
+
+        The queries on T are represented by the scalar t.  The products of one set T are grouped by
+        the keys of their families on T, and are listed without their parts on T.
+        """
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():
             # The scalar t exists only for a part on a single attribute.  It is 0 if the basis has

@@ -104,10 +104,10 @@ class Terms:
 
 
 def symmetric_terms(reduced_workload: ReducedWorkload, subproblem: Subproblem) -> Terms | None:
-    """Return the query weights of a subproblem, if they are the same for all (pairs of) attributes.
+    """Return the query weights of a subproblem that treats all attributes and all pairs alike.
 
-    The result is None if a permutation of the attributes changes the subproblem, if it has fewer
-    than 3 attributes, or if it has queries on more than 2 attributes.
+    The result is None if a permutation of the attributes changes the subproblem, if the subproblem
+    has fewer than 3 attributes, or if it has queries on more than 2 attributes.
     """
     names = subproblem.names
     if len(names) < 3 or len({reduced_workload.class_of[name] for name in names}) > 1:
@@ -156,8 +156,14 @@ def _is_symmetric(
     """Return whether swapping two attributes of n cells leaves the Gram of their queries the same.
 
     The sums of the weighted squared answers on random tables of values and on the transposed tables
-    are compared.  ``terms`` maps keys of queries to weights: (key, key) for a product of two
-    families, and (key, 1 if transposed else 0, -1) for one family on both attributes.
+    are compared.
+
+    Parameters
+    ----------
+    terms : mapping from keys of queries to their weights.  A product of two families has the key
+        (key of the first, key of the second).  A family on both attributes has the key
+        (key of the family, transposed, -1), where ``transposed`` is 1 if the family has the two
+        attributes in reverse order, and 0 otherwise.
     """
     rng = np.random.default_rng(0)
     for _ in range(RANDOM_TABLES):
@@ -209,14 +215,16 @@ class PairColumns:
 
 @dataclass(kw_only=True, eq=False)
 class RowBlock:
-    """Query rows of one family (or product), from which several sectors take columns.
+    """Query rows of the total, of one family or of one product of two families.
+
+    Several sectors contain columns of a row block.
 
     Attributes
     ----------
     rows : the query rows, shape (m, columns).
     by_rows : accumulated derivative of the nuclear norm with respect to ``rows``.
-    backpropagate : function of ``by_rows`` that adds the derivatives with respect to the matrices
-        of the family to the `State`.
+    backpropagate : function that is called with ``by_rows``.  It adds the derivatives with respect
+        to the matrices of the family to the `State`.
     """
 
     rows: Array
@@ -233,9 +241,9 @@ class Sector:
     name : name of the sector in the module's docstring.
     times : number of occurrences of the sector on the diagonal.
     width : number of columns.
-    placements : row blocks, which are stacked vertically, each with a list of tuples (columns of
-        the row block, first column of the sector, coefficient).  The columns, times the
-        coefficient, are copied to the sector, beginning at this first column.
+    placements : pairs (row block, copies).  The row blocks are stacked vertically.  Each of the
+        ``copies`` is a tuple (columns, start, coefficient): these columns of the row block, times
+        the coefficient, are the columns of the sector from ``start`` on.
     """
 
     name: str
@@ -452,7 +460,7 @@ def sectors(
 def _pair_rows(
     state: State, attribute_class: AttributeClass, k: int, terms: Terms
 ) -> tuple[list[RowBlock], list[RowBlock]]:
-    """Return the symmetric and the antisymmetric components of all queries on a pair."""
+    """Return the symmetric components of all queries on a pair, and the antisymmetric ones."""
     frame = state.frame(attribute_class, k)
     even, odd = list[RowBlock](), list[RowBlock]()
     for keys, weight in terms.pair.items():
@@ -491,10 +499,8 @@ def _joint_rows(
 
     The family combines both attributes in one part.  The result is None if the component is 0.
     """
-    joint, columns = (
-        state.joint(keys[0], ((attribute_class, k), (attribute_class, k))),
-        PairColumns(k, sign),
-    )
+    joint = state.joint(keys[0], ((attribute_class, k), (attribute_class, k)))
+    columns = PairColumns(k, sign)
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
         return None  # up to rounding errors, the queries have no component of this sign
@@ -506,14 +512,14 @@ def _joint_rows(
 
 
 def _product_rows(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> RowBlock:
-    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of products of queries.
+    """Return the symmetric (sign 1) or antisymmetric (sign -1) component of a product of families.
 
-    ``keys`` are those of the families on the two attributes.
+    ``keys`` has the key of the family on the first attribute, and of that on the second.
     """
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
-    # if both families are equal, the rows of the component are symmetric or antisymmetric, too
+    # If both families are equal, only rows of the same symmetry as the columns are nonzero.
     rows = PairColumns(len(first.R), sign) if first is second else None
     values = columns.columns(
         np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2)
@@ -541,14 +547,13 @@ WeightsBySize = Mapping[int, Mapping[Key, float]]
 def product_weights_by_size(
     reduced_workload: ReducedWorkload, subproblem: Subproblem
 ) -> WeightsBySize | None:
-    """Return the weights of products in a subproblem, if these depend only on family and size.
+    """Return the weight of each product of a subproblem by number of attributes and query family.
 
-    The size is the number of attributes of a product.  Products with a part on several attributes
-    are left out, which can only lower the bound.
+    Products with a part on several attributes are left out, which can only lower the bound.
 
-    The result is None if the attributes are not equivalent, if a product has different families, if
-    the products or their weights differ between two attribute sets of equal size, or if there are
-    no products except the total.
+    The result is None unless all four conditions hold.  All attributes are equivalent.  Each product
+    has the same family on all its attributes.  All attribute sets of equal size have products with
+    the same weights.  At least one product has an attribute.
     """
     names = subproblem.names
     if len({reduced_workload.class_of[name] for name in names}) != 1:
@@ -609,10 +614,10 @@ class SectorPolynomials:
         return matrix, [by_a + c * by_det, by_b - 2.0 * b * by_det, by_c + a * by_det]
 
     def _derivative(self, k: int, values: Array, factors: Array) -> Array:
-        """Return the derivative of every term with coefficient 1 with respect to ``values[k]``.
+        """Return the derivative with respect to ``values[k]`` of every term without its coefficient.
 
-        ``values`` holds a, b, c and det(C); ``factors`` has their powers in every term, shape
-        (terms, 4).
+        ``values`` holds a, b, c and det(C).  ``factors`` has the powers of these four values in
+        every term, shape (terms, 4).
         """
         power = self.powers[:, k]
         derivative = power * values[k] ** np.maximum(power - 1, 0)
@@ -665,7 +670,7 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
 
 
 class SymmetricProducts:
-    """Nuclear norm of products of any number of attributes that are symmetric in all d attributes.
+    """Nuclear norm of a workload with equal products on all sets of j of d attributes, for any j.
 
     Every attribute has two basis functions.  ``weights_by_size`` is the result of
     `product_weights_by_size`.
@@ -706,10 +711,10 @@ class SymmetricProducts:
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
 
     def _remaining_weights(self, outside: int, key: Key | None) -> dict[int, Mapping[Key, float]]:
-        """Return the weights of products after ``outside`` attributes are removed from each.
+        """Return the weights of products from each of which ``outside`` attributes are removed.
 
-        The result maps the number of remaining attributes to weights by family.  It has only the
-        products of the family ``key``, or those of all families if ``key`` is None.
+        The result maps the number of remaining attributes to a mapping from families to weights.
+        If ``key`` is not None, the result has only the family ``key``.
         """
         out: dict[int, Mapping[Key, float]] = {}
         for order, terms in self.weights_by_size.items():
@@ -844,10 +849,11 @@ class CompositionMatrix:
         return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _vectors(self, counts: Array) -> tuple[Array, Array]:
-        """Return the vectors g_a of m compositions, and the number of attribute pairs by values.
+        """Return the vectors g_a of m compositions, and counts of attribute pairs by their values.
 
-        The shapes are (m, n, r) and (m, n, n).  Entry (a, b) of the second result is half the
-        number of pairs with the values a and b, and entry (a, a) the full number with the value a.
+        The shapes are (m, n, r) and (m, n, n).  Entry (a, a) of the counts is the number of pairs
+        in which both attributes have the value a.  The pairs with two different values a and b are
+        counted half in entry (a, b) and half in entry (b, a).
         """
         n, _, r = self.x.shape
         g = self.single + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
@@ -859,8 +865,7 @@ class CompositionMatrix:
 def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatrix:
     """Return the matrix of a sector of d attributes as a function of the composition.
 
-    ``values`` has the values of the u basis functions except the constant on the n cells, shape
-    (n, u).
+    ``values``, shape (n, u), has the value of each basis function except the constant in each cell.
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
@@ -1128,13 +1133,14 @@ class CompositionBound:
 def shares_norm(
     reduced_workload: ReducedWorkload, roots: Mapping[AttributeClass, Array], deadline: float
 ) -> float:
-    """Return the largest nuclear norm of a search over weights that are not products.
+    """Search for weights of cells with a large nuclear norm, and return this norm.
 
-    The weight of a cell depends only on its composition: how many attributes have each value.
+    The weight of a cell depends only on its composition (the number of attributes with each value).
+    These weights are not products of one weight per attribute.
 
-    The result is 0 if the workload is not one subproblem whose queries are on single attributes and
-    pairs and treat all attributes alike, if it has no queries on pairs, if attributes have one cell
-    only, or if the matrices of the initial compositions have more than `MAX_ENTRIES` entries.
+    The result is 0 if one of these conditions fails.  The reduced workload is one subproblem.
+    `symmetric_terms` returns weights for it, and some are weights of pairs.  An attribute has at
+    least 2 cells.  The matrices of the initial compositions have at most `MAX_ENTRIES` entries.
 
     Parameters
     ----------

@@ -36,11 +36,11 @@ QueryIndex = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VarianceTerm:
-    """One term of the variances of the queries of a group: the part due to the noise of one block.
+    """The variance that the noise of one block adds to each query of a group.
 
-    A query of the group is a product of one query per query family.  Its term is ``coefficient``
-    times the product of one entry of each array, at these queries of the families that the array is
-    over.
+    A query of the group is a product of one query per query family.  Each array has one axis per
+    family in its set of families.  The index on this axis is the index of the family's query.  The
+    variance is ``coefficient`` times the product of one entry of each array.
 
     Attributes
     ----------
@@ -259,11 +259,11 @@ def index_ranges(
     Yields
     ------
     low, high : bounds of one range ``low:high`` of queries.
-    index : argument of `GroupVariance.at` that selects at least these queries.  It usually has one
-        range per family: some queries of the first family and all queries of the others.  It can
-        then select further queries before ``low`` and after ``high``; `slice_of_range` leaves these
-        out.  If a query of the first family has too many combinations with queries of the others,
-        the index has one integer array per family instead, and selects ``low:high`` exactly.
+    index : argument of `GroupVariance.at` that selects the queries ``low:high``.  It has one range
+        per family if at most `SLAB_ENTRIES` queries of the group contain the same query of the
+        first family.  The ranges can select further queries before ``low`` and after ``high``.
+        `slice_of_range` leaves these out.  Otherwise the index has one integer array per family,
+        and selects no further queries.
     """
     if not counts:
         yield start, stop, ()

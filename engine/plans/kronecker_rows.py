@@ -135,8 +135,8 @@ def summed_squared_distances(
     rows : k arrays of shapes (queries_i, cells_i); the queries are the Kronecker products of one
         row from each array.
     shape : shape of a query as a tensor.
-    subspaces : pairs (orthonormal columns that span the subspace, axes of the tensor).  Along all
-        other axes, the subspace contains every vector.
+    subspaces : pairs (basis, axes).  The subspace contains the tensors whose vectors along ``axes``
+        are in the span of the orthonormal columns of ``basis``.
     """
     first, others = rows[0], np.ones((1, 1))
     for next_rows in rows[1:]:

@@ -268,10 +268,10 @@ def linear_variances(
 def _column_pairs(
     tables: Sequence[WeightedColumns],
 ) -> Iterator[tuple[WeightedColumns, WeightedColumns]]:
-    """Combine several tables to two, in pieces of bounded size.
+    """Combine several tables to two, a left and a right table, in pieces of bounded size.
 
-    The elementwise products of a left and a right column, over all yielded pieces, are the products
-    of one column from each table, each exactly once.
+    Each choice of one column from each table has one elementwise product.  This product is that of
+    one left and one right column in exactly one of the yielded pieces.
 
     Parameters
     ----------

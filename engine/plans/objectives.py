@@ -13,10 +13,13 @@ weights u with dual norm 1.  Any weights u give a lower bound on the objective: 
 plans of sum(u Var), divided by the dual norm of u.
 
 `Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  For the
-weights that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.  A
-group consists of parts, each a query family on some of its attributes.  The weights of a group with
-several parts are products of one vector per part, so that its Gram matrix remains a Kronecker
-product.  A group with one part, or with few queries, has one vector for all its queries.
+weights that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.
+
+A group consists of parts.  A part is a query family on some attributes of the group.  A query of
+the group combines one query per part.  If a group has several parts, there is one weight per query
+of a part, and the weight of a query of the group is the product of these weights.  The Gram matrix
+of the group then remains a Kronecker product.  If a group has one part or few queries, there is one
+weight per query of the group.
 
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).
@@ -196,19 +199,20 @@ def symmetry(
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
-    Groups and residual spaces are the nodes of a graph; a group is adjacent to the residual spaces
-    on subsets of its attributes.  Groups start with equal colours if they have equal queries,
-    weights and targets; spaces if their attributes have equal sizes, labels and centers.  Each
-    round gives nodes with differently coloured neighbours different colours, until no colour
-    changes.
+    Groups and residual spaces are the nodes of a graph.  A group is adjacent to the residual spaces
+    on subsets of its attributes.  Two groups start with the same colour if they have equal queries,
+    weights, targets and complements.  Two spaces start with the same colour if they have equal
+    complements, and attributes of equal sizes, labels and centers.  In each round, nodes of one
+    colour get different colours if their neighbours have different colours.  The refinement ends
+    when a round splits no colour.
 
     Parameters
     ----------
     spaces : residual spaces of the workload.
     labels : attribute -> label; attributes with different labels are never equivalent.
     split : centers and complements; attributes with different centers are never equivalent.
-    ordered : whether the order of attributes counts: if True, residual spaces are different if
-        their attributes have the same sizes, labels and centers in another order.
+    ordered : if True, residual spaces whose attributes have the same sizes, labels and centers in
+        different order start with different colours; if False, with the same colour.
     """
     # Two pairs of attributes with equal queries can have different tuned complements, which must
     # keep them in different classes.
@@ -515,8 +519,9 @@ class Emphasis:
     """Weights of all queries of a workload, stored as products.
 
     Groups with equal query weights form a class.  A query of a group is a product of one query per
-    query family (`Group.parts`).  Its weight is the weight of the class, multiplied by one vector
-    entry per family, or by one entry of a single vector for all queries of the group.
+    query family (`Group.parts`).  If a class has a single vector, the weight of a query is the
+    weight of the class times the query's entry of this vector.  Otherwise the class has one vector
+    per family, and the weight of a query is the weight of the class times one entry per vector.
 
     Attributes
     ----------
@@ -536,7 +541,7 @@ class Emphasis:
 
     @classmethod
     def of_groups(cls, workload: Workload, weights: Sequence[float]) -> Emphasis:
-        """Return the query weights of a workload with other group weights.
+        """Return the query weights of ``workload`` after its group weights are replaced.
 
         Parameters
         ----------

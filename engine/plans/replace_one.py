@@ -58,7 +58,7 @@ EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two cells of the full domain, and the pcost of replacing a record in one by one in the other.
+    """Two cells of the full domain, and the pcost of moving a record from one cell to the other.
 
     ``first`` and ``second`` map the name of each attribute to the number of a cell.
     """
@@ -398,10 +398,10 @@ def _equal_product_intervals(strategy: MarginalStrategy | IdentityStrategy) -> t
 
 
 def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
-    """Return the only tree of areas on which the strategies are defined, or None.
+    """Return the tree of areas that all instances of `LevelStrategy` in ``strategies`` share.
 
-    A `LevelStrategy` is defined on a tree, and strategies of `EQUAL_PRODUCTS` on none.  Return None
-    if there is no tree, if there are several, or if a strategy has another type.
+    The result is None if there is no `LevelStrategy`, if two of them have different trees, or if a
+    strategy is neither a `LevelStrategy` nor of a type in `EQUAL_PRODUCTS`.
     """
     trees = {s.tree.key: s.tree for s in strategies if isinstance(s, LevelStrategy)}
     has_bins = all(isinstance(s, (LevelStrategy, *EQUAL_PRODUCTS)) for s in strategies)

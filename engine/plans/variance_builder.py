@@ -267,10 +267,10 @@ class VarianceBuilder:
         )
 
     def measures_all(self, group: Group) -> bool:
-        """Return whether the plan is known to measure all queries of a group.
+        """Return True if a test proves that the plan measures all queries of a group.
 
-        False proves nothing if the group has coupled residual spaces.  The variances decide then:
-        they are infinite for unmeasured queries.
+        The result is False for every group with coupled residual spaces, even if all its queries
+        are measured.  The variances then decide: they are infinite for unmeasured queries.
         """
         spaces = self._spaces_of(group)
         if spaces.key not in self._is_measured:
@@ -374,10 +374,10 @@ class VarianceBuilder:
     ) -> tuple[list[VarianceTerm], list[VarianceTerm]]:
         """Return terms of `GroupVariance.terms` and of `GroupVariance.unmeasured`.
 
-        ``spaces`` are coupled, and ``complements`` are as in `_GroupSpaces`.  The spaces that one
-        block measures have one term, and an unmeasured space has its own.  A term has one joint
-        array over all families on whose queries the components in its spaces depend jointly, and
-        one array for each other family.
+        ``spaces`` are coupled, and ``complements`` are as in `_GroupSpaces`.  There is one term for
+        all spaces that one block measures, and one term for each unmeasured space.  A term has one
+        joint array for the families whose queries cannot be treated separately in its spaces.  It
+        has one array for each of the other families.
         """
         axes_in_order = group.ranks(self.schema)
         spaces_of_block = dict[Any, tuple[Block | None, list[Axes]]]()
@@ -433,10 +433,10 @@ class VarianceBuilder:
 
         Returns
         -------
-        array of shape (2, queries of the first family, queries of the second family, ...).  Its
-        first half has the variance of the component in ``spaces`` of each product of queries, at
-        noise 1 of the block; it has no meaning if there is no block.  Its second half is 1 if this
-        component is not measured, and 0 if it is.
+        array of shape (2, queries of the first family, queries of the second family, ...).
+        Entry 0 on the first axis has, for each product of queries, the variance of its component
+        in ``spaces`` at noise 1 of the block.  If there is no block, it has no meaning.  Entry 1 on
+        the first axis is 1 if this component is not measured, and 0 if it is measured.
         """
         parts = tuple(group.parts[p] for p in families)
         axes_of_parts = {a for part in parts for a in part.axes}
@@ -682,8 +682,8 @@ class VarianceBuilder:
 
         Parameters
         ----------
-        parts_inside : pairs (query family, positions among its attributes of those that the factors
-            have).
+        parts_inside : pairs (query family, positions).  The positions are those of the attributes
+            of the factors in the list of the family's attributes.
         names : names of the attributes of each family.
         order : positions in the group of the attributes of the factors, in the order of the
             Kronecker product of the families' queries.
@@ -748,7 +748,7 @@ class VarianceBuilder:
         Parameters
         ----------
         part : query family of the queries.
-        inside : positions among the family's attributes of those of the residual space.
+        inside : positions of the residual space's attributes in the list of the family's attributes.
         names : names of the family's attributes.
 
         Returns
@@ -781,9 +781,10 @@ class VarianceBuilder:
 
         Returns
         -------
-        list of products of marks.  A product is a list of pairs (indices of query families, array
-        of 0 and 1 with one axis per such family, over its queries).  The component of a query of
-        the group is unmeasured if all marks of its families' queries are 1 in one of the products.
+        list of products.  A product is a list of pairs (families, marks).  ``families`` are indices
+        of query families.  ``marks`` is an array of 0 and 1 with one axis per family, over its
+        queries.  A query of the group is the product of one query per family.  Its component is
+        unmeasured if, in one of the products, all marks at these queries are 1.
         """
         if block is not None and all(s.complete for _, s in block.factors):
             return []
