@@ -38,9 +38,10 @@ class Batch:
     rows : number of rows of each column.
     fraction : fraction of the source that has been read, including this batch; None if the size of
         the source is unknown.
-    float_limits : column -> smallest float that may have been rounded from another integer; only
-        for columns where this is below 2^53.
-    clocks : column whose numbers are dates -> unit and epoch of the numbers.
+    float_limits : column -> limit from which floats of the column may be rounded integers.
+        A column that is not in the mapping has the limit 2^53.
+    clocks : column -> unit and epoch of its numbers. It contains the columns whose numbers
+        represent dates.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
@@ -112,8 +113,8 @@ def import_optional(library: str, what: str) -> Any:
 def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
     """Yield the batches unchanged.
 
-    An exception while a batch is read is replaced by an error that contains no value of the
-    records; `without_values` describes this error and ``what``.
+    An exception raised while reading is replaced by an error that shows no value of the records.
+    The error names the source by the text ``what``.
     """
     source = without_values(lambda: iter(batches), what)
     while True:
@@ -187,8 +188,9 @@ def batches(
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """Convert a pandas column to an Arrow array, or to a list if its values have several types.
 
-    A column of Python objects becomes an Arrow array only if all objects have the same type, and
-    this is text, bytes, a number or a boolean. None is allowed in addition, and NaN among texts.
+    A column of Python objects becomes an Arrow array only if all objects have the same type. This
+    type must be text, bytes, a number or a boolean. Objects that are None are allowed in every such
+    column, and NaN is allowed in a column of texts.
     """
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     # Arrow must not convert objects of several types, because it would for example convert integers

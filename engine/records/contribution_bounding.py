@@ -82,8 +82,8 @@ def identities(
     Raises
     ------
     DataError
-        The identifiers are neither integers nor texts, or some are integers and some are texts; or
-        an identifier has more than 76 digits or may have lost digits.
+        An identifier is neither an integer nor a text; some identifiers are integers and some are
+        texts; an integer has more than 76 digits; or an identifier may have lost digits.
     """
     array = _of_objects(values, column, limit) if isinstance(values, list) else _decoded(values)
     types = pa.types
@@ -172,8 +172,9 @@ def _digits(value: Any, column: str, limit: int) -> str:
     Raises
     ------
     DataError
-        The number has a fraction or more than 76 digits; or it is a float, and its absolute value
-        is at least `limit`, or at least the number in `FLOAT_LIMITS` for its type.
+        The number has a fraction, or more than 76 digits, or is a float that may be rounded. A
+        float may be rounded if its absolute value is at least `limit` or the limit of its type in
+        `FLOAT_LIMITS`.
     """
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
@@ -198,8 +199,8 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
     Raises
     ------
     DataError
-        A number has a fraction; or its absolute value is at least `limit`, or at least the number
-        in `FLOAT_LIMITS` for its type.
+        A number has a fraction or may be rounded. It may be rounded if its absolute value is at
+        least `limit` or the limit of its type in `FLOAT_LIMITS`.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     # Arrow has no cast from float16 to float64
@@ -283,9 +284,9 @@ def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
     is_from_float = pc.match_substring_regex(values, FROM_FLOAT)
     if pc.any(is_from_float).as_py():
         integers = pc.replace_substring_regex(values, r"\.0+$", "")
+        # An integer of more than 17 characters (a sign and 16 digits) is beyond 2^53. The length is
+        # tested first, because `int` raises an error for texts of thousands of digits.
         if any(
-            # an integer of more than 17 characters (a sign and 16 digits) is beyond 2^53; `int` does
-            # not accept texts of thousands of digits
             len(text) > 17 or abs(int(text)) >= FLOAT64_INTEGER_LIMIT
             for text in integers.filter(is_from_float).to_pylist()
         ):
@@ -378,8 +379,8 @@ class PersonCap:
         Raises
         ------
         DataError
-            An identifier is refused, see `identities`; or the identifiers are texts and those of
-            earlier batches are numbers, or the reverse.
+            `identities` refuses an identifier; or identifiers of one batch are texts and
+            identifiers of another batch are numbers.
         LimitExceeded
             Sorting the retained rows needs more bytes than the memory limit.
         """
@@ -434,6 +435,7 @@ class PersonCap:
 
     def _sort_and_cut(self) -> None:
         """Sort the rows by person and hash, and drop all but the first k + 1 rows per person."""
+        # no row was added since the last selection
         if len(self._keys) <= 1 and self._n_rows == self._n_sorted:
             return
         keys = np.concatenate(self._keys, axis=1)
@@ -445,6 +447,8 @@ class PersonCap:
         is_first_of_person = np.ones(keys.shape[1], dtype=bool)
         is_first_of_person[1:] = (keys[:2, 1:] != keys[:2, :-1]).any(axis=0)
         positions = np.arange(keys.shape[1])
+        # The rank of a row is its distance from the first row of its person. The position of the
+        # first row is the largest position, up to this row, at which a person begins.
         ranks = positions - np.maximum.accumulate(np.where(is_first_of_person, positions, 0))
         # row k + 1 is retained, because it shows that the person has more than k rows
         is_retained = ranks <= self.rows

@@ -114,10 +114,10 @@ def larger_tables(
     Returns
     -------
     dict
-        Requested set -> attribute set of the smallest existing or requested table that contains
-        all its attributes. The value is the requested set itself if its table exists, and None if
-        the table must be counted or the requested set is empty. Sets with more attributes come
-        first, so that a table is computed before its margins.
+        Requested set -> attribute set of the smallest existing or requested table from which it
+        can be computed. The value is the requested set itself if its table exists. The value is
+        None if the table must be counted from the records, and for the empty set. Sets with more
+        attributes come first, so that a table is computed before its margins.
     """
     # attribute -> sets of the tables that contain this attribute
     sets_with: dict[str, set[Names]] = {name: set() for name in schema}
@@ -159,8 +159,8 @@ def complete_tables(
     ----------
     tables : attribute set -> table, for the tables that were counted or exist already.
     requested : attribute sets of the requested tables; the result has this order.
-    sources : requested set -> attribute set of the table from which to compute the requested table;
-        None or the requested set itself if it is not computed. See `larger_tables`.
+    sources : result of `larger_tables`: requested set -> attribute set of the table from which the
+        requested table is computed.
     records : number of records, which is the table on the empty set.
     """
     all_tables = dict(tables)
@@ -399,9 +399,9 @@ class Counts(Mapping[Names, np.ndarray]):
     def as_shard(self, name: str = "") -> Counts:
         """Return these counts with an id, by which `sum` detects a part that is added twice.
 
-        The id is a digest of ``name``. If no name is given, it is a digest of all numbers; counts
-        that have an id already are then returned unchanged, and so are counts of no rows, because
-        adding them twice does no harm.
+        With a name, the id is a digest of the name. Without a name, the id is a digest of all
+        numbers. Two kinds of counts are returned unchanged if no name is given: counts that have an
+        id already, and counts of no rows, because adding them twice does no harm.
 
         Raises
         ------

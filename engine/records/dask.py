@@ -109,9 +109,9 @@ def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None
 
 
 def _cluster_client(dask: Any) -> Any:
-    """Return the client of the cluster that Dask uses by default; None without a cluster.
+    """Return the client of the cluster that Dask uses by default.
 
-    A client for asynchronous code is not returned either.
+    The result is None if there is no cluster, or if the client is for asynchronous code.
     """
     client = getattr(dask.base.get_scheduler(), "__self__", None)
     return (

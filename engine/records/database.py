@@ -704,9 +704,10 @@ def _is_integer_label(label: str) -> bool:
 
 
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
-    """Return pairs (number, code) for the labels and the texts for missing values that are numbers.
+    """Return pairs (number, code) for an attribute with labels.
 
-    A text such as "07" is left out, because the label of the number 7 is "7".
+    There is one pair for each label, and each text for missing values, that is the text of a
+    number. A text such as "07" is left out, because the text of the number 7 is "7".
 
     Raises
     ------
@@ -832,6 +833,7 @@ def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
     elif backend.name == "postgres":
         yield backend.con.cancel_safe
     else:
+        # connections of DuckDB and SQLite have a method `interrupt`
         yield getattr(getattr(backend, "con", None), "interrupt", lambda: None)
 
 
@@ -1187,15 +1189,20 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
     """
     import ibis
 
-    unit = ibis.literal(1, "int64")
-    rows = unit if weight is None else ibis.ifelse(table[weight] < 0, unit, table[weight])
+    # A row stands for one record, or for as many records as its count column says. A negative
+    # number in the count column is the code of an invalid count.
+    one = ibis.literal(1, "int64")
+    records = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight])
     good = table[_GOOD]
-    totals = {"good": _total(ibis.ifelse(good, rows, 0)), "bad": _total(ibis.ifelse(good, 0, rows))}
+    totals = {
+        "good": _total(ibis.ifelse(good, records, 0)),
+        "bad": _total(ibis.ifelse(good, 0, records)),
+    }
     if weight is not None:
         totals["small"] = _total((good & (table[weight] < LARGE_COUNT)).ifelse(1, 0))
         totals["large"] = _total((good & (table[weight] >= LARGE_COUNT)).ifelse(1, 0))
     for column, reason in itertools.product(columns, range(len(REASONS))):
-        totals[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
+        totals[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, records, 0))
     totals["changed"] = _changed_rows(table, columns)
     answers = _fetch_totals(table, totals)
     if answers["changed"]:
@@ -1262,18 +1269,20 @@ def _one_by_one(
     """
     backend = table.get_backend()
     inner = without_values(lambda: backend.compile(table), DATABASE_SUBJECT)
-    rows, statements = "COUNT(*)" if weight is None else f"SUM({weight})", []
+    n_records_sql = "COUNT(*)" if weight is None else f"SUM({weight})"
+    statements = []
     # index of the first cell of each table; the last entry is the number of cells of all tables
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in requests), initial=0))
     types = {"cell": _integer_type(starts[-1]), "counted": _integer_type(n_records)}
     for i, (names, columns) in enumerate(requests):
+        # SQL expression of the index of the cell in row-major order
         cell = f"CAST({columns[0]} AS BIGINT)"
         for name, column in zip(names[1:], columns[1:], strict=True):
             cell = f"({cell} * {schema[name].size} + {column})"
         listed = ", ".join(columns)
         statements.append(
             f"SELECT CAST({cell} + {starts[i]} AS {SQL_TYPES[types['cell']]}) AS cell, counted FROM"
-            f" (SELECT {listed}, CAST({rows} AS {SQL_TYPES[types['counted']]}) AS counted FROM"
+            f" (SELECT {listed}, CAST({n_records_sql} AS {SQL_TYPES[types['counted']]}) AS counted FROM"
             f" ({inner}) AS good{i} GROUP BY {listed}) AS g{i}"
         )
     answer = _run_statement(backend, " UNION ALL ".join(statements), types)
@@ -1309,8 +1318,8 @@ def _grouping_sets(
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
         for names, columns in requests:
-            rows = table.count() if weight is None else table[weight].sum()
-            answer = _fetched(table.group_by(columns).aggregate(**{_ROWS: rows.cast("int64")}))
+            total = table.count() if weight is None else table[weight].sum()
+            answer = _fetched(table.group_by(columns).aggregate(**{_ROWS: total.cast("int64")}))
             yield names, _flat_cells(schema, answer, names, columns), np.asarray(answer[_ROWS])
         return
     used = sorted({column for _, columns in requests for column in columns})
@@ -1319,14 +1328,16 @@ def _grouping_sets(
         DATABASE_SUBJECT,
     )
     groups = ", ".join(f"({', '.join(columns)})" for _, columns in requests)
-    rows = "COUNT(*)" if weight is None else f"SUM({weight})"
+    n_records_sql = "COUNT(*)" if weight is None else f"SUM({weight})"
     answer = _run_statement(
         backend,
-        f"SELECT {', '.join(used)}, CAST({rows} AS BIGINT) AS counted FROM ({inner}) AS good "
+        f"SELECT {', '.join(used)}, CAST({n_records_sql} AS BIGINT) AS counted "
+        f"FROM ({inner}) AS good "
         f"GROUP BY GROUPING SETS ({groups})",
         {**{column: table[column].type() for column in used}, "counted": "int64"},
     )
-    # a row of the result has codes exactly in the columns of its table, and nulls elsewhere
+    # A row of the result belongs to one table. It has codes in the columns of this table, and nulls
+    # in all other columns.
     has_code = np.stack([np.asarray(answer[column].is_valid()) for column in used], axis=1)
     for names, columns in requests:
         rows_of_set = answer.filter(
@@ -1615,16 +1626,13 @@ def _settings() -> dict[str, _Source]:
     )
     sources = {}
     for name, section in sections.items():
-        is_malformed = not isinstance(section, dict) or not all(
-            isinstance(value, str) for value in section.values()
+        is_well_formed = (
+            isinstance(section, dict)
+            and all(isinstance(value, str) for value in section.values())
+            and section.keys() <= SECTION_KEYS.keys()
+            and all(section.get(key) for key, is_required in SECTION_KEYS.items() if is_required)
         )
-        if (
-            is_malformed
-            or section.keys() - SECTION_KEYS
-            or any(
-                is_required and not section.get(key) for key, is_required in SECTION_KEYS.items()
-            )
-        ):
+        if not is_well_formed:
             raise DataError(
                 f"the section {quote_public(name)} of {what} is malformed; give texts for the keys"
                 " address, table and, if needed, database, and no other keys"

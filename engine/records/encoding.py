@@ -219,6 +219,7 @@ def clock_of(ending: str, display_format: str) -> Clock | None:
     ('day', 'second', None)
     """
     if ending == ".dta":
+        # in Stata, "%-" is the start of a format that aligns values to the left
         if display_format.startswith("%-"):
             display_format = display_format.replace("-", "", 1)
         return next(
@@ -502,7 +503,8 @@ class Encoder:
             value = value.astype("datetime64[D]").item()
             if value is None:
                 return self.missing
-            # NumPy returns an integer for dates that Python cannot represent
+            # NumPy returns an integer for a date that Python cannot represent. The date is before
+            # the first cell or after the last cell.
             if isinstance(value, int):
                 return self._code_of_period(-1 if value < 0 else attribute.size)
         if isinstance(value, datetime.datetime):
@@ -533,10 +535,8 @@ class Encoder:
     def _code_of_period(self, number: int) -> int:
         """Return the code of a day, month, quarter or year.
 
-        Parameters
-        ----------
-        number : number of periods after the first cell. If it lies outside the cells, the code is
-            the first or last cell if the attribute clips, and `OUTSIDE` if not.
+        ``number`` is the number of periods after the first cell. A period outside the cells has the
+        code of the first or last cell if the attribute has the option `clip`, otherwise `OUTSIDE`.
         """
         last = self.attribute.date_cells - 1
         if 0 <= number <= last:
@@ -564,11 +564,11 @@ class Encoder:
         return np.asarray(codes)
 
     def _with_plain_signs(self, text: str) -> str:
-        """Rewrite a number with the declared decimal and thousands signs: "1.200,5" as "1200.5".
+        """Rewrite a number with declared signs as Python writes it: "1.200,5" as "1200.5".
 
-        A text that is not a number with these signs becomes empty. Words are returned unchanged,
-        because "nan" and "inf" are numbers. If the schema declares no signs, every text is returned
-        unchanged.
+        If the schema declares no decimal and thousands signs, every text is returned unchanged.
+        Texts of letters, with or without a sign, keep their letters: "nan" and "-inf" are numbers
+        for Python. Every other text that is not a number with the declared signs becomes empty.
         """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
@@ -873,9 +873,9 @@ def text_of(value: Any) -> str:
 
 
 def _parse_number(text: str) -> float | None:
-    """Return the number in a text as `float` parses it, or None if the text is not a number.
+    """Return the number in a text; None if the text is not a number.
 
-    Unlike for `float`, a text with underscores or with digits that are not ASCII is not a number.
+    Underscores and characters other than ASCII are refused, although `float` accepts them.
     """
     try:
         return float(text) if text.isascii() and "_" not in text else None
@@ -933,7 +933,7 @@ class Hints:
         """
         name = encoder.attribute.name
         examined = self._examined.setdefault(name, set())
-        self._see_points(encoder, values)
+        self._record_points(encoder, values)
         refused = (codes < MISSING) & (codes != UNSUPPORTED)
         if len(examined) < MAX_VALUES and refused.any():
             for value in _distinct(values, refused):
@@ -1005,7 +1005,7 @@ class Hints:
         ]
         return tuple(sentences)
 
-    def _see_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
+    def _record_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
         """Record in `_points` whether points in a column may separate thousands, as in 1.200."""
         import pyarrow.compute as pc
 
@@ -1077,7 +1077,10 @@ def _similar_values_text(labels: list[str], other: str) -> str:
 
 
 def _without_groups(text: str) -> str:
-    """Rewrite a number without thousands signs and with a decimal point: "1.200,5" as "1200.5"."""
+    """Remove the thousands signs of a number and write its decimal comma as a point.
+
+    For example, "1.200,5" becomes "1200.5".
+    """
     sign = next(character for character in text.lstrip("+-") if not character.isdigit())
     return text.replace(sign, "").replace(",", ".")
 

@@ -165,11 +165,12 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Return a message that asks which columns of text files are count columns; "" if none may be.
+    """Return a question for the curator: which columns of text files are count columns?
 
-    The message lists the columns that are neither in the schema nor ignored and seem to contain
-    numbers: in the first batch of the first file with the column, each value is a number or
-    missing, and not all are missing. It depends on records, so it is for the curator only.
+    The question lists the columns that are neither in the schema nor ignored, and that contain only
+    numbers and missing values in the first batch of the first file with the column. Columns without
+    any number there are not listed. If no column is listed, the result is "". The question depends
+    on records, so only the curator may see it.
     """
     checked_names: set[str] = set()
     numeric_columns = []
@@ -666,9 +667,9 @@ def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Name
     Returns
     -------
     list
-        One pair (names, table) per rule of the schema that excludes a cell of counted attributes:
-        ``names`` are the attributes of the rule that are counted, and ``table`` contains for each
-        of their cells whether it is possible.
+        One pair (names, possible) per constraint of the schema that excludes a cell of the counted
+        attributes. ``names`` are the counted attributes of the constraint. ``possible`` is the mask
+        of their possible cells.
     """
     tables = []
     for rule in schema.structural_zeros:

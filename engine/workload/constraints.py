@@ -62,9 +62,10 @@ class JointConstraint:
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
-    """Return the rules for impossible cells, one text or several, as a tuple of texts.
+    """Return the rules for impossible cells as a tuple of texts.
 
-    Raises SchemaError if the rules are not distinct texts, or more than `MOST_RULES`.
+    ``rules`` is one text or a list of texts. Raises SchemaError if a rule is not a text, if a rule
+    occurs twice, or if there are more than `MOST_RULES` rules.
     """
     texts = tuple(
         sequence(
@@ -421,9 +422,10 @@ def _maximal_support_table(
 ) -> Any:
     """Return a table with margins proportional to ``margins`` and as many positive cells as possible.
 
-    A linear program finds a table x, a number t per cell and a scale s. It maximises sum(t) subject
-    to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal to s times the required margins. If some
-    table is positive in a cell, a large enough s permits t = 1 in this cell.
+    The table x is computed by a linear program. Its other variables are a scale s and one number t
+    per cell. The program maximises sum(t) subject to t <= x, 0 <= t <= 1 and s >= 1. The margins of
+    x must be s times the required margins. If a cell can be positive, a large s permits t = 1 in
+    this cell. Therefore the sum of t is the largest possible number of positive cells.
 
     Parameters
     ----------

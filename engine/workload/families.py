@@ -111,7 +111,7 @@ class Family(ABC):
             yield start, self.rows(sizes, start, min(total, start + step))
 
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
-        """Return W^T diag(weights) W for the query matrix W, shape (cells, cells), in counts^2."""
+        """Return W^T diag(weights) W for the query matrix W, shape (cells, cells)."""
         cells = math.prod(sizes)
         out = np.zeros((cells, cells))
         for start, rows in self.chunks(sizes):
@@ -267,11 +267,11 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return a condition such as "day >= 2024-03 or day = NA" on the cells first .. last.
+    """Return the condition of an interval of dates that includes the cell for missing values.
 
-    The cell for missing values, the last one of an attribute of dates, is not ordered relative to
-    the dates, so the condition names it separately. If the cells first .. last do not include such
-    a cell, the result is empty. ``last`` is by default the last cell of the attribute.
+    An example is "day >= 2024-03 or day = NA". The interval contains the cells first .. last. By
+    default ``last`` is the last cell of the attribute. The result is "" if the interval does not
+    include a cell for missing values.
     """
     missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last

@@ -372,7 +372,8 @@ class CodeList(FrozenValue):
     Attributes
     ----------
     codes : codes of the cells, exactly as the records have them.
-    hierarchy : levels of areas over these cells, in the order of ``codes``.
+    hierarchy : hierarchy of the areas of these cells. Cell i of the hierarchy has the code
+        ``codes[i]``.
 
     >>> rows = [("39", "Ohio", ""), ("39001", "Adams", "39"), ("39003", "Allen", "39")]
     >>> CodeList.from_rows([*rows, ("19", "Iowa", ""), ("19001", "Adair", "19")]).codes
@@ -717,8 +718,8 @@ def _code_list(
     parents : position of the parent of each code, shape (codes,); -1 for codes without a parent.
     level_names : name of the level of each code; "" if the code names no level.
     name : name of the hierarchy.
-    names : names of all levels from coarse to fine. If empty, each level has the name in
-        ``level_names``, or its number if no code of the level has a name there.
+    names : names of all levels from coarse to fine. If empty, the names of ``level_names`` are
+        used. A level without a name in ``level_names`` is called "level 1", "level 2", and so on.
     """
     if not codes:
         raise SchemaError("the code list is empty; give it codes")
@@ -806,8 +807,8 @@ def _distinct_labels(
 ) -> tuple[str, ...]:
     """Return different labels for the areas of a level.
 
-    A label that several areas share is followed by the code of the area in parentheses. If this
-    code equals the label, it is followed by the code of the parent instead.
+    If several areas have the same label, a code in parentheses is added to the label of each: the
+    code of the area, or the code of its parent if the code of the area equals the label.
     """
     texts = [labels[i] for i in members]
     repeated = {text for text, count in Counter(texts).items() if count > 1}

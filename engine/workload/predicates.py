@@ -45,13 +45,14 @@ def compared_dates(
 
     Returns
     -------
-    satisfied : mask of the cells in which every day satisfies the comparison, shape (size,). Of the
-        comparisons with a date or period, the cell for missing values satisfies only <>.
+    satisfied : mask of the cells in which every day satisfies the comparison, shape (size,). The
+        cell for missing values satisfies "<>" with every date, and no other comparison with a date.
     cut : positions of the cells in which some days satisfy the comparison and others do not.
 
     Raises
     ------
-    WorkloadError : if the constant is none of these texts, or < or > compares with the label.
+    WorkloadError : if the constant is not a date, a period or the label of the cell for missing
+        values, or if this label is compared by another operator than "=" or "<>".
 
     >>> month = Attribute.dates("day", "2024-01", "2024-04")
     >>> compared_dates(month, ">=", "2024-Q2")
@@ -173,7 +174,7 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
 def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
     """Return the syntax tree of a predicate.
 
-    Names in backticks are replaced by `_placeholders`.
+    The tree contains a Python identifier from `_placeholders` for each name in backticks.
     """
     if len(text) > MAX_TEXT:
         raise WorkloadError(
@@ -214,9 +215,10 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
 
 
 def example(attributes: Sequence[Attribute]) -> str:
-    """Return a predicate on the first two attributes that have a short one.
+    """Return an example of a predicate on at most two of the attributes.
 
-    Without such attributes, the predicate is on age and sex.
+    Attributes whose first label is long are left out. If no attribute remains, the example is on
+    age and sex.
 
     >>> day, sex = Attribute.dates("day", "2024-01", "2024-12"), ["F", "M"]
     >>> example([day, Attribute.categorical("sex", sex), Attribute.of_size("code", 9)])
@@ -260,7 +262,10 @@ def _terms(
 
 
 def _placeholders(names: Sequence[str]) -> list[str]:
-    """Return a Python identifier for each name, different from `word(name)` of all names."""
+    """Return one Python identifier per name.
+
+    The identifiers are longer than every `word(name)`, so that no predicate can contain both.
+    """
     longest = max((len(word(name)) for name in names), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(names))]
 

@@ -212,8 +212,8 @@ class Group:
     parts : factors of the query matrix. A query is the Kronecker product of one row of each part;
         the row of the last part varies fastest.
     weight : weight of the group in the objective, 0 or more.
-    query_weights : weight of each query, shape (count,), which is multiplied by ``weight``. None is
-        1 for every query.
+    query_weights : weight of each query in the group, shape (count,). The weight of a query in the
+        objective is this number times ``weight``. None is 1 for every query.
     """
 
     attributes: tuple[str, ...]
@@ -384,7 +384,7 @@ class Workload(FrozenValue):
 
         Raises
         ------
-        WorkloadError : if a weight is invalid, or the workload has no group with an index.
+        WorkloadError : if a weight is invalid, or an index is not the index of a group.
 
         >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "range")
         >>> [group.weight for group in workload.with_weights({1: 2.5}).groups]
@@ -668,7 +668,10 @@ def _product_weights(parts: Sequence[Part]) -> Array | None:
 
 
 def _with_family_weights(group: Group) -> Group:
-    """Return the group with the products of its families' query weights; unchanged if none has any."""
+    """Return the group with the query weights that follow from its families.
+
+    If no family has query weights, the group is returned unchanged.
+    """
     weights = _product_weights(group.parts)
     return group if weights is None else replace(group, query_weights=weights)
 
