@@ -309,7 +309,8 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
     for _ in range(steps):
         root = np.sqrt(mu)
         values, U = np.linalg.eigh(root[:, None] * gram * root)
-        # Eigenvalues near 0 count as 0, because the square root would enlarge their rounding errors.
+        # Eigenvalues near 0 count as 0, because the square root would enlarge their rounding
+        # errors.
         half = np.sqrt(np.where(values > 1e-14 * values[-1], values, 0.0))
         T = float(half.sum())
         diagonal = np.einsum("ck,k,ck->c", U, half, U) / mu

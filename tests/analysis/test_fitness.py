@@ -178,8 +178,8 @@ def test_budget_fit_shape_is_smaller_than_scale() -> None:
     result = plan(workload, shaped, objective="max", targets=several)
     assert share_within(result, several) == 1.0
     assert result.achieved == pytest.approx(1.0, rel=1e-6)
-    # The achieved value is the largest ratio of error to target.  By its certificate, no plan of the
-    # same class reaches a ratio that is more than 1% smaller.
+    # The achieved value is the largest ratio of error to target.  By its certificate, no plan of
+    # the same class reaches a ratio that is more than 1% smaller.
     assert result.certificate.lower_bound > 0.99
 
 

@@ -122,8 +122,8 @@ def test_downloaded_package_is_signed_like_written_file(
     target = folder / "written.zip"
     wait(session.set(release_result_path=str(target)).press("release_result_write"))
     written = read_package(target)
-    # Round 0 tests the result page that opens after the confirmation.  Round 1 tests the result page
-    # that is opened from the past releases.
+    # Round 0 tests the result page that opens after the confirmation.  Round 1 tests the result
+    # page that is opened from the past releases.
     for number in range(2):
         downloads.clear()
         if number:

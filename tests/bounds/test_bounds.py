@@ -323,7 +323,8 @@ def test_product_weights_by_size_asymmetric_products_is_none():
         full.schema, (*full.groups[:-1], replace(full.groups[-1], weight=7.0))
     )
     mixed = full.add(("x0", "x1", "x2"), {"x0": "prefix", "x1": "range", "x2": "prefix"})
-    # Only neighbours on a ring form pairs.  Each attribute is in two pairs, but not all pairs occur.
+    # Only neighbours on a ring form pairs.  Each attribute is in two pairs, but not all pairs
+    # occur.
     ring = Workload(full.schema)
     for i in range(5):
         ring = ring.add((f"x{i}", f"x{(i + 1) % 5}"), "prefix")

@@ -19,7 +19,8 @@ from pages.parts.shell.request_state import RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.server.serving import run_server
 
-# Maps a name in the table to (page, demo).  The workload has the 1-way and 2-way tables of the demo.
+# Maps a name in the table to (page, demo).  The workload has the 1-way and 2-way tables of the
+# demo.
 PAGES = {
     "start": ("", ""),
     "start, project": ("", "cps"),
@@ -34,7 +35,8 @@ PAGES = {
     "learn": ("learn", ""),
     "guide": ("guide", ""),
 }
-# Only visible text is measured.  The hidden copy of a table that is drawn on a canvas is not counted.
+# Only visible text is measured.  The hidden copy of a table that is drawn on a canvas is not
+# counted.
 MEASURE = """(low) => {
   const main = document.querySelector("[data-testid=stMain]");
   const side = document.querySelector("[data-testid=stSidebar]");

@@ -323,8 +323,8 @@ def test_looks_of_nested_analyses_are_nested():
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # `looks[k + 1]` is the common part of fewer analyses than `looks[k]`, so it costs more.  The
-        # difference is the cost of the residual mechanism between both looks.
+        # `looks[k + 1]` is the common part of fewer analyses than `looks[k]`, so it costs more.
+        # The difference is the cost of the residual mechanism between both looks.
         step = residual(
             *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
         )

@@ -78,8 +78,8 @@ def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after:
 
 
 # Maps the moment of a kill to (owner, name, after, spent, journal).  The process is killed after or
-# before the call of the function ``name`` of ``owner``.  ``spent`` is whether the budget is spent at
-# this moment, and ``journal`` whether a journal is on the disk.
+# before the call of the function ``name`` of ``owner``.  ``spent`` is whether the budget is spent
+# at this moment, and ``journal`` whether a journal is on the disk.
 MOMENTS = {
     "before the journal": (os, "link", False, False, False),
     "journal written, nothing spent": (Ledger, "spend", False, False, True),

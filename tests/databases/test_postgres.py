@@ -237,8 +237,8 @@ FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
 
 @pytest.mark.parametrize(
     ("damage", "words", "when"),
-    # A change of type is not tested "midway".  The column is then a text.  Every type can be cast to
-    # a text, so counting would not fail.
+    # A change of type is not tested "midway".  The column is then a text.  Every type can be cast
+    # to a text, so counting would not fail.
     [
         (*failure, when)
         for when in ("before", "midway")
@@ -257,8 +257,8 @@ def test_database_failure_is_reported_and_spends_nothing(
 ) -> None:
     book, reader = prepare_release(postgres, owner, tmp_path)
     if when == "midway":
-        # If age is a text, a first query fetches its distinct values, and a second query counts.  The
-        # damage happens between the two queries.
+        # If age is a text, a first query fetches its distinct values, and a second query counts.
+        # The damage happens between the two queries.
         owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
     remote, fetch = reader.table("records"), database_module._fetched
 

@@ -221,8 +221,8 @@ def test_mechanisms_far_from_bound_are_named() -> None:
     )
     for picture in (ranking_picture(comparison), effort_picture(comparison)):
         assert (
-            "Not drawn: Weighted Fourier Factorizations, 2.50 times the bound; Identity, 900.0 times"
-            " the bound; Gaussian mechanism, unbounded error." in picture.note
+            "Not drawn: Weighted Fourier Factorizations, 2.50 times the bound; Identity, 900.0 "
+            "times the bound; Gaussian mechanism, unbounded error." in picture.note
         )
         assert len(picture.table[picture.table["mechanism"] != "Lower bound"]) == 5
     assert "Not drawn" not in ranking_note(by_hand({"querysmasher": 0.01, "hdmm": 0.2}))

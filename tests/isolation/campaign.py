@@ -232,7 +232,8 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
             content = file.read_bytes() if file.is_file() else b""
         except OSError:
             continue
-        # The settings contain the names of opened ledgers.  Only the user of the server can read them.
+        # The settings contain the names of opened ledgers.  Only the user of the server can read
+        # them.
         allowed = (
             file.name == "places.json"
             and b"qvalue" not in content

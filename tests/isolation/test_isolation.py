@@ -32,7 +32,8 @@ def test_campaign_with_separate_browsers_reports_no_leak(server: RunningServer) 
 def test_campaign_with_shared_browser_reports_leak(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Both people use one browser, so that the session of each person lists the ledgers of the other.
+    # Both people use one browser, so that the session of each person lists the ledgers of the
+    # other.
     shared = f"{server.cookie}; workbench-browser=shared"
     monkeypatch.setattr(
         Person,

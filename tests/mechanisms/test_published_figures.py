@@ -107,7 +107,8 @@ def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
     assert table["status"][~served].str.contains("pure epsilon").all()
     assert table["rmse"].dropna().is_monotonic_increasing
     ranking = table["mechanism"].tolist()
-    # The domain has only 30 cells, so HDMM and tuned plans search all strategies on the full domain.
+    # The domain has only 30 cells, so HDMM and tuned plans search all strategies on the full
+    # domain.
     assert set(ranking[:3]) == {"optimum", "hdmm", "querysmasher (centers=tuned)"}
     assert table.loc[2, "rmse"] == pytest.approx(table.loc[0, "rmse"], rel=1e-4)
     assert table.loc[0, "gap"] == pytest.approx(0.0, abs=1e-4)

@@ -351,8 +351,8 @@ def test_package_of_areas_stores_entries_per_area(tmp_path):
     paths = write_measurements(release, tmp_path)
     description, arrays = json.loads(paths[0].read_text()), dict(np.load(paths[1]))
     assert read_measurements(release.plan, *paths, rehearsal=True, **WORDS) == release
-    # The documented format gives the strategy rows: each row has one entry for the cells outside its
-    # area, and another entry for the cells in its area.
+    # The documented format gives the strategy rows: each row has one entry for the cells outside
+    # its area, and another entry for the cells in its area.
     block = next(b for b in description["blocks"] if b["attributes"] == ["county"])
     name = block["factors"][0]["rows"]
     assert block["factors"][0]["form"] == "areas"

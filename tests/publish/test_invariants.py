@@ -76,8 +76,8 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
             check(published, measurement.plan.workload)
         for group in measurement.plan.workload.groups:
             fitted = published.table(group.attributes)
-            # `Published.table` sets impossible cells to 0 and enforces the exact totals.  The contrasts
-            # already satisfy both, so the table does not change.
+            # `Published.table` sets impossible cells to 0 and enforces the exact totals.  The
+            # contrasts already satisfy both, so the table does not change.
             assembled = assemble_table(published.contrasts, published.positions(group.attributes))
             assert np.abs(assembled - fitted).max() <= 1e-7
             assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()

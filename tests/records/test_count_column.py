@@ -148,8 +148,8 @@ def test_all_unused_number_columns_are_reported_together(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"2 more; remove these columns") as caught:
         count_marginals(CELLS.assign(**{f"x{i}": 1 for i in range(10)}), SCHEMA, [("age",)])
     assert len(str(caught.value)) < 400
-    # A column that no table needs is refused only if it contains numbers.  Texts, an empty column, a
-    # mixed column and the columns of a file without rows are therefore accepted.
+    # A column that no table needs is refused only if it contains numbers.  Texts, an empty column,
+    # a mixed column and the columns of a file without rows are therefore accepted.
     CELLS.assign(code="A1", gap="", half=["1", "x"] * 6).to_csv(tmp_path / "a.csv", index=False)
     assert count_marginals(tmp_path / "a.csv", SCHEMA, [("age",)]).records == 12
     counted_table("m").iloc[:0].to_csv(tmp_path / "b.csv", index=False)

@@ -116,9 +116,9 @@ LESSON = Lesson(
     minutes=8,
     title="Noise and the privacy budget",
     words=(
-        "A release is **one random draw**. The dots in the picture are 20 possible releases of invented"
-        " counts. The **budget** limits how well an attacker, even with all other records, can"
-        " guess from a release whether one person is in the data. It is measured in **pcost**: 1"
+        "A release is **one random draw**. The dots in the picture are 20 possible releases of "
+        "invented counts. The **budget** limits how well an attacker, even with all other records, "
+        "can guess from a release whether one person is in the data. It is measured in **pcost**: 1"
         " divided by the variance of the noise of a count. More pcost means less noise."
     ),
     steps=STEPS,

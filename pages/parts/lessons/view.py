@@ -174,10 +174,10 @@ def _plan_and_handout(
         st.caption(
             "Opens this lesson at this step with your settings and noise,"
             f" {'with' if user_workload.is_used(lesson.name) else 'without'} your plan."
-            " Students need your server or this app on their computers. For your server, give them the"
-            " address with the key that was printed when the app was started; they open it first."
-            " On their computers, they replace the part before “learn”. An address with 127.0.0.1"
-            " works on your computer only; see Behind a proxy in the Guide."
+            " Students need your server or this app on their computers. For your server, give them "
+            "the address with the key that was printed when the app was started; they open it "
+            "first. On their computers, they replace the part before “learn”. An address with "
+            "127.0.0.1 works on your computer only; see Behind a proxy in the Guide."
         )
     if reason:
         st.caption(reason)

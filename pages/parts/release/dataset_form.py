@@ -336,8 +336,8 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
         return f"{balance(status)}: enough for {pluralize(releases, 'release')} of this plan."
     return (
         f"{balance(status)}. What is left is too little for this plan, which costs"
-        f" {budgets.amount(price, status.definition)}. Choose a smaller budget on Preview, or another"
-        " dataset."
+        f" {budgets.amount(price, status.definition)}. Choose a smaller budget on Preview, or "
+        "another dataset."
     )
 
 

@@ -411,8 +411,9 @@ def _rows_are() -> None:
         key="rows_are",
         persist_state="session",
         help=(
-            "Choose “Yes: column of counts” if each row stands for several records. Sampling weights"
-            " are not numbers of records: choose “No: columns to ignore” and name their column."
+            "Choose “Yes: column of counts” if each row stands for several records. Sampling "
+            "weights are not numbers of records: choose “No: columns to ignore” and name their "
+            "column."
         ),
     )
     if rows_are != RECORDS:

@@ -23,8 +23,8 @@ LOOPBACK = ("127.0.0.1", "localhost")
 BROWSER = "workbench-browser"  # cookie that identifies the browser, for `session_restore`
 COOKIE_LIFETIME_S = 365 * 24 * 3600
 NO_KEY = (
-    "This address lacks the access key. Open the address printed when the app was started, then open"
-    " this address again."
+    "This address lacks the access key. Open the address printed when the app was started, then "
+    "open this address again."
 )
 HEADERS = {
     # A page may load resources from its own server only, so that text on a page cannot make the
