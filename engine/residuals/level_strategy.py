@@ -177,9 +177,9 @@ class AreaEstimates:
         return self._spread(self.estimates.solve(loads))
 
     def answers_of(self, queries: Array) -> Array:
-        """Return for every query the weight of each strategy answer in its estimate, (..., rows).
+        """Return the weights of the strategy answers in the estimates of queries.
 
-        ``queries`` has shape (..., n).
+        ``queries`` has shape (..., n), and the result has shape (..., rows).
         """
         sums = sums_upward(self.estimates.tree, self.estimates.solve(self._means(queries)))
         return np.asarray(np.concatenate(sums, axis=-1)[..., self.measured] * self.roots)
@@ -297,17 +297,16 @@ class LevelStrategy(Strategy):
         if level > measured_tree.depth:  # the two columns are equal
             costs = self.column_costs("gaussian")
             return float(costs.min()), float(costs.max())
-        # column x has the entry d + o in the rows of areas that contain cell x, and o in other rows
-        o, d = np.asarray(rows.outside), rows.inside - rows.outside
-        mixed = rows._by_cell(d * o)[measured_tree.order]
+        outside, difference = np.asarray(rows.outside), rows.inside - rows.outside
+        mixed = rows._by_cell(difference * outside)[measured_tree.order]
         squares = np.zeros(sum(measured_tree.counts))
-        squares[rows.measured] = d**2
+        squares[rows.measured] = difference**2
         shared = np.zeros(1)
         for by_area, parent in zip(
             measured_tree.split(squares)[: level + 1], measured_tree.parent, strict=False
         ):
             shared = shared[parent] + by_area
-        starts, common = measured_tree.starts[level], float(o @ o)
+        starts, common = measured_tree.starts[level], float(outside @ outside)
         low = shared + 2.0 * np.minimum.reduceat(mixed, starts)
         high = shared + 2.0 * np.maximum.reduceat(mixed, starts)
         return float(low.min()) + common, float(high.max()) + common
@@ -322,9 +321,9 @@ class LevelStrategy(Strategy):
 
     @cached_property
     def rounding_terms(self) -> int:
-        # An answer is (inside - outside) times the count of the area plus outside times the total.
-        # It has at most 4 roundings more than these two sums, and each record adds at most
-        # |inside| + 2 |outside| in absolute value.
+        # An answer is (inside - outside) * count + outside * total, for the count of the area.  It has
+        # at most 4 roundings more than the count and the total.  A record adds at most
+        # |inside| + 2 |outside| to the sum of the absolute values.
         rows = self.rows
         inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
         absolute = replace(rows, inside=inside, outside=outside).column_norms(2)

@@ -117,7 +117,7 @@ class PrecisionMatrix(Operator):
 
     @cached_property
     def largest_eigenvalue(self) -> float:
-        """Upper bound on the largest eigenvalue, up to 1% above it."""
+        """Upper bound that exceeds the largest eigenvalue by at most 1%."""
         import scipy.sparse.linalg
 
         matrix = scipy.sparse.linalg.LinearOperator(
@@ -178,7 +178,7 @@ class EntryRows(Operator):
 
     @property
     def layout(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Arrays, by name, that say to which cells each of the ``entries`` applies.
+        """Named arrays that determine the cells to which each of the ``entries`` applies.
 
         The mapping is empty if the formula needs no arrays.
         """
@@ -217,8 +217,9 @@ class ScaledIdentity(EntryRows):
 class CosineMatrix(Operator):
     """The cosine basis N of the vectors with sum 0, shape (n, n - 1), as an operator.
 
-    With ``total`` it is [pi, N], shape (n, n), with the uniform center pi as first column.  With
-    ``transposed`` it is the transpose.  A product is a discrete cosine transform in O(n log n).
+    If ``total``, the matrix is [pi, N], shape (n, n), with the uniform center pi as first column.
+    If ``transposed``, it is the transpose of this matrix.  A product is a discrete cosine transform
+    and takes O(n log n) time per vector.
 
     >>> (np.eye(2) @ CosineMatrix(cells=2)).round(3)
     array([[ 0.707],
@@ -259,9 +260,9 @@ class ReflectedRows(EntryRows):
     """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
 
     Row k has the entry ``one`` + ``others`` on cell k, ``last`` on the last cell, and ``others`` on
-    all other cells.  `unit` returns the three numbers for which the rows are orthogonal: up to
-    scale, they are then rows of the Householder reflection that maps the constant vector to the
-    last unit vector.  A product with a vector takes O(n).  The numbers may be integers.
+    all other cells.  These three numbers may be integers.  `unit` returns orthogonal rows: up to
+    scale, rows of the Householder reflection that maps the constant vector to the last unit vector.
+    A product with a vector takes O(n) time.
     """
 
     form: ClassVar[str] = "reflection"
@@ -307,8 +308,8 @@ class ReflectedRows(EntryRows):
     def products(self) -> Array:
         """Return two inner products of different columns, shape (2,).
 
-        The first is that of any two columns before the last, the second that of any column before
-        the last with the last.
+        The first is the inner product of any two columns except the last.  The second is the inner
+        product of any other column with the last column.
         """
         within = 2.0 * self.one * self.others + (self.cells - 1) * self.others**2
         return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
@@ -352,7 +353,7 @@ class Chain(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChunkedMatrix(Operator):
-    """Matrix whose products have a smaller bound on their rounding errors than those of an array.
+    """Matrix whose products have a smaller bound on the rounding error than products of an array.
 
     An entry of ``tensor @ matrix`` is a sum of n terms, one per row of the matrix.  The rows are
     divided into chunks of `chunk_rows` rows.  A library for matrix products adds the terms of one

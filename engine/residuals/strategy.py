@@ -1,18 +1,18 @@
 """Strategies measured on residual spaces, and their joint sensitivity.
 
 A record in cell x changes the answers of a strategy by column x of the strategy matrix.  If the
-matrix is a Kronecker product, the norm of the column is a product over its factors.  The joint
-sensitivity of several strategies is therefore the maximum over x of a sum of products of
-non-negative tables, each on a few attributes; this is tighter than the sum of the strategies' own
-maxima.  It is computed in two steps.
+matrix is a Kronecker product, the norm of the column is a product over its factors.  So the cost of
+every strategy is a table on a few attributes.  The joint sensitivity of several strategies is the
+maximum over x of the sum of these tables.  It is at most the sum of the maxima of the tables.  It
+is computed in two steps.
 
 1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
     attribute has entries at least as large in every table.  For prefix queries the first value
     remains, for marginals any one, and for ranges the one in the middle.
 2.  The attributes are eliminated one by one: the tables on an attribute are added up, and their sum
-    is maximised over the values of the attribute.  Tables whose sum would have more than
-    `MAX_JOINT_CELLS` cells stay separate, which replaces the maximum of a sum by a sum of maxima
-    and can only make the bound larger.  Below that size the bound is exact up to rounding.
+    is maximised over the values of the attribute.  If the sum would have more than
+    `MAX_JOINT_CELLS` cells, its tables are maximised separately, and the result is an upper bound.
+    Otherwise the result is exact up to rounding.
 
 Source: Dechter and Rish 2003 (mini-bucket elimination).
 """
@@ -129,10 +129,10 @@ class Strategy:
     def rounding_terms(self) -> int:
         """Number K in the bound on the floating-point error of the answers B x.
 
-        The Euclidean norm of the error is at most K u / (1 - K u) times the sum over cells c of
-        |x_c| times the norm of column c of B, where u is the unit roundoff.  It holds for products
-        with `answer_rows`: the bound of `ChunkedMatrix` on every answer, |B| |x| K u / (1 - K u),
-        has at most this norm by the triangle inequality.
+        Let u be the unit roundoff, and let s be the sum over cells c of |x_c| times the Euclidean
+        norm of column c of B.  The Euclidean norm of the error is at most s K u / (1 - K u).  This
+        holds if B x is computed with `answer_rows`.  The proof takes the bound of `ChunkedMatrix`
+        on every answer, |B| |x| K u / (1 - K u), and the triangle inequality.
         """
         return ChunkedMatrix.summands(self.cells) + 1
 
@@ -380,9 +380,9 @@ def _undominated(
 
 
 def _undominated_rows(rows: Array) -> Index:
-    """Return the indices of the rows that no other row dominates; of equal rows, only one.
+    """Return the indices of the rows that no other row dominates; one index per set of equal rows.
 
-    If this would take more than `MAX_JOINT_COMPARISONS`, the indices of all rows are returned.
+    If this would take more than `MAX_JOINT_COMPARISONS` comparisons, the result has all rows.
     """
     if rows.shape[0] ** 2 * rows.shape[1] > MAX_JOINT_COMPARISONS:
         return np.arange(len(rows))
@@ -430,7 +430,8 @@ def _eliminate(
     ----------
     bounds : the tables by their attributes.
     sizes : number of values of every attribute.
-    order : attributes that lead to equally large tables are eliminated in this order.
+    order : position of every attribute in a fixed order.  Of attributes that lead to equally large
+        tables, the first in this order is eliminated first.
     """
     bounds = dict(bounds)
     while remaining := {name for scope in bounds for name in scope}:

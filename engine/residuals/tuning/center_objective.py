@@ -6,12 +6,12 @@ L_B is the smallest weighted squared error on B at privacy cost 1; see
 (`SpaceKind`).
 
 The Gram of a residual space is computed from projections (`PartProjection`): the queries of one
-part of a group are projected to the residual space of some attributes of the part.  A projection to
-the total, the space of no attributes, has a single number as its Gram: its total square, which is
-quadratic in the centers.  The Gram of a space is a sum of terms; a term is a product of total
-squares times a Kronecker product of residual Grams of projections.  Derivatives are computed in
-reverse mode: from S to the L_B, from the L_B to total squares and residual Grams, and from these to
-the centers.
+part of a group are projected to the residual space of some attributes of the part.  The total is
+the space of no attributes.  The Gram of a projection to the total is a single number, called the
+total square; it is quadratic in the centers.  The Gram of a space is a sum of terms.  A term is a
+product of total squares, times a Kronecker product of residual Grams of projections.  Derivatives
+are computed in reverse mode: first of S with respect to every L_B, then with respect to total
+squares and residual Grams, and last with respect to the centers.
 
 Attributes with equal sizes and equal queries have the same role and share one center.
 """
@@ -174,7 +174,8 @@ class Evaluation:
     def total_square(self, index: int) -> float:
         """Return the sum of the squared coefficients of a part's queries on the total, in counts^2.
 
-        ``index`` is that of a projection of the part.  A sum as small as rounding errors becomes 0.
+        ``index`` is the index of a projection of the part.  If the sum is as small as rounding
+        errors, the result is 0.
         """
         if index not in self.total_squares:
             projection = self.problem.projections[index]
@@ -361,10 +362,10 @@ class Evaluation:
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
     ) -> None:
-        """Add to ``self.by_role`` derivatives of S with respect to the centers of some roles.
+        """Add ``weight`` times ``by_center`` to ``self.by_role``, for every role of ``roles``.
 
-        They are ``weight``, the derivative of S with respect to the error L of a space, times
-        ``by_center``, the derivatives of L with respect to the centers.
+        ``weight`` is the derivative of S with respect to the error L of a space.  ``by_center``
+        holds the derivatives of L with respect to the centers of the roles.
         """
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
@@ -386,8 +387,8 @@ class Evaluation:
     def finish(self) -> dict[Role, Array]:
         """Return the derivatives of the objective S with respect to N^T pi of each role, (n - 1,).
 
-        Call it after `space` for all classes: it adds the derivatives through total squares and
-        through residual Grams, which are collected until then.
+        Call it after `space` was called for all classes.  `space` collects the derivatives with
+        respect to total squares and residual Grams; this method adds their effect on the centers.
         """
         for index, derivative in self.by_total_square.items():
             projection = self.problem.projections[index]
@@ -492,8 +493,8 @@ class SpaceKind:
     roles : roles of the attributes of one space.
     terms : the Gram as a weighted sum of Kronecker products: a mapping from the products to their
         coefficients, which are polynomials in total squares.
-    separate : whether every term is solved on its own.  The sum of the smallest errors of the terms
-        then replaces the smallest error for the Gram; it is a lower bound.
+    separate : whether every term is solved on its own.  If so, the smallest error for the Gram is
+        replaced by a lower bound on it: the sum of the smallest errors for the terms.
     """
 
     count: int
@@ -524,9 +525,9 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 def _attribute_occurrences(workload: Workload) -> Index:
     """Return one row (attribute, slot, weight) per attribute of every query group, shape (rows, 3).
 
-    ``attribute`` is an index in the schema.  ``slot`` is the index of the tuple (part with the
-    attribute, position of the attribute in this part, all parts of the group) among the distinct
-    tuples.  ``weight`` is the index of the group's weight among the distinct weights.
+    ``attribute`` is an index in the schema.  ``weight`` is the index of the group's weight among
+    the distinct weights.  Two rows have the same ``slot`` if their groups have equal parts, and the
+    attributes are at the same position of equal parts.
     """
     part_indices: dict[Any, int] = {}
     slot_indices: dict[Any, int] = {}
@@ -602,7 +603,7 @@ class CenterProblem:
         fits = self._fitting(firsts)
         self._group_classes = list(itertools.compress(candidates, fits))
         # Groups that exceed the limits have no influence on the centers, although the plan answers
-        # them.  So the caller compares the plan with that of uniform centers and keeps the better.
+        # them.  So the caller also plans with uniform centers and chooses the better plan.
         roles_present = {
             role
             for _, groups, _ in self._group_classes
@@ -760,8 +761,8 @@ class CenterProblem:
         the indices ``monomial``.
         """
         rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-        # for every part, one pair per choice of some of its attributes: (ranks of these attributes,
-        # index of the projection)
+        # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of
+        # these attributes and the index of the projection to their residual space.
         choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -815,8 +816,8 @@ class CenterProblem:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
         It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
-        the cells, which is not tested (False) for a part on several attributes.  It is the only one
-        supported for wide attributes with areas of levels.
+        the cells.  For a part on several attributes this is not tested, and the result is False.
+        Wide attributes with areas of levels support no other center.
         """
         parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):

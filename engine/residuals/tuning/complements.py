@@ -1,16 +1,16 @@
 """Tuned complements of pairs of attributes, optimised jointly with the strategies.
 
 A query on a pair of attributes is split between the residual spaces of the pair, of its two
-attributes and of the total.  Products of the attributes' centers are one way to split it; a
-complement of the pair is the general form.  In residual coordinates a query q on the pair (i, j)
-has the coefficients
+attributes and of the total.  The product of the two centers determines one way to split the query.
+A complement of the pair can describe every linear way.  In residual coordinates a query q on the
+pair (i, j) has the coefficients
 
     c    on the pair,   c = q (N_i (x) N_j)
     a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
     a_0  on the total,  a_0 = q (pi_i (x) pi_j) + c D_0
 
-with free matrices D = (D_i, D_j, D_0), the complement.  The strategy of the pair then measures
-residual coordinates with the lift
+The matrices D = (D_i, D_j, D_0) are the complement and can be chosen freely.  The strategy of the
+pair measures residual coordinates with the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
@@ -23,15 +23,17 @@ place of D_i, D_j and D_0, and an attribute has the parameter zeta = N^T pi.  Z 
 products with the coefficients c of queries, so Z = V Y with an orthonormal basis V of these c.  Y
 (Y_i, Y_j and y_0) and zeta are optimised.
 
-The objective is S, the sum over spaces of sqrt(L_B).  With rows R in residual coordinates a space
-of Gram G and lift M has the weighted squared error and the sensitivity
+The objective S is the sum over spaces of the smallest RMSE at privacy cost 1.  A strategy with rows
+R in residual coordinates, for a space with Gram G and lift M, has the weighted squared error f and
+the squared sensitivity d:
 
-    f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M,
+    f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M.
 
-and sqrt(f d) is minimal at its optimal strategy R.  A p-norm in place of the largest norm makes it
-smooth and is at most (cells)^(1/(2p)) larger.  L-BFGS then minimises S over the split and the
-strategies of all spaces at once, from the published split Z = 0, zeta = 0, with increasing p.  A
-search for the optimal strategies of every split on the way would take ten times as long.
+Its RMSE at privacy cost 1 is sqrt(f d).  The maximum in d is replaced by a p-norm over the cells.
+This makes sqrt(f d) smooth and at most (cells)^(1/(2p)) times as large.  L-BFGS minimises the sum
+over the complements, the centers and the strategies of all spaces at once.  It starts from the
+published split Z = 0, zeta = 0 and increases p.  Separate searches for the optimal strategies of
+every intermediate split would take ten times as long.
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ MIN_ROOT_SHARE = 1e-4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StrategyRmse:
-    """RMSE sqrt(f d) of a strategy at privacy cost 1, with its derivatives.
+    """RMSE of a strategy at privacy cost 1, with its derivatives.
 
     Attributes
     ----------
-    value : sqrt(f d), with f the weighted squared error and d the sensitivity of the strategy.
+    value : sqrt(f d), where f is the weighted squared error and d the squared sensitivity.
     by_strategy, by_gram, by_lift : derivative of ``value`` with respect to strategy, Gram and lift;
         each has the shape of that matrix.
     """
@@ -81,8 +83,8 @@ class StrategyRmse:
 def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> StrategyRmse:
     """Return the RMSE sqrt(f d) of a strategy at privacy cost 1, and its derivatives.
 
-    f is the weighted squared error and d the sensitivity, in which the p-norm over cells with
-    p = ``power`` replaces the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
+    f is the weighted squared error.  d is the squared sensitivity, but with the p-norm over cells
+    for p = ``power`` in place of the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
     Raises LinAlgError if the strategy is singular.
 
     >>> identity = np.eye(2)
@@ -110,9 +112,10 @@ def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> St
 
 
 def initial_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, scaled to norm 1, as initial strategy, shape (r, r).
+    """Return the fourth root of a Gram, scaled to norm 1, shape (r, r).
 
-    This strategy is optimal up to scale if it gives all cells the same privacy cost.
+    It is the initial strategy of the search.  If it gives all cells the same privacy cost, it is
+    optimal up to scale.
     """
     eigenvalues, U = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
@@ -144,10 +147,10 @@ PairGroups = list[tuple[Group, bool]]
 def can_tune(workload: Workload) -> bool:
     """Return whether complements of this workload can be tuned.
 
-    Every group must have at most two attributes and one weight for all its queries.  Of the groups
-    of positive weight on two attributes, at least one must not be a product, and each must have at
-    least two cells per attribute, at most `MAX_CELLS` cells in its table and at most
-    `MAX_QUERY_ENTRIES` entries in its query rows.
+    Conditions on all groups: at most two attributes, and one weight for all queries of a group.
+    Conditions on the groups of positive weight on two attributes: at least two cells per attribute,
+    at most `MAX_CELLS` cells per table, and at most `MAX_QUERY_ENTRIES` entries of query rows.  At
+    least one of these groups must not be a product.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
@@ -353,9 +356,9 @@ class SingleKind:
     n : domain size of the attribute.
     query_rows : coefficients of the queries on the residual space, shape (queries, n - 1).
     total : coefficients of the queries on the total, shape (queries,).
-    pair_counts : for one attribute of the class, the number of pairs that contain it, by (index of
-        the class of the pair, position of the attribute in the pair).  The position is 0 for both
-        attributes of a pair whose class is invariant under a swap.
+    pair_counts : number of pairs that contain one attribute of the class.  The key is (index of the
+        class of the pair, position of the attribute in the pair).  If the class of the pair is
+        invariant under a swap, the position is 0 for both attributes.
     count : number of attributes in the class.
     """
 
@@ -391,7 +394,8 @@ class ComplementProblem:
         self.single_kind: dict[str, int] = {}
         self._find_pair_kinds()
         self._find_single_kinds()
-        # number of pairs by (class of the pair, class of its first attribute, class of its second)
+        # Number of pairs by three indices: class of the pair, class of its first attribute, class of
+        # its second attribute.
         self.pair_counts = Counter(
             (p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items()
         )
@@ -761,8 +765,8 @@ class _Search:
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # S is infinite if the step was too long; with a large value in its place, the line
-                # search tries a shorter step
+                # S is infinite if the step was too long.  The large value makes the line search try a
+                # shorter step.
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
@@ -796,9 +800,8 @@ def split_of(
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
             V = problem.pairs[p].pair_basis
-            # V Y passes coefficients on the pair to one attribute, in addition to uniform centers.
-            # A complement does so in addition to the tuned centers, so the difference between tuned
-            # and uniform centers is subtracted.
+            # V Y is relative to uniform centers, and a complement is relative to the tuned centers.
+            # So the difference between tuned and uniform centers is subtracted.
             first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             total = (

@@ -2,13 +2,12 @@
 
 **Centers.**  The center of attribute i is any vector pi_i with sum 1.  The identity I = P_i + pi_i
 1^T with P_i = I - pi_i 1^T splits every query exactly between a residual space and the smaller
-spaces.  The rows of P_i span the vectors orthogonal to pi_i for any center, so the spaces stay
-linearly independent: each component of a query has an unbiased estimate from the noisy answers of
-its space, and so has the query, the sum of its components.  A record moves a block by at most its
-largest column norm, and blocks have independent noise.  Hence the privacy cost is the sum of the
-costs of the blocks, and the optimal shares of the budget have the same closed form for all centers
-(Cauchy-Schwarz).  With L_B the smallest weighted squared error on the residual space B at privacy
-cost 1, the RMSE of the plan is proportional to
+spaces.  The spaces are linearly independent for all centers.  So every component of a query has an
+unbiased estimate from the noisy answers of its space, and the sum of these estimates is an unbiased
+estimate of the query.  Blocks have independent noise.  So the privacy cost is the sum of the costs
+of the blocks, and the optimal shares of the budget have the same closed form for all centers
+(Cauchy-Schwarz).  Let L_B be the smallest weighted squared error on the residual space B at privacy
+cost 1.  The RMSE of the plan is proportional to
 
     S(pi) = sum over B of sqrt(L_B(pi)).
 
@@ -19,17 +18,19 @@ mechanism.)  The second step is L-BFGS on all centers, with the gradient from th
 The centers with the smallest S are returned, so that S is not larger than for uniform centers.
 
 Proof that such a c exists for one attribute: let V be the optimal privacy cost matrix on the cells
-of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T
-V P = V - c 1 1^T: the total at precision c and the block P^T V P have exactly the privacy cost
-matrix V, and mechanisms with equal privacy cost matrices have the same accuracy.
+of one attribute, c = 1 / (1^T V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so
+P^T V P = V - c 1 1^T.  Measure the total with precision c and the block with P^T V P.  The privacy
+cost matrix of both together is V, and mechanisms with equal privacy cost matrices are equally
+accurate.
 
 **Separable workloads.**  A workload is separable if it has product groups only and each attribute
-occurs with one query family.  Then L_B is the product of two numbers: the product of the errors L
-of the attributes inside B, and a sum of products of total squares (sums of the squared coefficients
-of queries on the total) of the attributes outside B.  So S follows from a few numbers per
-attribute, for any number of spaces.  The best centers are among the centers with one parameter c
-per attribute, and c follows from the derivatives of S.  A few rounds of a fixed-point iteration
-(`CenterBalance`) replace the search.
+occurs with one query family.  The total square of an attribute is the sum of the squared
+coefficients of its queries on the total.  L_B is the product of two numbers.  The first is the
+product of the errors L of the attributes inside B.  The second is a sum of products of total
+squares of the attributes outside B.  So S is computed from a few numbers per attribute, for any
+number of spaces.  The best centers are among the centers with one parameter c per attribute, and c
+is computed from the derivatives of S.  A fixed-point iteration (`CenterBalance`) of a few rounds
+replaces the search.
 
 Attributes of the same role in the workload share a center.  If the Gram of an attribute is
 invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
@@ -262,9 +263,9 @@ def tuned_centers(
     Attributes whose centers stay uniform are absent.  The mapping is empty if a group has
     one weight per query.  At the time limit the best centers so far are returned.
 
-    Guarantee, up to the gap of the strategy searches and for the groups that fit into the
-    allowance: S is at most its value at the initial centers.  These are ``start`` for a separable
-    workload, otherwise uniform.
+    Guarantee: S of the groups that fit into the allowance is at most its value at the initial
+    centers, up to the gap of the strategy searches.  The initial centers are ``start`` for a
+    separable workload, otherwise uniform.
 
     Parameters
     ----------
@@ -444,8 +445,8 @@ class SplitMemory:
 
     def centers(self, watch: Listener) -> Split:
         """Return the split with tuned centers and no complements."""
-        # The cache is not used for cyclic workloads, because the computation of its key, a hash of
-        # up to 100,000 groups, would take longer than planning.
+        # Cyclic workloads are not looked up in the cache.  The cache key is a hash of up to 100,000
+        # groups, and computing the hash would take longer than planning.
         if cyclic(self.workload):
             return UNIFORM
         cuts = np.cumsum(self.sizes)
@@ -563,7 +564,7 @@ def _evaluation_seconds(sub: Subworkload, factors: Sequence[Factor]) -> float:
     """Return the expected time of one evaluation of the dual of a subworkload, in seconds.
 
     A Gram that is one product is solved factor by factor.  A Gram with several terms is solved as
-    one matrix; its order is the number of rows if all factors are stored as rows.
+    one matrix.  If all factors are stored as rows, the order of this matrix is the number of rows.
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:

@@ -1,12 +1,12 @@
 """Unions: several residual spaces measured jointly by one strategy.
 
-The strategy of a union is on the table of all attributes of its spaces.  Separate strategies at
-their optimal shares of the budget are one such strategy, so a union is never less accurate,
-whatever the centers.  Every space still belongs to one block, so blocks stay linearly independent:
+The strategy of a union is on the table of all attributes of its spaces.  It may consist of one
+strategy per space, so the optimal strategy of a union is at least as accurate as separate
+strategies, for any centers.  Every space belongs to one block.  So blocks are linearly independent,
 answers are unbiased, costs add up and all tables agree.  A union of all spaces of a pair answers
-the queries on the pair without splitting them, and a union of all spaces of the workload is the
-best of all matrix mechanisms.  A union measures the span of its queries only: a query outside that
-span is refused, even where separate spaces would measure its component in each of them.
+the queries on the pair without splitting them.  A union of all spaces of the workload is the best
+of all matrix mechanisms.  A union measures only the span of its queries.  Queries outside this span
+are refused, although separate strategies might answer them.
 
 Unions are limited by computing time: the Gram of a union is neither small nor a Kronecker product.
 A union therefore has as many spaces as one dense search can solve within the limits.
@@ -441,8 +441,8 @@ def _assign_spaces(
 ) -> dict[Space, tuple[Space, ...]]:
     """Assign every residual space to the largest cluster that contains its attributes.
 
-    A cluster is a set of attributes.  The result maps clusters to their spaces; clusters that would
-    have a single space are left out.
+    A cluster is a set of attributes.  The result maps every cluster with at least two spaces to its
+    spaces.
     """
     unassigned, assignment = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
@@ -553,10 +553,10 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return the expected time for the variances of a union's queries, in seconds on one core.
 
-    Variances are computed query by query, or for product groups from the query rows of their parts
-    if `_has_closed_form_variances` is True.  A part of a group with no attribute in the union's
-    spaces takes no time, because it multiplies all variances by one number.  Groups with equal
-    parts on the same spaces are computed once.
+    If `_has_closed_form_variances` is True, the variances of a product group are computed from the
+    query rows of its parts.  All other variances are computed query by query.  A part without an
+    attribute in the union's spaces takes no time, because it multiplies all variances by one
+    number.  Groups with equal parts on the same spaces are counted once.
     """
     multiplications_per_query = union_dimension(workload, spaces) * union_rank(
         workload, attributes, spaces
@@ -568,7 +568,7 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
     # Maps a key to the pair (result of `_variance_entries`, cells per query row).  The key consists
-    # of the residual spaces and of the keys of the parts.  Groups with the same key are computed once.
+    # of the residual spaces and of the keys of the parts.  Groups with equal keys share an entry.
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
         names = set(group.attributes)
