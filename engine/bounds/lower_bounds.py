@@ -175,7 +175,7 @@ class _Norm:
         if not eigenvalues[-1] > 0.0:
             return 0.0, [np.zeros(n) for n in self.sizes]
         norm = float(np.sqrt(lower_eigenvalues(eigenvalues)).sum())
-        # the columns of these strategy rows have the privacy costs of cells as squared norms
+        # The privacy cost of a cell is the squared norm of its column in ``strategy_rows``.
         root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
         strategy_rows = (U / np.sqrt(root)).T @ self.rows
         costs = np.einsum("rc,rc->c", strategy_rows, strategy_rows)
@@ -330,7 +330,8 @@ def _step(
     weights : weights of cells, one array of shape (n,) per equivalence class.  The weighted costs
         are returned in arrays of the same shapes.
     """
-    # one tuple per block: its norm T, and for every term of T^2 its share and costs of cells
+    # T^2 of a block is a sum of terms.  One tuple per block: T, the share of each term in T^2, and
+    # for each term the costs of the cells.
     norms_of_blocks = []
     for (number, classes), scale in blocks.items():
         squares, costs_of_terms = [], list[list[tuple[int, Array]]]()
@@ -408,8 +409,9 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# The search has one starting point per number in this list.  It is optimal for the queries on each
-# attribute together with the attribute's total, which is weighted by this number.
+# The search has one starting point per number in this list.  The starting point has the weights of
+# cells that are optimal for the queries on each attribute and the total, if the number is the
+# weight of the total.
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
 # The search has several stages with increasing numbers of basis functions.  In each stage the
 # largest matrix has about this number of rows.
@@ -647,10 +649,11 @@ def starting_roots(
     """Yield the starting points of the search for weights of cells.
 
     A starting point has the square roots of the weights of cells, shape (n,), for every class of
-    equivalent attributes.  The first starting point has uniform weights.  After it, every number c
-    in `TOTAL_WEIGHTS` gives one starting point: the weights that are optimal for the queries on
-    each single attribute together with its total, weighted by c.  The computation of these weights
-    ends at the deadline with the best weights so far.
+    equivalent attributes.  The first starting point has uniform weights.  Every number c in
+    `TOTAL_WEIGHTS` then gives one starting point.  The cells of an attribute get the weights that
+    are optimal for the queries on this attribute and the total, if the total has weight c.  If the
+    mean of all queries over the other attributes is 0, the weights are uniform.  The computation of
+    the weights ends at the deadline with the best weights so far.
     """
     uniform = {
         attribute_class: np.full(n, n**-0.5)

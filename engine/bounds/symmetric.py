@@ -307,6 +307,8 @@ class SymmetricPairs:
             for m, (total, summands) in enumerate(sums, start=1):
                 for keys, t, norm, summand_backpropagate in summands:
                     if t * norm > 0.0:
+                        # With C = comb(d, m), ``total`` is C times the root of the sum of squares
+                        # (t * norm)^2.  Its derivative by t * norm is C^2 * t * norm / total.
                         by_summand = by_value * math.comb(self.d, m) ** 2 * t * norm / total
                         summand_backpropagate(by_summand * t)
                         for key in keys:
@@ -690,6 +692,8 @@ class SymmetricProducts:
         sums = []
         for outside in range(max(self.weights_by_size) + 1):  # number of attributes outside K
             summands = []
+            # Every product has the same family ``key`` on all its attributes.  If no attributes are
+            # outside K, the products of all families are taken together (None).
             for key in families if outside else (None,):
                 t = families[key].t ** outside if key is not None else 1.0
                 if t > 0.0 and (remaining := self._remaining_weights(outside, key)):
@@ -753,6 +757,7 @@ class SymmetricProducts:
                 if key in families:
                     a, b, c = (times * weight * float(np.sum(by_M * s)) for s in slope)
                     by_grams.setdefault(key, np.zeros((2, 2)))
+                    # b is two entries of C, each of which gets half of its derivative
                     by_grams[key] += [[a, b / 2.0], [b / 2.0, c]]
         return value, by_grams
 
@@ -996,7 +1001,7 @@ class CompositionBound:
     ) -> None:
         self.d, self.n = d, reduced_workload.cells[attribute_class]
         n = self.n
-        constant = np.full(n, n**-0.5)
+        constant = np.full(n, n**-0.5)  # square roots of uniform weights
         state = State(
             reduced_workload,
             {attribute_class: constant},
@@ -1051,7 +1056,8 @@ class CompositionBound:
                 np.einsum("mij,ij->m", part, slope)
                 for part, slope in zip(compositions.matrices, slopes, strict=True)
             )
-            # the norm is homogeneous of degree 1/2
+            # The norm is homogeneous of degree 1/2 in the shares, so the value of norm(shares / total)
+            # is value / total^(1/2).
             gradient = roots / total - 2.0 * roots * by_shares / value
             return 0.5 * math.log(total) - math.log(value), gradient
 
@@ -1096,6 +1102,7 @@ class CompositionBound:
         returns.
         """
         cost_matrices = self.cost_matrices(slopes)
+        # A move adds -1 to the count of a value a, and 1 to the count of another value b.
         moves = np.array(
             [
                 np.eye(self.n)[b] - np.eye(self.n)[a]
@@ -1112,6 +1119,7 @@ class CompositionBound:
         while len(active):
             # derivative of the cost along every move
             gains = sum(sector.slopes(current[active]) for sector in cost_matrices) @ moves.T
+            # A move is impossible if no attribute has the value a.
             gains[(current[active, None, :] + moves < 0.0).any(axis=2)] = -math.inf
             candidates = (
                 current[active, None, :]
@@ -1206,7 +1214,8 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
         # At optimal shares no composition costs more than the norm, and compositions with a
         # positive share cost exactly the norm.  So only more costly compositions are added.
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)
-        new = new[~(new[:, None] == compositions.counts).all(axis=2).any(axis=1)]
+        is_present = (new[:, None] == compositions.counts).all(axis=2).any(axis=1)
+        new = new[~is_present]
         if not len(new):
             break
         compositions = compositions.concatenate(problem.compositions(new))

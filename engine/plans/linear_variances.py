@@ -133,6 +133,7 @@ class LinearVariances:
             monomials = coefficients * np.exp(
                 exponents @ np.log(np.maximum(scaled * units, 1e-300))
             )
+            # The derivative of a monomial by s_j is the exponent of s_j times the monomial / s_j.
             return float(monomials.sum()), (monomials @ exponents) / scaled / power
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _column_pairs(self.distinct_columns):

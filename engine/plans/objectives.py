@@ -217,9 +217,9 @@ def symmetry(
     # Two pairs of attributes with equal queries can have different tuned complements, which must
     # keep them in different classes.
     complement_keys = {space: c.key for space, c in split.complements.items()}
-    # The edges of the graph: for each space pairs (group, role), and for each group pairs (role,
-    # space).  The role is a number that stands for the roles of the space's attributes in the
-    # group, see `_roles`.
+    # The edges of the graph are stored twice: as pairs (group, role) for each space, and as pairs
+    # (role, space) for each group.  ``role`` is an index in ``role_numbers``, whose keys have the
+    # roles of the space's attributes in the group (see `_roles`).
     groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
     role_numbers: dict[Any, int] = {}
@@ -782,8 +782,9 @@ def _shares_for_max(
     terms = np.sum(rows, axis=0) * start
     for k, group_class in enumerate(classes):
         for j, space in enumerate(group_class.spaces):
-            # A space that hardly contributes to the constraints so far could get unbounded noise.
-            # Its group therefore adds the query to whose variance the space contributes most.
+            # If a space contributes little to the variances of all queries so far, its noise could
+            # grow without bound.  Another query of the group is added: the one to whose variance
+            # the space contributes most.
             if terms[space] <= 1e-6 * terms.max():
                 single_noise = 1e-6 * start[list(group_class.spaces)]
                 single_noise[j] = start[space]
@@ -1012,6 +1013,7 @@ def _shares_for_power(
         best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             raise StopIteration
+        # The gradient of log norm minus the shares counts / s of the cost, which sum to 1 for this s.
         return math.log(value), space_slopes * s / float(space_slopes @ s) - counts / s
 
     with contextlib.suppress(StopIteration):

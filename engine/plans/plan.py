@@ -93,9 +93,9 @@ class Plan(FrozenValue):
         errors for at most this number.
     tradeoff : noise and query weights for an objective other than the sum, or for the sum under
         accuracy constraints of groups; None for all other plans.
-    joint : how the privacy cost of the blocks is added up.  If True, it is the maximum over cells
-        of the summed costs for a record in the cell; if False, the sum of the costs of the blocks,
-        which is at least as large apart from effects of rounding.
+    joint : if True, the privacy cost is the maximum over cells of the summed costs of the blocks
+        for a record in the cell.  If False, it is the sum of the costs of the blocks.  Apart from
+        effects of rounding, the maximum is at most this sum.
     ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
         shape (blocks,); None for a plan of marginal tables, which is rebuilt for another budget.
 

@@ -43,8 +43,8 @@ STARTS, MAX_PASSES = 6, 20
 BINS = 6
 # The best-first search computes at most about MAX_STEPS bounds, and fewer if there are many blocks.
 MAX_STEPS = 2_000
-# Approximate limit for the number of array entries that one step may compute: in a matrix of inner
-# products of columns, or in all bounds of a best-first search together (at least 20 bounds).
+# Approximate limit for the number of entries of a matrix of inner products of columns.  It also
+# limits the entries of all bounds of one best-first search, which may compute at least 20 bounds.
 MAX_ENTRIES = 1 << 24
 # The costs of all pairs of cells are computed for at most this number of cells, if all blocks
 # together have at most MAX_ENTRIES inner products of columns.
@@ -52,7 +52,7 @@ MAX_PAIRED_CELLS = 512
 
 
 # In these strategies, the inner product of the columns of two different cells has at most two
-# values: one if the last cell is among the two, and one if it is not.
+# values: one for pairs that contain the last cell of the attribute, and one for all other pairs.
 EQUAL_PRODUCTS = (MarginalStrategy, IdentityStrategy)
 
 
@@ -143,15 +143,15 @@ def replaced_pcost(
     if any(b.law == "laplace" for b in block_list):
         # By the triangle inequality, epsilon at most doubles.  The pcost is its square.
         return 4.0 * added_pcost
-    exact_cost = _largest_cost(block_list)
-    if exact_cost is None:
-        exact_cost = _largest_cost_bound(block_list)
+    cost_without_rounding = _largest_cost(block_list)
+    if cost_without_rounding is None:
+        cost_without_rounding = _largest_cost_bound(block_list)
     # For one pair of cells, let the vector d have the distance of their two columns in each block,
     # divided by the noise, and let e have the effects of rounding.  The cost of the pair is
     # |d + e|^2 <= (|d| + |e|)^2.
     rounding = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     rounding_norm = math.sqrt(math.fsum(e * e for e in rounding))
-    pair_cost = (math.sqrt(exact_cost) + rounding_norm) ** 2 * ROUNDING_FACTOR
+    pair_cost = (math.sqrt(cost_without_rounding) + rounding_norm) ** 2 * ROUNDING_FACTOR
     # A replacement by an uncounted row costs as much as adding a row.  By the triangle inequality,
     # a replacement by a counted row costs at most four times as much.
     return max(added_pcost, min(pair_cost, 4.0 * added_pcost))
@@ -320,6 +320,7 @@ class Distances:
         ``bin_of``, shape (attributes,), has the bin of each attribute: 1 for equal cells, 2 and
         more for the bins of different cells, 0 for all pairs of cells.
         """
+        # The factors of the additional attribute, which are always 1, get the bin of equal cells.
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
@@ -337,7 +338,8 @@ class Distances:
                 ]
             )
             smallest, largest = ends.min(axis=0), ends.max(axis=0)
-        # Two cells that agree in all attributes of a block have the same column.
+        # The cost K(x, x) + K(y, y) - 2 K(x, y) of a block is at most 2 (column cost - smallest).  It
+        # is 0 if the cells agree in all attributes of the block, which have the same column then.
         differs = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 

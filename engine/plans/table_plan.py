@@ -234,8 +234,7 @@ def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
 
     Parameters
     ----------
-    inside : positions, among the attributes of the family, of those that the first axis of the
-        table is over.
+    inside : positions of some attributes in the list of the family's attributes.
     table : array of shape (cells of these attributes, ...).
 
     Returns
@@ -483,9 +482,10 @@ class Component:
     factors : pairs (axes, strategy) on disjoint sets of axes.  The largest column norm of each
         strategy is 1, in the Euclidean norm for Gaussian noise and in the L1 norm for Laplace
         noise.
-    share : share of the budget, of pcost for Gaussian noise and of epsilon for Laplace noise.  The
-        shares of all components sum to 1.  They can sum to more if the plan is charged the joint
-        privacy cost; the summed costs for a record in any cell are then within the budget.
+    share : share of the budget: of pcost for Gaussian noise, of epsilon for Laplace noise.  If the
+        cost of a plan is the sum of the costs of its components, their shares sum to 1.  If it is
+        the joint privacy cost, the shares can sum to more than 1.  The summed costs for a record in
+        any cell are then within the budget.
     groups : indices of the groups of the workload that the component answers.
     """
 

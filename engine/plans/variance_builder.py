@@ -832,10 +832,10 @@ def variances_by_class(
 ) -> list[GroupVariance]:
     """Return the variances of each group, computed once per class of equivalent groups.
 
-    Groups are equivalent if they have the same query families on attributes that differ only in
-    name, with equal centers and equal blocks on all their subsets.  Equivalent groups are found
-    only if ``blocks`` are `LazyBlocks`, and without jointly measured spaces, complements and public
-    tables.  Otherwise, the variances of each group are computed separately.
+    Two groups are equivalent if they have equal query families, equal centers, and blocks of equal
+    classes on all sets of their attributes.  The names of the attributes can differ.  Classes are
+    formed only if ``blocks`` are `LazyBlocks`, and if there are no jointly measured spaces,
+    complements or public tables.  Otherwise, each group is computed separately.
 
     Parameters
     ----------
