@@ -1,11 +1,11 @@
 """Cache of strategy searches, in memory and optionally on disk.
 
 The key of a search is a hash of everything that determines it (`Search.key`), and the stored value
-is its dual weights. Weights from a file are initial values only: the strategy, its value, bound and
-privacy cost are recomputed from them, and if they do not prove the required gap, the search
-continues from them.  A wrong file costs time, never accuracy.
+is its dual weights.  Weights from a file are not trusted.  The strategy, its value, bound and
+privacy cost are computed from the weights.  If the weights do not prove the required gap, the
+search continues from them.  So a wrong file costs time, but no accuracy.
 
-No entry depends on records: a search depends on the schema, the queries and their weights only.
+A search depends only on the schema, the queries and their weights, so no entry depends on records.
 The folder may be deleted at any time.  It is the user's cache folder, or the value of
 DP_WORKBENCH_CACHE; "off" keeps entries in memory.
 
@@ -156,8 +156,8 @@ class SolveCache:
     def numbers(self, key: str) -> tuple[Array | None, bool]:
         """Return the array that `keep_numbers` stored under a key, and whether it was in memory.
 
-        An array that was read from a file has the flag False and is not validated.  The result is
-        (None, False) if nothing is stored.
+        If the array was read from a file, the second value is False and the array is not validated.
+        If nothing is stored, the result is (None, False).
         """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)
@@ -243,8 +243,8 @@ def most_similar(hints: Hints, search: Search) -> Array | None:
 def default_folder() -> Path | None:
     """Return the folder of the cache files, or None if DP_WORKBENCH_CACHE is "off".
 
-    It is the folder that DP_WORKBENCH_CACHE names; if the variable is empty, a folder inside the
-    user's cache folder.
+    The environment variable DP_WORKBENCH_CACHE can hold the path of the folder.  If the variable is
+    empty or not set, the folder is inside the user's cache folder.
     """
     setting = os.environ.get(VARIABLE, "").strip()
     if setting.lower() == "off":

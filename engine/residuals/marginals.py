@@ -1,12 +1,11 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
-The strategy of interval queries (prefixes, suffixes, ranges) is that of
-`engine.residuals.intervals`; marginals have a closed form.  With the uniform center, the Gram of a
-marginal on a residual space is a multiple of the identity in residual coordinates, and every cell
-has the same cost.  The optimal strategy therefore consists of orthogonal rows of equal norm that
-span the space.  The rows of `ReflectedRows` are multiplied with a table in O(n), and exactly if
-their entries are integers; the cosine transform from answers to residual coordinates takes O(n log
-n).
+`engine.residuals.intervals` computes the strategy of interval queries (prefixes, suffixes, ranges).
+Marginals have a closed form.  With the uniform center, the Gram of a marginal on a residual space
+is a multiple of the identity in residual coordinates, and every cell has the same cost.  So the
+optimal strategy consists of orthogonal rows of equal norm that span the space.  They are stored as
+`ReflectedRows`: a product with a table takes O(n) time and is exact if the entries are integers.
+The cosine transform from answers to residual coordinates takes O(n log n) time.
 
 Source: QuerySmasher, section 6.3.
 """
@@ -230,8 +229,8 @@ class IntervalMatrices:
         Shapes (n - 1, n) and (n - 1, n - 1).
         """
         rows, reconstruction = self.solution.strategy()
-        # ``column_costs`` is the stated privacy cost; rows are scaled so that no rounding error
-        # makes a column exceed it
+        # Rounding errors can make the squared norm of a column larger than its stated privacy cost
+        # in ``column_costs``.  The rows are scaled to prevent this.
         squares = np.einsum("rc,rc->c", rows, rows)
         scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
         rows *= scale
@@ -243,8 +242,8 @@ class IntervalMatrices:
 class DeferredMatrix(Operator):
     """One of the two matrices of `IntervalMatrices`, computed at the first operation on it.
 
-    Without ``reconstruction`` it holds the strategy rows; with it, the matrix that maps their
-    answers to residual coordinates.
+    If ``reconstruction`` is False, this is the matrix of the strategy rows.  If it is True, this is
+    the matrix that maps strategy answers to residual coordinates.
     """
 
     matrices: IntervalMatrices
@@ -321,8 +320,8 @@ class IntervalStrategy(Strategy):
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
         covariance = self.solution.covariance()
-        # the prefix of all cells is the total and has no component in the residual space: variance
-        # 0
+        # The prefix of all cells is the total.  It has no component in the residual space, so its
+        # variance is 0.
         squares = np.pad(np.diagonal(covariance), 1)
         # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell
         # i

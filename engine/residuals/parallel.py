@@ -4,10 +4,10 @@ By default large work runs in loky processes, one per core, with one thread of l
 The caller can choose another backend with `with joblib.parallel_config("dask", ...)` and gets the
 same plan: a search is a pure function of its inputs.
 
-The main thread does not wait in joblib: a listener thread puts results into a queue, and the main
-thread reports progress while it waits for them.  To cancel, the main process deletes a file.
-After each evaluation, a search on the same machine checks that the file and the main process still
-exist, and otherwise stops.  The worker processes of the pool remain for later searches.
+A listener thread waits for joblib and puts results into a queue.  The main thread reports progress
+while it waits for the queue.  To cancel, the main process deletes a file.  After each evaluation, a
+search on the same machine stops if the file or the main process no longer exists.  The worker
+processes of the pool remain for later searches.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class CancelSignal:
 
     Attributes
     ----------
-    file : path of a file of the main process; a search on the same machine stops if it no longer
-        exists.
-    machine, process : host name and process number of the main process; a search on the same
-        machine stops if this process has ended.
+    file : path of a file of the main process.  Searches on the same machine stop if the file does
+        not exist.
+    machine, process : host name and process number of the main process.  Searches on the same
+        machine stop if this process has ended.
     deadline : time limit as Unix time, because `planning_time` differs between processes.
     """
 
@@ -77,8 +77,8 @@ def workers_for(
 ) -> int | None:
     """Return how many worker processes should run some searches.
 
-    The result 0 means that the main process runs them, -1 one worker per core, and None as many as
-    the caller's joblib configuration says.
+    0 means that the main process runs the searches.  -1 means one worker per core.  None means the
+    number of workers in the caller's joblib configuration.
 
     Parameters
     ----------
@@ -110,7 +110,8 @@ def is_configured() -> bool:
     (threads, _), (processes, number) = (
         get_active_backend(prefer=prefer) for prefer in ("threads", "processes")
     )
-    # joblib selects different backends for the two values of ``prefer``, unless one is configured
+    # Without a configured backend, joblib selects different backends for the two values of
+    # ``prefer``.
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -133,9 +134,9 @@ def search_all(
     import joblib
     from joblib.parallel import get_active_backend
 
-    # Threads are used if this process is itself a child process: a daemonic child may not have
-    # children, and any other child would wait for idle workers before it ends.  Threads run in
-    # parallel, because linear algebra releases the GIL.
+    # A child process uses threads.  A daemonic child process may not start processes, and any other
+    # child process would wait for idle workers before it ends.  Threads run in parallel, because
+    # linear algebra releases the GIL.
     prefer = "processes" if multiprocessing.parent_process() is None else "threads"
     backend, _ = get_active_backend(prefer=prefer)
     _check_workers(backend)

@@ -49,11 +49,11 @@ MAX_COUPLED_DIRECTIONS = 600
 # a search is repeated from uniform weights if its gap is more than this factor times the required
 # gap
 MAX_GAP_RATIO = 100.0
-# Dual weights of interval queries on at least this number of cells are searched without matrices.
-# Such a search and one evaluation with matrices take less time than a search with matrices.
+# On at least this number of cells, dual weights of interval queries are searched without matrices,
+# and one evaluation with matrices follows.  Both together are faster than a search with matrices.
 MIN_LINEAR_CELLS = 200
-# the search without matrices proves this share of the required gap, so that its weights also prove
-# the required gap in the evaluation with matrices, despite rounding errors
+# The search without matrices ends at this share of the required gap.  So its weights prove the
+# required gap in the evaluation with matrices, despite rounding errors.
 LINEAR_GAP_SHARE = 0.9
 # measured time to compute a strategy from its dual weights, relative to the time to set up its dual
 # problem
@@ -123,7 +123,7 @@ class Search:
     def fingerprint(self) -> Array:
         """Diagonal of the residual Gram divided by its trace, shape (residual coordinates,).
 
-        Searches of equal ``shape`` are the more similar, the closer their fingerprints are.
+        Two searches of equal ``shape`` are similar if their fingerprints are close.
         """
         matrix = self.factor.matrix
         diagonal = (
@@ -172,7 +172,7 @@ class Search:
         ----------
         warm_start : dual weights of a search with the same key, shape (orbits,).  If they prove the
             required gap, they determine the result; otherwise they are initial weights.
-        similar_weights : dual weights of a similar search, shape (orbits,), which are the initial
+        similar_weights : dual weights of a similar search, shape (orbits,).  They are the initial
             weights if ``warm_start`` is None.
         watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
         """
@@ -214,8 +214,8 @@ class Search:
     def _interval_weights(self, options: Options) -> Array | None:
         """Return dual weights of the cells from a search in linear time, shape (cells,), sum 1.
 
-        The result is None if the Gram is not that of interval queries of one kind on at least
-        `MIN_LINEAR_CELLS` cells, or if the search is for an approximate construction.
+        This requires a search for the optimal strategy, and the Gram of interval queries of one kind
+        on at least `MIN_LINEAR_CELLS` cells.  Otherwise the result is None.
         """
         gram = self.factor.interval_gram if isinstance(self.factor, DeferredFactor) else None
         if gram is None or gram.cells < MIN_LINEAR_CELLS or self.method != "optimal":
@@ -356,7 +356,8 @@ def low_rank_cost(
     reversals, swaps = 0, 0
     if factor is not None and dimension >= SYMMETRY_FROM:
         reversals, swaps = _example_symmetries(factor)
-    # every reversal halves the order of the blocks, every symmetry the number of orbits of cells
+    # Every reversal divides the order of the blocks by 2.  Every reversal and every swap divides the
+    # number of orbits of cells by 2.
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
     product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
@@ -392,8 +393,8 @@ def full_rank_cost(
     sizes : domain sizes of the attributes.
     joint : summands of the Gram that are not products over the attributes.
     gap : required relative RMSE gap.
-    dimension : number of residual coordinates if one strategy measures several residual spaces,
-        which have no symmetries; None for one space on all attributes.
+    dimension : None for one residual space on all attributes.  If one strategy measures several
+        residual spaces, their number of residual coordinates; no symmetries are then assumed.
     centers : center of every attribute, shape (n_i,), None for uniform; a tuned center has no
         symmetries.
     """
