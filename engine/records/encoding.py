@@ -172,7 +172,7 @@ _LEAP_DAYS = [
     )
     for year in years
 ]
-# start of each leap second, in milliseconds since 1960 of a clock that counts leap seconds
+# start of each leap second: number of milliseconds since 1960, including earlier leap seconds
 _LEAP_SECOND_STARTS = [
     ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _MS_PER_SECOND
     for i, day in enumerate(sorted(_LEAP_DAYS))
@@ -367,7 +367,7 @@ class Encoder:
             except pa.ArrowNotImplementedError:
                 return self.encode_values(values.to_pylist())
         if pa.types.is_dictionary(kind):
-            # the codes of the distinct values, and after them the code of null
+            # the codes of the distinct values, followed by the code of null
             table = np.append(self.encode_array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
@@ -576,7 +576,7 @@ class Encoder:
         text = text.strip(_BLANKS)
         match = _number_pattern(decimal, thousands).fullmatch(text)
         if match is None:
-            # a word may have a sign, such as "-inf"
+            # the second test is for a word with a sign, such as "-inf"
             return text if text.isalpha() or text[1:].isalpha() else ""
         sign, integer_part, places, power = (
             match[key] or "" for key in ("sign", "whole", "places", "power")

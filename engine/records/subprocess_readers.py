@@ -284,9 +284,8 @@ def _attribute(meta: Any, name: str) -> Attribute:
 def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
     """Return whether a labelled value is probably a code of a missing value.
 
-    This is true for negative numbers, and for numbers in `COMMON_MISSING_CODES` that do not
-    continue a scale: with the labelled numbers 1, 2, 3, 7 the result for 7 is True, with 1, 2, ...,
-    7 it is False.
+    The result is True for negative numbers, and for numbers in `COMMON_MISSING_CODES` that do not
+    continue a scale. For example, 7 continues the scale 1, 2, ..., 6, but not the scale 1, 2, 3.
 
     Parameters
     ----------
@@ -303,10 +302,11 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 
 
 def _unlabelled_between(values: Sequence[Any]) -> int:
-    """Return how many integers without a label lie between the smallest and largest labelled value.
+    """Return the number of unlabelled integers between the smallest and largest labelled value.
 
-    In a scale such as 1 = bad, 5 = good, the integers 2 to 4 are valid too. If `values` are not two
-    or three integers, they are not the ends (and the middle) of a scale, and the result is 0.
+    For example, the scale 1 = bad, 5 = good has the three unlabelled integers 2 to 4. The result is
+    0 unless `values` are two or three integers: only the ends, or the ends and the middle, of a
+    scale are labelled.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)
@@ -393,7 +393,8 @@ def _float_limit(meta: Any, name: str) -> int:
         return FLOAT_LIMITS[4]
     width: int = meta.variable_storage_width[name]
     if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
-        # 1 bit is the sign and 11 are the exponent; the leading 1 of the other bits is not stored
+        # Of the 8 * width bits, 1 is the sign and 11 are the exponent. The significand has the other
+        # 8 * width - 12 bits and a leading 1 that is not stored.
         return 1 << (8 * width - 11)
     return FLOAT64_INTEGER_LIMIT
 

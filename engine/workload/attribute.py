@@ -133,11 +133,18 @@ class Attribute:
     ) -> Attribute:
         """Create a categorical attribute with one cell per label.
 
-        The labels `other` and `missing` are appended if `labels` does not contain them. A text in
-        the records is counted in the cell whose label is equal, including case and spaces. Texts
-        equal to no label are counted as `other`; missing values and the texts `missing_values` are
-        counted as `missing`. If `other` or `missing` is None, the records that this label would
-        count are refused.
+        A text in the records is counted in the cell whose label is equal, including case and
+        spaces.
+
+        Parameters
+        ----------
+        labels : labels of the cells. The labels `other` and `missing` are appended if they are not
+            among these.
+        other : label of the cell that counts texts equal to no label. If None, records with such a
+            text are refused.
+        missing : label of the cell that counts missing values. If None, records with a missing
+            value are refused.
+        missing_values : texts that denote a missing value.
         """
         texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
@@ -824,11 +831,11 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Return the number of the calendar period that contains a date, as `calendar.cell_number`
-    does.
+    """Return the number of the year, quarter, month or day (``unit``) that contains a date.
 
-    ``value`` is a date or a text; ``what`` names it in error messages. Raises SchemaError if it is
-    not a date, or after `MAX_YEAR`.
+    ``value`` is a date, or the text of a date or period. ``what`` names the value in error
+    messages. Raises SchemaError if the value is not in one period of this unit, or is after
+    `MAX_YEAR`.
     """
     # A datetime is also a date, but its ISO text contains the time of day.
     if isinstance(value, date):

@@ -127,7 +127,8 @@ def read_period(text: str, date_format: str | None = None) -> Period | None:
 def _period(parts: dict[str, str | None]) -> Period | None:
     """Return the period of a parsed text; None if it is not in the calendar, such as month 13.
 
-    ``parts`` maps Y, m, d, H, M, S, q (quarter) and zone to their texts, or to None if absent.
+    ``parts`` has the keys Y, m, d, H, M, S, q (quarter) and zone. The value of a key is its text,
+    or None if the parsed text does not contain it.
     """
     year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
     if quarter := parts.get("q"):
@@ -202,8 +203,8 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
             f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; "
             "add the absent directive to the format"
         )
-    # ISO dates are accepted with every format, so a format that matches them must read the same
-    # day.
+    # ISO dates are accepted in addition to every format. A format that matches ISO dates must
+    # therefore read the same day from them.
     sample = datetime.date(2024, 3, 4)
     if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(
         match.groupdict()

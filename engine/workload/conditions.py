@@ -56,15 +56,15 @@ class Condition:
 
     @property
     def never(self) -> bool:
-        """Whether some factor on a single attribute is false in every cell; texts are ignored."""
+        """Whether some factor on a single attribute is false in every cell.
+
+        The predicate texts are not evaluated.
+        """
         return any(not cells.inside.any() for cells in self.cells.values())
 
     @property
     def always(self) -> bool:
-        """Whether every cell satisfies the condition; False if the condition has predicate texts.
-
-        The texts are not evaluated.
-        """
+        """Whether the condition has no predicate texts and every cell satisfies it."""
         return not self.texts and all(cells.inside.all() for cells in self.cells.values())
 
     @property
@@ -116,7 +116,8 @@ def either(parts: Sequence[Condition]) -> Condition:
     options = [*(Condition(cells={name: factor}) for name, factor in cells.items()), *other_parts]
     if any(option.always for option in options):
         return Condition()
-    # Conditions that are never true are left out. If no other remains, the first one is returned.
+    # Conditions that are never true are left out. If all conditions are never true, so is the first
+    # one, which is returned.
     options = [option for option in options if not option.never] or options[:1]
     if len(options) == 1:
         return options[0]

@@ -411,6 +411,7 @@ def _proportional_fitting(
             if ((sums == 0.0) & (target > 0)).any():
                 raise _contradiction(names)
             error = max(error, float(np.abs(sums - target).sum() / target.sum()))
+            # after this step the table has the required margin on these axes
             table = table * np.divide(target, sums, out=np.zeros(sums.shape), where=sums > 0.0)
         if error <= _MARGIN_TOLERANCE:
             return table

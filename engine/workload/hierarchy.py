@@ -600,7 +600,8 @@ def _nested_entries(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
 def _hrc_lines(lines: Sequence[str], indent: str) -> Iterator[tuple[int, int, str]]:
     """Yield (line number, depth, code) of each line of a file of tau-Argus or sdcTable."""
     marks = re.compile(rf'"?((?:{re.escape(indent)})+)"?[;,\t]"?(.*?)"?$')
-    # The first line is a header if only the later lines have the two fields of sdcTable.
+    # The first line is a header, which is skipped, if all later lines have the two fields of sdcTable
+    # and the first line has not.
     start = 1 if _all_match(lines[1:], marks) and not marks.fullmatch(lines[0]) else 0
     has_fields = _all_match(lines[start:], marks)
     for number, line in enumerate(lines[start:], start + 1):
@@ -654,6 +655,7 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     ``parents`` has the parent of each code, or is empty if parents need no check. Raises
     SchemaError for repeated codes, codes that look the same on screen, and unknown parents.
     """
+    # in reversed order, so that a repeated code has the position of its first occurrence
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)

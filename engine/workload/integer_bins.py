@@ -52,9 +52,9 @@ def query_texts(attributes: Iterable[Attribute], texts: Iterable[str]) -> list[s
 
 
 def _integers(low: float, high: float, *, is_closed: bool) -> str:
-    """Return a text such as "0–9" for the integers from ``low`` to ``high``, or to ``high`` - 1.
+    """Return a text such as "0–9" for the integers from ``low`` to ``high``.
 
-    ``is_closed`` is whether ``high`` is included.
+    ``is_closed`` is whether ``high`` itself is included.
     """
     last = high if is_closed else high - 1
     if low == last:

@@ -139,12 +139,11 @@ def _levels_of_family(
 
 
 def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
-    """Return title -> copy of a group with the areas of a level in place of an attribute's queries.
+    """Return one copy of a group per level of the hierarchies of its attributes.
 
-    There is one copy, with a title such as "state", per level of each hierarchy of the attributes of
-    ``group``. Its queries on all other attributes are unchanged. Levels whose areas are already
-    queries of ``group`` are left out. The result is empty if a family of ``group`` is on several
-    attributes.
+    In each copy, the queries on one attribute are replaced by one query per area of the level. The
+    result maps a title such as "state" to the copy. Levels whose areas are already queries of
+    ``group`` are left out. The result is empty if a family of ``group`` is on several attributes.
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
@@ -177,9 +176,10 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
 def at_level(
     schema: Schema, group: Group, attribute: str, level: str, hierarchy: str | None = None
 ) -> Group:
-    """Return a copy of a group with one query per area of a level in place of an attribute's queries.
+    """Return a copy of a group in which the queries on one attribute are replaced.
 
-    The queries on all other attributes are unchanged.
+    The new queries on the attribute are the areas of one level. The queries on all other attributes
+    are unchanged.
 
     Raises
     ------

@@ -182,8 +182,9 @@ class Schema:
 
         Raises
         ------
-        SchemaError : if the schema has no attribute with one of the names.
-        error : if ``names`` is not a collection of names, or contains a name twice.
+        SchemaError : if a name is not the name of an attribute of the schema.
+        error : the exception of this type is raised if ``names`` is not a collection of names, or
+            contains a name twice.
 
         >>> Schema([Attribute.of_size("age", 4)]).named("age")
         ('age',)

@@ -435,8 +435,8 @@ class _Column:
     ) -> Attribute:
         """Return the numeric attribute of a range such as 0-99, which ``match`` contains.
 
-        ``others`` are the values listed beside the range, as (line, code, label). They must be
-        outside the range and denote missing values. They have no cell, and a note says so.
+        ``others`` are the other values of the column, as (line number, code, label). Each must be
+        outside the range and denote a missing value; it gets no cell, and a note is added.
         """
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]

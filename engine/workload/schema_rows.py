@@ -150,9 +150,9 @@ def _split(text: str) -> list[str]:
 
 
 def _unescaped(tokens: list[str]) -> str:
-    """Join characters and escapes (a backslash and a character) to one text without backslashes.
+    """Join tokens to one text. A token is a plain text, or a backslash and one escaped character.
 
-    Blanks at the ends of the text are removed unless they are escaped.
+    The backslashes of escapes, and blanks at the ends that are not escaped, are left out.
     """
     if tokens and not tokens[0].startswith("\\"):
         tokens[0] = tokens[0].lstrip()

@@ -91,8 +91,9 @@ class Columns:
     def named(self, name: str) -> Attribute:
         """Return the attribute with this name.
 
-        If no attribute has exactly this name, case is ignored, and characters that need quotes in
-        SQL also match underscores. Raises WorkloadError unless one attribute matches.
+        If no attribute has exactly this name, similar names match: names that differ in case, and
+        names with underscores in place of characters that need quotes in SQL. Raises WorkloadError
+        if no attribute matches, or if several match equally well.
         """
         if name in self.schema:
             return self.schema[name]
@@ -185,7 +186,10 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """Return the condition that a comparison of an attribute, or of sums of attributes, denotes."""
+    """Return the condition that a comparison denotes.
+
+    The comparison is of an attribute with a constant, or of two sums of coded attributes.
+    """
     left, right = left.unnest(), right.unnest()
     if isinstance(right, exp.Column) and _is_constant(left):
         left, sign, right = right, _MIRRORED_SIGN[sign], left
@@ -276,6 +280,8 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
         )
     inside, cut = _binned(a, sign, float(constant), a.integer)
     if len(cut):
+        # The error proposes ``integer=True`` if the comparison then is exact and the attribute can
+        # have this option, which requires integer edges.
         has_integer_edges = all(map(float.is_integer, a.edges))
         exact_for_integers = (
             not a.integer
@@ -330,6 +336,7 @@ def _binned(
     if sign in ("=", "<>"):
         all_satisfy = (low == c) & (high == c)
         none_satisfy = (c < low) | (high < c) | (is_open & (high == c))
+        # no integer equals a number with a fraction
         none_satisfy |= integer and not c.is_integer()
     elif sign in ("<", ">="):
         all_satisfy, none_satisfy = (high < c) | (is_open & (high == c)), low >= c
@@ -538,7 +545,7 @@ class Grouping:
         return list({frozenset(names): names for names in combinations}.values())
 
     def shows(self, item: exp.Expr, grouped: Iterable[str]) -> bool:
-        """Return whether an expression of SELECT is one of the expressions of GROUP BY.
+        """Return whether GROUP BY contains an expression of SELECT.
 
         ``grouped`` are the attributes in GROUP BY.
         """
@@ -624,10 +631,10 @@ class Grouping:
 
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
-    """Return the attribute in the conditions of a CASE, and one mask of cells per distinct result.
+    """Return the attribute of a CASE expression, and its bands.
 
-    The masks are in the order in which the results first appear. Results without cells are left
-    out.
+    A band is the mask of the cells with one result of the CASE. Bands are in the order in which
+    their results first appear. Bands without cells are left out.
     """
     if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
         raise WorkloadError(
@@ -654,10 +661,11 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     # A cell belongs to the first condition that it satisfies, and to ELSE if it satisfies none.
     all_cells = np.ones(columns.schema[name].size, dtype=bool)
     branches.append((all_cells, _result(case.args.get("default"))))
+    no_cells = ~all_cells
     remaining = all_cells
     bands: dict[str, Inside] = {}
     for inside, result in branches:
-        bands[result] = bands.get(result, ~all_cells) | (inside & remaining)
+        bands[result] = bands.get(result, no_cells) | (inside & remaining)
         remaining = remaining & ~inside
     return name, [band for band in bands.values() if band.any()]
 
@@ -790,9 +798,9 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
 
     Parameters
     ----------
-    table : required name of the table; None permits any.
-    strict : whether the caller required the name ``table``. If False, the name is that of earlier
-        statements. Only the error message depends on it.
+    table : required name of the table; None permits any name.
+    strict : True if the caller of the translation required the name, False if earlier statements
+        use the name. Only the error message depends on ``strict``.
 
     Raises
     ------
@@ -909,7 +917,9 @@ def workload_from_sql(
 def sql_readings(
     schema: Schema, text: str, *, integer_columns: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return pairs (condition in the SQL, interpretation of the condition on the cells), as texts.
+    """Return the conditions in SQL statements with their interpretations on the cells.
+
+    Each entry is a pair of texts: the condition in SQL, and the predicate that is evaluated.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -1091,9 +1101,14 @@ def _joint_group(
 ) -> Group:
     """Return the group of a statement whose condition has a predicate on several attributes.
 
-    The group is not a product. It has one query per combination of cells or bands of the grouped
-    attributes that the condition allows; each query is a predicate on all attributes. The arguments
-    are those of `_group`, and ``names``: the grouped attributes, then those of the condition.
+    The query matrix of the group is not a Kronecker product. The group has one query per
+    combination of cells or bands of the grouped attributes that the condition allows. Each query is
+    a predicate on all attributes.
+
+    Parameters
+    ----------
+    names : names of the grouped attributes, followed by the other attributes of the condition.
+    grouped, bands, condition : as for `_group`.
     """
     sizes = schema.sizes(names)
     _check_size(1, math.prod(sizes))
