@@ -127,6 +127,7 @@ class Split:
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
         """
+        # pairs that share a complement also share the interpolated complement
         complements = {
             key: Complement(
                 by_axis=(share * c.by_axis[0], share * c.by_axis[1]), by_total=share * c.by_total
@@ -463,14 +464,14 @@ def residual_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    # a complement changes the coefficients on single attributes and the total, not those on the
-    # pair
+    # A complement changes the coefficients on single attributes and on the total.  It does not
+    # change the coefficients on the pair.
     if complement is not None and len(axes_inside) < 2:
         return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, coordinate_positions(sizes, [tuple(axes_inside)])
         ]
-    # Of an attribute outside the space only the product with its center is needed, so this is
-    # faster than `residual_coefficients`.
+    # An attribute outside the space is only multiplied by its center.  So this is faster than
+    # `residual_coefficients`, which also multiplies it by the cosine basis.
     return _by_rows(
         rows,
         sizes,

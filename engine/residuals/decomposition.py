@@ -1213,6 +1213,7 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
     (6, (3, 3))
     """
     if len(part.sizes) == 1 and part.count > part.sizes[0]:
+        # the rows are a root of the Gram, so that the queries need not be listed
         eigenvalues, U = scipy.linalg.eigh(
             part.family.gram(part.sizes, weights), check_finite=False
         )
@@ -1222,6 +1223,7 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
         stacked.append(
             chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None])
         )
+        # the rows so far are reduced to at most one per cell, to save memory
         if sum(map(len, stacked)) > 2 * chunk.shape[1]:
             stacked = [reduce_rows(np.concatenate(stacked))]
     return reduce_rows(np.concatenate(stacked))

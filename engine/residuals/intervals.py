@@ -209,7 +209,8 @@ class IntervalSpace:
         last[-1] = 1.0
         if self.whole and gram.suffix > 0.0:
             # Let z_i be the sum of the first i cells of a table.  The suffix from cell j is
-            # z_n - z_(j-1), so the squares of suffixes contain products of z_n with every z_i.
+            # z_n - z_(j-1), and the squares of all suffixes sum to
+            # sum_i z_i^2 - 2 z_n sum_i z_i + (n + 1) z_n^2.
             corner = gram.suffix * (gram.cells + 1) + gram.total
             S = [[-gram.ranges, -gram.suffix], [-gram.suffix, corner]]
             return np.column_stack([ones, last]), np.array(S)
@@ -271,8 +272,7 @@ def total_square(gram: IntervalGram, pi: Array) -> float:
 
 
 def gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Multiply tables x, shape (..., n), by the Gram W^T W of the weighted queries, in linear
-    time."""
+    """Multiply tables x, shape (..., n), by the Gram W^T W of the queries, in linear time."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
     x = np.asarray(x)
 
@@ -282,8 +282,10 @@ def gram_product(gram: IntervalGram, x: Array) -> Array:
     def suffix_sums(values: Array) -> Array:
         return np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
 
+    # If W has the prefixes as rows, W x are the prefix sums of x, and W^T y the suffix sums of y.
     prefixes, suffixes = suffix_sums(prefix_sums(x)), prefix_sums(suffix_sums(x))
-    # sum over j of min(i, j) (n + 1 - max(i, j)) x_j
+    # Entry (i, j) of the Gram of all ranges is the number of ranges that contain both cells:
+    # min(i, j) (n + 1 - max(i, j)).
     ranges = (n + 1 - k) * prefix_sums(k * x) + k * (suffix_sums((n + 1 - k) * x) - (n + 1 - k) * x)
     return np.asarray(
         gram.marginal * x
@@ -365,6 +367,7 @@ def root_trace_bound(gram: IntervalGram) -> float:
     low, high = lower_bounds[:count].copy(), poles[:count].copy()
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
+        # the secular equation is sum(weights / (poles - t)) = 1
         is_above_root = np.array([np.sum(weights / (poles - t)) > 1.0 for t in middle])
         low, high = np.where(is_above_root, low, middle), np.where(is_above_root, middle, high)
     lower_bounds[:count] = low
