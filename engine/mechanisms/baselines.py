@@ -256,11 +256,11 @@ class Optimum(ExplicitMechanism):
         )
 
     def _search(self, problem: DualProblem, cells: int, limits: Limits, deadline: float) -> Array:
-        """Return the dual weights of the cells at which the search for the optimum ends."""
+        """Search for the optimum, and return its dual weights, one per class of equivalent cells."""
         steps = [0]
 
         def watch(gap: float) -> None:
-            """Report progress after a step; the fraction approaches 1 with the steps."""
+            """Report progress after a step.  The fraction grows towards 1 with every step."""
             steps[0] += 1
             limits.tell(
                 1.0 - math.exp(-steps[0] / 40.0),
@@ -356,8 +356,8 @@ def data_cube(
     wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in queried_sets))
     if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
         raise WorkloadError(
-            f"There are {len(wanted)} marginals on {len(sizes)} axes. "
-            "Give at least one marginal, with axes numbered from 0."
+            f"queried_sets is {str(wanted)[:60]} for {len(sizes)} axes. Give at least one marginal, with"
+            f" axes from 0 to {len(sizes) - 1}."
         )
     # Entry [i, j] is the number of cells of marginal i that sum to one cell of marginal j.  The
     # entry is infinite if marginal i does not determine marginal j.

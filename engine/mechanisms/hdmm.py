@@ -381,6 +381,7 @@ def marginal_strategy(
     lattice = lattice_of(workload, list(by_space))
     sorted_space = {workload.schema.ranked(s): t for s, t in by_space.items()}
     traces = np.array([sorted_space.get(s, 0.0) for s in lattice.sets])
+    # The traces are scaled to sum 1 for the search; ``scale`` restores the unit of the results.
     traces /= (scale := float(traces.sum()))
     v = closed_form(lattice, traces) if noise == "gaussian" else None
     status = "closed form"
@@ -391,6 +392,7 @@ def marginal_strategy(
     has_queries = traces > 0
     error, bound = float(np.sum(traces[has_queries] / f[has_queries])), None
     if noise == "gaussian":
+        # ``slopes`` are -dE/dv in the lower bound of the module docstring.
         slopes = lattice.apply_transpose(
             np.divide(traces, f**2, out=np.zeros_like(f), where=has_queries)
         )

@@ -546,6 +546,7 @@ class Level:
         # Boxes of equal shape are evaluated in one batch.
         for shape in np.unique(shapes[np.prod(shapes, axis=1) > 1], axis=0):
             batch = np.flatnonzero((shapes == shape).all(axis=1))
+            # ``offsets`` are the indices of the cells of a box, relative to its first cell.
             steps = [np.arange(m) * s for m, s in zip(shape, strides, strict=True)]
             offsets = functools.reduce(np.add.outer, steps)
             cells = (self.boxes[batch, 0] @ strides)[:, None] + offsets.ravel()
@@ -752,9 +753,9 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
 def level_selection(
     gram: Array, sizes: Sequence[int] | None = None, options: LevelOptions | None = None
 ) -> SelectedLevels:
-    """Return the strategy that level selection (Li and Miklau, program 4.1) finds.
+    """Search for a strategy by level selection (Li and Miklau, program 4.1).
 
-    Its error is at most trace(gram), the error of measuring every cell.
+    The error of the result is at most trace(gram), the error of measuring every cell.
 
     Parameters
     ----------
@@ -806,9 +807,9 @@ class SeparateAxes:
 def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -> SeparateAxes:
     """Return one strategy per axis and the budget shares, for queries on single axes.
 
-    One-way tables have only the total in common, so if the total is measured, each axis is a
-    separate problem.  Least squares over all measurements estimates the cells of each axis.  A
-    numerical search finds the shares that minimize the summed variance of all queries.
+    One-way tables have only the total in common.  If the total is measured, each axis is a separate
+    problem.  Least squares over all measurements estimates the cells of each axis.  The shares
+    minimize the summed variance of all queries.
 
     Parameters
     ----------
@@ -848,6 +849,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         savings = other_precision * total_errors / (shares[1:] + other_precision * total_variance)
         return float(np.sum((separate_errors - savings) / shares[1:]))
 
+    # At the start, the share of an axis is proportional to the square root of its error.
     start = np.concatenate(
         [
             [-1.0],
@@ -898,18 +900,19 @@ def interval_strategy(
             " cells."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
-    # matrix of shape (cells, intervals) that distributes the count of every interval evenly over
-    # its cells
+    # The matrix ``even_shares``, shape (cells, intervals), distributes the count of every interval
+    # evenly over its cells.
     even_shares = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
         even_shares[first:end, k] = 1.0 / (end - first)
     coarse = level_selection(even_shares.T @ gram @ even_shares, options=options)
     boxes = count_boxes(single_cells((n,)))
+    # The number of levels that contain a box is its squared weight times the number of all levels.
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
-    # Covariance of the cells if the single cells (precision matrix I) and the levels of the first
-    # stage are measured.
+    # R is the covariance of the cells if two things are measured: the single cells (precision matrix
+    # I), and the levels of the first stage.
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
     M = R @ gram @ R
     intervals = [slice(first, end) for first, end in itertools.pairwise(edges)]
@@ -933,6 +936,7 @@ def _strategy_of(
 
     If measuring only the single cells has a smaller error, that strategy is returned instead.
     """
+    # Every level contains each cell once, which gives the number of levels.
     box_cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
     levels = round(float(np.dot(box_cells, list(counts.values()))) / len(gram))
     boxes = np.array(list(counts))

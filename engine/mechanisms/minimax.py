@@ -225,6 +225,7 @@ class SortedWorkload:
             else -1
             for sorted_class, order in zip(sorted_emphasis.class_of_group, self.orders, strict=True)
         )
+        # The part with index p in the original group has the index order.index(p) after sorting.
         vector_indices = []
         for sorted_class, order in class_numbers:
             indices = sorted_emphasis.vector_indices[sorted_class]
@@ -538,9 +539,9 @@ class Proof:
     Attributes
     ----------
     emphasis : query weights.
-    bound : lower bound at privacy cost 1 on the largest variance, in counts^2; with targets, on the
-        largest ratio of a variance to its target.
-    duals : cell weights from which ``bound`` is computed; one array per factor of a Gram matrix.
+    bound : lower bound on the largest variance at privacy cost 1, in counts^2.  With targets, lower
+        bound on the largest ratio of a variance to its target.
+    duals : cell weights from which ``bound`` is computed, one array per factor of a Gram matrix.
     """
 
     emphasis: Emphasis
@@ -737,9 +738,10 @@ def rebuild_proof(
 
 
 def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
-    """Return the residual Gram of all queries on an attribute.
+    """Return the residual Gram matrix of all queries on an attribute.
 
-    ``parts`` are the query families; ``weights`` has one weight per query, or is None if all are 1.
+    ``parts`` are the query families on the attribute.  ``weights`` has one weight per query.  With
+    None, all weights are 1.
     """
     (n,) = parts[0].sizes
     gram, start = np.zeros((n, n)), 0
@@ -860,8 +862,8 @@ class MinimaxResult:
     ----------
     plan : strategies of all residual spaces.
     shares : squared noise of every residual space, in the order of ``plan.parts.spaces``.
-    value : largest ratio of a variance to its target; without targets, the largest variance in
-        counts^2.
+    value : largest variance, in counts^2.  With targets, the largest ratio of a variance to its
+        target.
     proof : query weights and the lower bound on ``value`` that they prove.
     """
 
@@ -872,20 +874,20 @@ class MinimaxResult:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """Cell weights of all strategies, then those of the lower bound, one array per search.
+        """Cell weights of all strategies, then cell weights of the lower bound.
 
-        An array has one weight per class of equivalent cells.
+        There is one array per search, with one weight per class of equivalent cells.
         """
         return (*self.plan.duals, *self.proof.duals)
 
     @property
     def fits_poorly(self) -> bool:
-        """Whether ``value`` is so far above the bound that `TradeoffSearch` should be tried."""
+        """Whether the gap between ``value`` and its bound is so large that `TradeoffSearch` follows."""
         return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Termination message of the search for each array of ``duals``."""
+        """Termination messages of the searches, one per array of ``duals``."""
         return ("optimal",) * len(self.duals)
 
     @property
@@ -917,9 +919,8 @@ class _SearchState:
     Attributes
     ----------
     weights : query weights, one array per class of groups, with one axis per adapted part.  An
-        entry is the sum of the weights of equivalent queries in all groups of the class.  The
-        entries of all arrays sum to 1, or to slightly more if some were raised to the smallest
-        allowed weight.
+        entry is the sum of the weights of equivalent queries in all groups of the class.  The sum
+        of all entries is 1, or slightly more if some entries were raised to the smallest weight.
     strategies : the adapted strategies.
     noises : squared noise at privacy cost 1, one per class of residual spaces, shape (classes,).
     tables : factors of the variances of queries, see `tabulate_variances`.
@@ -1053,7 +1054,7 @@ class _SearchState:
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
-        # index of the vector of ones for each number of queries
+        # ``uniform[count]`` is the index of the vector of ones for a part with ``count`` queries.
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
             # The search raises all weights to at least ``floor``.  Here ``floor`` is subtracted
@@ -1136,9 +1137,12 @@ def minimax_search(
 ) -> MinimaxResult:
     """Search for the plan that minimises the largest variance, and for the best lower bound.
 
-    The search ends when the gap is at most `STOP_GAP`, when several plans did not lower it enough,
-    after the largest number of iterations, or after the deadline, but not before `MIN_ITERATIONS`
-    iterations.
+    The search ends
+
+    - if the gap is at most `STOP_GAP`;
+    - if `MAX_STALLED_PLANS` consecutive plans hardly lowered the gap;
+    - after the largest number of iterations;
+    - after the deadline, but not before `MIN_ITERATIONS` iterations.
 
     Raises
     ------
@@ -1293,6 +1297,7 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
         sums = weights @ other_tables[-1].T
     if not np.isfinite(sums).all():
         raise FloatingPointError("the weighted sums of variances are not finite")
+    # The last axis is summed.  The other axes are summed one by one, from the last to the first.
     for table in other_tables[-2::-1]:
         sums = np.einsum("...as,sa->...s", sums, table)
     return np.asarray(sums.T)
@@ -1301,7 +1306,7 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
 def _products(scale: Array, tables: Sequence[Array]) -> Array:
     """Return sum_s scale[s] tables[0][s, i] tables[1][s, j] ... as an array with axes i, j, ...
 
-    ``scale`` has shape (spaces,), and every table has one row per space.
+    ``scale`` has shape (spaces,), and every table has one row per space s.
     """
     if not tables:
         return np.asarray(scale.sum())

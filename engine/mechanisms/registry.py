@@ -56,7 +56,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
 
     Raises
     ------
-    PlanError : the text is not a plan file of this version, or is damaged.
+    PlanError
+        If the text is not a plan file of this version, or is damaged.
     """
     try:
         data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
@@ -170,7 +171,7 @@ def _packed_entries(workload: Any) -> int:
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
     """Compare a rebuilt plan with the plan file ``data``, and return the plan.
 
-    Raises PlanError if the privacy cost, error or hash of the plan is not that in the file.
+    Raises PlanError if the privacy cost, the error or the hash of the plan differs from the file.
     """
     solved = data["solved"]
     recomputed = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
@@ -247,7 +248,7 @@ LIMITS = tuple(f.name for f in fields(Limits))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
-    """Return the mechanism class of a name; raise PlanError for an unknown name."""
+    """Return the class of the mechanism ``name``; raise PlanError if there is none."""
     by_name = {m.name: m for m in MECHANISMS}
     if not isinstance(name, str) or name not in by_name:
         near = near_matches(name, by_name)
@@ -285,7 +286,7 @@ def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechani
 
 
 def _configure(name: str, options: dict[str, Any]) -> Mechanism:
-    """Return the mechanism of a name with the options; raise PlanError for an invalid option."""
+    """Return the mechanism ``name`` with the options; raise PlanError for an invalid option."""
     cls = mechanism_class(name)
     names = [*(f.name for f in fields(cls)), *LIMITS]
     if unknown := [k for k in options if k not in names]:
@@ -308,20 +309,24 @@ def plan(
     mechanism: str = "querysmasher",
     **options: Unpack[PlanOptions],
 ) -> Plan:
-    """Fit a mechanism to a workload and a budget; no record is read.
+    """Fit a mechanism to a workload and a budget, without reading records.
+
+    The privacy cost of the plan is at most ``budget.pcost``.  It is computed from the matrices and
+    noise scales of the release.
 
     Parameters
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
-    options : options of the mechanism, and ``objective``, ``max_records``, ``time_limit``
-        (seconds), ``memory_limit`` (bytes), ``progress`` (a function of (fraction, text) that may
-        return False to cancel, or True for a progress bar), ``workers`` (number of processes, 1 for
-        none) and ``cache`` (whether to read and write the cache of solutions); see `PlanOptions`.
+    options : options of the mechanism, and the following options of all mechanisms.  See
+        `PlanOptions`.
 
-    Notes
-    -----
-    The privacy cost of the plan, recomputed from the matrices and noise scales of the release, is
-    at most ``budget.pcost``.
+        - objective, max_records: see `Mechanism`.
+        - time_limit: in seconds.
+        - memory_limit: in bytes.
+        - progress: function of (fraction, text) that returns False to cancel; True shows a progress
+          bar.
+        - workers: number of worker processes; 1 plans in this process.
+        - cache: whether to read and write the cache of solutions.
 
     Raises
     ------
@@ -342,7 +347,8 @@ def plan(
     configured, limits = checked_options(mechanism, options)
     if isinstance(workload, Workload):
         configured.check_invariants(workload)
-    # Most matrix products are small; code with large matrices sets its own number of threads.
+    # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its own
+    # number of threads.
     with threads_for(1):
         return configured.plan(workload, budget, limits)
 
@@ -355,10 +361,12 @@ def forecast(
     Raises
     ------
     PlanError
-        For an unknown mechanism or option, an invalid value of an option, or another type than
-        `Workload`.
-    NotApplicable, LimitExceeded
-        If the mechanism does not support the workload, or exceeds a limit.
+        For an unknown mechanism or option, an invalid value of an option, or a ``workload`` of
+        another type.
+    NotApplicable
+        If the mechanism does not support the workload.
+    LimitExceeded
+        If planning would exceed a limit.
     """
     check_type(
         "workload",
@@ -397,8 +405,8 @@ def at_budget(base: Plan, budget: Budget) -> Plan:
 def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Load a plan from the text of `Plan.to_json`.
 
-    The plan is rebuilt from the search result in the file; its recomputed privacy cost, error and
-    hash must equal those in the file.
+    The function rebuilds the plan from the search result in the file.  The privacy cost, the error
+    and the hash of the plan must equal the numbers in the file.
 
     Parameters
     ----------
@@ -421,7 +429,7 @@ def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
 
 
 def _load(text: str | bytes, untrusted: bool) -> Plan:
-    """Return the plan of a file; damaged files may raise other exceptions than PlanError."""
+    """Return the plan of a file.  A damaged file may raise any exception."""
     data, solved = parse_plan(text, untrusted=untrusted)
     if not isinstance(data["options"], dict):
         raise PlanError("The field 'options' of the plan file is damaged. Export the plan again.")
@@ -438,7 +446,7 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
         with threads_for(1):
             rebuilt = configured.rebuild(workload, budget, solved)
     except (IndexError, ValueError, FloatingPointError) as error:
-        # a PlanError, which is a ValueError, already has a message for the user
+        # PlanError is a subclass of ValueError.  Its message is already for the user.
         if isinstance(error, PlanError):
             raise
         raise PlanError(
@@ -506,7 +514,7 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
 # most this multiple of the time with uniform centers.
 TUNING_TIME_LIMIT_S = 1.0
 TUNING_TIME_RATIO = 3.0
-# the only option whose default in the app and the command line depends on the workload
+# The default of this option depends on the workload in the app and on the command line.
 CENTERS_OPTION = "centers"
 UNIFORM_REASON = "uniform centers, as in the paper"
 
@@ -518,9 +526,9 @@ class DefaultOptions:
     Attributes
     ----------
     options : keyword arguments of `plan`, with the default of "centers" added.
-    reason : which centers were chosen, and why; empty if none were chosen, or if the forecast
-        raised an error.
-    expected : forecast of time and memory for these options; None if none was computed.
+    reason : which centers were chosen, and why.  It is empty if the function chose no centers, or
+        if the forecast raised an error.
+    expected : forecast of time and memory for these options, or None.
     """
 
     options: Mapping[str, Any]
@@ -577,7 +585,7 @@ def default_options(
             if tuned_forecast.seconds <= TUNING_TIME_LIMIT_S
             else forecast(workload, mechanism, **uniform)
         )
-    # Without a forecast the centers are uniform.  `plan` raises the error of the forecast again.
+    # If the forecast raises an error, the centers are uniform.  `plan` raises the error again.
     except EngineError:
         return DefaultOptions(options=uniform)
     if tuned_forecast.memory > limits.memory_limit:

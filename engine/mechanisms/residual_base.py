@@ -315,6 +315,7 @@ class ResidualMechanism(Mechanism):
         goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
         minimax_seconds = 0.0
         if self.uses_minimax_search:
+            # one residual space per class of equal spaces
             space_of = {number: space for space, (number, _) in parts.spaces.items()}
             minimax_seconds = forecast_minimax(workload, goal, list(space_of.values()))
             n_queries = sum(group.count for group in workload.groups)

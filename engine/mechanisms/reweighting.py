@@ -383,6 +383,8 @@ def dual_norm(
                 vector_sums[index] += class_sums[number] * power / power_sum
     total = float(class_sums.sum())
     norm = total ** (1.0 / q)
+    # The derivative of the norm with respect to log(weight) is the norm times the weight's share of
+    # the total.
     return norm, class_sums * norm / total, [sums * norm / total for sums in vector_sums]
 
 
@@ -420,6 +422,8 @@ class SeparateWeights:
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
         ):
+            # An outer product of the vectors has one axis per part.  It is reshaped to one axis per
+            # table.
             weights = np.array(queries.groups * class_weight * queries.target)
             for table_families in queries.variances.family_sets:
                 for p in table_families:
@@ -496,6 +500,8 @@ class SeparateWeights:
             for k, (table_families, table) in enumerate(
                 zip(queries.variances.family_sets, tables, strict=True)
             ):
+                # For every space and every query of table k, sum the weights times the entries of
+                # all other tables.
                 others = [i for i in range(len(tables)) if i != k]
                 inputs = ",".join([axes, *("s" + axes[i] for i in others)])
                 output = ("s" if others else "") + axes[k]

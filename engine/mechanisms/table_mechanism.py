@@ -40,20 +40,21 @@ MAX_DENSE_CELLS = 4096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Design:
-    """Measured components of a mechanism.
+    """Components that a mechanism measures.
 
     Attributes
     ----------
-    components : strategies with their shares of the budget.
-    full_tables : whether every component measures all cells of its table, so that queries are
-        answered by least squares over all tables.
+    components : strategies on tables, with their shares of the budget.
+    full_tables : if True, every component measures all cells of its table, and least squares over
+        all tables answers the queries.
     statement : sentence about the search, for the certificate.
     bound : lower bound on the weighted squared error of all matrix mechanisms, in counts^2 at
-        privacy cost 1; None if the search proved none.
-    matrices : arrays from which the mechanism rebuilds the components, for plan files.
-    origin : an integer that the mechanism stores in plan files, such as the index of the method by
-        which it chose the components.
-    joint : whether the joint privacy cost of all components is charged, see `Plan.joint`.
+        privacy cost 1.  None if the search proved no bound.
+    matrices : arrays in plan files, from which the mechanism rebuilds the components.
+    origin : integer in plan files with a meaning that the mechanism defines, such as the index of
+        the method that chose the components.
+    joint : if True, the joint privacy cost of all components is charged, see `Plan.joint`.  If
+        False, the sum of their costs is charged.
     """
 
     components: tuple[Component, ...]
@@ -67,14 +68,13 @@ class Design:
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
         """Return the design as a sequence of arrays for a plan file.
 
-        The first array is a header of three numbers: origin, number of components, and 1 or 0 for
-        ``full_tables``.  If ``joint`` is true, a 1 follows.  Then come the arrays of every
-        component:
+        The first array is a header: ``origin``, number of components, ``full_tables`` as 0 or 1, and
+        a 1 if ``joint`` is true.  The following arrays are, for every component,
 
-        - [share, number of factors];
-        - indices of the groups that it answers;
-        - indices of its attributes in the schema;
-        - for every factor of its strategy: an array of axes, and an array of strategy rows.
+        - [share of the budget, number of factors of the strategy];
+        - indices of the groups that the component answers;
+        - indices of the component's attributes in the schema;
+        - for every factor: an array of axes, and an array of strategy rows.
         """
         header = [self.origin, len(self.components), float(self.full_tables)]
         arrays: list[Any] = [[*header, 1.0] if self.joint else header]
@@ -85,7 +85,7 @@ class Design:
                 [schema.names.index(name) for name in component.attributes],
             ]
             for axes, strategy in component.factors:
-                # the identity strategy, with one row per cell, is stored as an array without rows
+                # The identity strategy is stored as an array without rows.
                 is_identity = isinstance(strategy, IdentityStrategy)
                 arrays += [axes, np.empty((0, strategy.cells)) if is_identity else strategy.rows]
         return tuple(np.ascontiguousarray(array, dtype=float) for array in arrays)
@@ -130,7 +130,7 @@ class Design:
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
                     raise ValueError("the stored strategy rows do not fit the attributes")
                 # Equal factors share one Strategy object, so that its pseudoinverse is computed
-                # once and caches that compare strategies by identity find it.
+                # once.  Caches also compare strategies by object identity.
                 if (axis_sizes, rows.tobytes()) not in strategies:
                     strategies[axis_sizes, rows.tobytes()] = (
                         explicit_strategy(rows, axis_sizes, law)
@@ -184,8 +184,8 @@ class ExplicitMechanism(Mechanism):
         Parameters
         ----------
         law : "gaussian" or "laplace".
-        bases : `Design.matrices` of an earlier design, from which it is rebuilt without a search;
-            empty for a new search.
+        bases : `Design.matrices` of an earlier design.  The earlier design is rebuilt from them
+            without a search.  If they are empty, a search is run.
         """
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
@@ -238,8 +238,7 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
 def _cached_bound(workload: Workload, law: str) -> float:
     """Return a lower bound on the weighted sum of variances of every matrix mechanism.
 
-    The unit is counts^2 at privacy cost 1.  The bound is cached because it is the same for all
-    mechanisms and budgets.
+    The unit is counts^2 at privacy cost 1.
     """
     return quick_bound(workload, law)
 
@@ -266,10 +265,10 @@ def used_attributes(workload: Workload) -> Space:
 def one_component(
     workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]
 ) -> Design:
-    """Return a design that measures one table, on ``attributes``, and answers all groups from it.
+    """Return a design that answers all groups from one table on ``attributes``.
 
-    The strategy is a Kronecker product; ``factors`` has the pairs (axes of the table, strategy on
-    these axes).
+    The strategy on the table is a Kronecker product.  ``factors`` has one pair per factor: (axes of
+    the table, strategy on these axes).
     """
     everything = tuple(range(len(workload.groups)))
     return Design(
@@ -282,8 +281,8 @@ def one_component(
 def dense_start_seconds(cells: int, queries: int) -> float:
     """Return the expected time of computing one dense strategy, in seconds, without search steps.
 
-    The time has two terms: eigenvalue problems of matrices of shape (cells, cells), and products of
-    matrices of shapes (cells, rank) and (rank, rank), where rank is at most the number of queries.
+    The first term is for eigenvalue problems of matrices of shape (cells, cells).  The second term is
+    for products of matrices of shapes (cells, rank) and (rank, rank).
 
     >>> 5.0 < dense_start_seconds(2_000, 10_000) < 20.0
     True
@@ -295,8 +294,8 @@ def dense_start_seconds(cells: int, queries: int) -> float:
 def check_dense(workload: Workload, attributes: Space, what: str) -> int:
     """Return the number of cells of the table on ``attributes``.
 
-    Raises NotApplicable if it exceeds `MAX_DENSE_CELLS`; ``what`` is the subject of the error
-    message, such as "The global optimum".
+    Raises NotApplicable if the number exceeds `MAX_DENSE_CELLS`.  ``what`` is the subject of the
+    error message, such as "The global optimum".
     """
     cells = math.prod(workload.schema.sizes(attributes))
     if cells > MAX_DENSE_CELLS:
