@@ -1087,9 +1087,9 @@ class HDMM(ExplicitMechanism):
 def _assign_unweighted(
     workload: Workload, components: Sequence[Component]
 ) -> tuple[Component, ...]:
-    """Assign groups of weight 0, which the search ignored, to components that can answer them.
+    """Assign every group of weight 0 to the first component that has all of its attributes.
 
-    A group is assigned to the first component that has all its attributes.  If there is none, it
+    The search ignored these groups.  If no component has all attributes of a group, the group
     remains without a component.
     """
     answered = {number for component in components for number in component.groups}

@@ -155,9 +155,9 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
 def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     """Return the branching factor for which a tree without root answers ranges best on average.
 
-    For a tree of height h with branching factor b over n cells, the mean variance over all ranges
-    is proportional to (b - 1) h - 2 (b + 1) / 3 if the noise has variance 1.  The variance of the
-    noise is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product.
+    Let h be the height of the tree and b its branching factor.  For noise of variance 1, the mean
+    variance over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3.  The variance of the noise
+    is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product of both.
 
     Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
@@ -171,7 +171,7 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     def variance(b: int) -> float:
         """Return the mean variance of a range, up to a constant factor."""
         height = 1
-        # the height is log_b(n), rounded up; a floating-point logarithm could be off by one
+        # The height is log_b(n), rounded up.  A floating-point logarithm could be off by one.
         while b**height < n:
             height += 1
         return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
@@ -193,9 +193,9 @@ def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
 def wavelet(n: int) -> Array:
     """Return the Haar wavelet for any n, shape (n, n).
 
-    The rows are the total and, for every interval of the binary tree on the cells, the difference
-    of its halves.  L1 column norms are at most 1 + ceil(log2 n); Euclidean norms are their square
-    roots.
+    The first row is the total.  Every other row belongs to an interval of the binary tree on the
+    cells: it is the difference of the two halves of the interval.  The L1 norm of a column is at
+    most 1 + ceil(log2 n).  Its Euclidean norm is the square root of its L1 norm.
 
     Source: Xiao and others (2011), Privelet; instead of padding, halves may differ by one cell.
 
@@ -218,7 +218,7 @@ def wavelet(n: int) -> Array:
 def quadtree(sizes: Sequence[int]) -> Array:
     """Return the 0/1 rows of a tree of boxes, shape (boxes, cells).
 
-    The root has all cells, and the children of a box result from halving it along all its axes.
+    The root has all cells.  Halving a box along all of its axes gives its children.
 
     >>> quadtree((2, 2)).shape
     (5, 4)
@@ -559,6 +559,7 @@ class Level:
                 improved = batch[is_better]
                 gains[improved] = best[is_better]
                 halves[improved] = self.boxes[improved, None]
+                # The cut is both the end of the first half and the start of the second half.
                 boundary = self.boxes[improved, 0, axis] + cut[is_better] + 1
                 halves[improved, 0, 1, axis] = halves[improved, 1, 0, axis] = boundary
         return gains, halves
@@ -703,12 +704,13 @@ class SelectedLevels:
 
 
 def svd_bound(*grams: Array) -> float:
-    """Return the singular value bound for a product of Grams, in counts^2 at privacy cost 1.
+    """Return the singular value bound of a product workload, in counts^2 at privacy cost 1.
 
-    ``grams`` are the Gram matrices W^T W of the factors of a product workload.  No matrix mechanism
-    with Gaussian noise has a smaller error than (sum of the singular values of W)^2 / cells.  If
-    cells have equal columns of W, the bound is computed for the merged cells, which raises it.  The
-    bound of a product is the product of the bounds of its factors.
+    No matrix mechanism with Gaussian noise has a smaller error.  The bound of a workload W is (sum
+    of the singular values of W)^2 / cells.  Cells with equal columns of W are merged before, which
+    raises the bound.  The bound of a product is the product of the bounds of its factors.
+
+    ``grams`` are the Gram matrices W^T W of the factors.
 
     Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
@@ -742,7 +744,8 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     tolerance = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # |W e_a - W e_b|^2 is 0 if and only if all queries have equal coefficients on cells a and b.
+            # The sum is the squared distance of two columns of W.  It is 0 if and only if all queries
+            # have equal coefficients on both cells.
             same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= tolerance) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)

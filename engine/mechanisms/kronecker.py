@@ -447,15 +447,15 @@ class PIdentity:
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     """Return tr((A^T A)^-1 G) and its derivative with respect to Theta, shape (p, n).
 
-    A is the matrix of the p-Identity strategy for ``theta``, shape (p, n), and G is ``gram``, shape
-    (n, n).  A^T A is not formed, nor is its inverse.
+    A is the matrix of the p-Identity strategy for ``theta``, shape (p, n).  G is ``gram``, shape
+    (n, n).  The computation forms neither A^T A nor its inverse.
 
     Source: HDMM, section 4.3 and the appendix.
 
     >>> p_identity_error(np.zeros((1, 3)), np.eye(3))[0]
     3.0
     """
-    # s and Y are those of the module docstring
+    # The module docstring defines s and Y.
     s = 1.0 + theta.sum(axis=0)
     # The Woodbury formula (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta needs
     # the inverse of a matrix of order p instead of n.
@@ -617,10 +617,10 @@ def gaussian_strategy(
 
     Notes
     -----
-    No matrix mechanism with Gaussian noise has a smaller squared error than ``bound`` of the
-    result; ``value`` is that of the strategy.
+    The field ``value`` of the result is the squared error of the strategy.  No matrix mechanism with
+    Gaussian noise has a smaller squared error than the field ``bound``.
 
-    Source: HDMM, definition 12; the dual is that of `engine.residuals.dual_solver`.
+    Source: HDMM, definition 12.  `engine.residuals.dual_solver` describes the dual problem.
 
     >>> solution = gaussian_strategy(np.eye(3))
     >>> round(solution.value, 9), round(solution.bound, 9)
@@ -676,8 +676,7 @@ class KroneckerSolver:
     def solve(self, problem: ProductGrams) -> KroneckerStrategy:
         """Return the product strategy with the smallest squared error of several starts.
 
-        Unless the deadline passes, the result depends only on the problem and the seed, not on
-        earlier calls.
+        The result depends only on the problem and the seed, unless the deadline ends the search.
         """
         # Problems whose weights differ by a common factor have the same key.  So the cache contains
         # the squared error divided by the largest weight.

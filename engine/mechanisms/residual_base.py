@@ -236,10 +236,10 @@ class ResidualMechanism(Mechanism):
         return self
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return labels of attributes on which the mechanism has different strategies.
+        """Return a mapping from attributes to labels.
 
-        Two attributes with equal queries share a strategy only if they have the same label, or both
-        have no label.
+        Two attributes with equal queries share a strategy only if their labels are equal, or if
+        neither has a label.
         """
         return {}
 
