@@ -16,7 +16,7 @@ FAMILIES = {"range": Range(), "prefix": Prefix(), "width32": Width(32)}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_interval_queries_equal_their_matrix(name: str) -> None:
+def test_interval_queries_equal_query_matrix(name: str) -> None:
     queries, gram = IntervalQueries(name=name, cells=50), FAMILIES[name].gram((50,))
     rows = np.random.default_rng(0).random((3, 50))
     np.testing.assert_allclose(queries.times_gram(rows), rows @ gram, rtol=1e-12)
@@ -28,7 +28,8 @@ def test_interval_queries_equal_their_matrix(name: str) -> None:
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-8, atol=1e-8 * expected)
 
 
-def test_circulant_error_equals_that_of_its_matrix() -> None:
+def test_circulant_error_equals_error_of_matrix() -> None:
+    # The matrix has the singular values of the queries in the Fourier basis.
     n, gram = 64, Width(32).gram((64,))
     basis = np.fft.fft(np.eye(n), norm="ortho")
     g = np.real(np.einsum("ki,ij,kj->k", basis.conj(), gram, basis))

@@ -138,6 +138,7 @@ def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     W = workload("range", 24)
     gram = W.T @ W
     strategy = level_selection(gram, options=LevelOptions(patience=1, levels=40))
+    # number of levels that contain each box
     copies = np.rint(strategy.weights**2 * strategy.levels)
     lengths = strategy.boxes[:, 1, 0] - strategy.boxes[:, 0, 0]
     assert np.dot(copies, lengths) == 24 * strategy.levels

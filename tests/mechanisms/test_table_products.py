@@ -174,7 +174,7 @@ def test_long_product_search_runs_within_a_longer_time_limit(
     assert type(tuned(mixed_workload(), time_limit=20.0)) is Plan
 
 
-def test_product_replaces_one_strategy_whose_answers_need_more_rounding() -> None:
+def test_product_replaces_single_strategy_with_larger_rounding() -> None:
     schema = Schema([Attribute.of_size("a", 7), Attribute.of_size("b", 6)])
     workload = Workload(schema)
     for families in ({"a": "range", "b": "range"}, {"a": "prefix", "b": "total"}):

@@ -52,7 +52,7 @@ def test_plan_too_short_time_limit_is_refused_at_once(
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 @pytest.mark.parametrize("objective", ["sum", "max"])
-def test_forecast_refuses_the_same_time_limits(centers: str, objective: str) -> None:
+def test_forecast_too_short_time_limit_is_refused(centers: str, objective: str) -> None:
     options: Any = {"centers": centers, "objective": objective}
     with pytest.raises(LimitExceeded, match="time_limit"):
         forecast(wide_sums(), time_limit=3.0, **options)
@@ -140,6 +140,7 @@ def random_pair_queries(*cells: int, count: int) -> Workload:
 
 
 def test_uniform_search_ends_early_only_for_union_that_fits() -> None:
+    """5 s are too short for a union of all spaces; 1,000 s are enough for both searches."""
     tuned, workload = QuerySmasher(centers="tuned"), random_pair_queries(60, 60, count=500)
     ends_early = {
         limit: tuned._ends_uniform_search_early(workload, Limits(time_limit=limit))
