@@ -175,7 +175,8 @@ class _Norm:
         if not eigenvalues[-1] > 0.0:
             return 0.0, [np.zeros(n) for n in self.sizes]
         norm = float(np.sqrt(lower_eigenvalues(eigenvalues)).sum())
-        # The privacy cost of a cell is the squared norm of its column in ``strategy_rows``.
+        # The optimal strategy for the weights is diag(eigenvalues)^(-1/4) U^T rows.  The privacy cost
+        # of a cell is the squared norm of its column.
         root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
         strategy_rows = (U / np.sqrt(root)).T @ self.rows
         costs = np.einsum("rc,rc->c", strategy_rows, strategy_rows)
@@ -525,6 +526,7 @@ class Model:
             total += factor * root
             for number, coefficient in coefficients.items():
                 if root > 0.0:
+                    # derivative of factor * root with respect to this norm
                     by_norm[number] += factor * coefficient * coefficient * norms[number] / root
         if not derivative:
             return total, {}
@@ -1066,6 +1068,7 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
             total = math.prod(float(entries.sum()) for entries in by_part)
         else:
             weights = group.query_weights.reshape([len(entries) for entries in by_part])
+            # the sum over queries of weight times product of squares, one part at a time
             for entries in by_part:
                 weights = np.tensordot(entries, weights, axes=1)
             total = float(weights)

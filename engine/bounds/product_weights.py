@@ -588,9 +588,11 @@ class Frame:
 
         The derivative with respect to K is added to ``by_K``, shape (n, k).
         """
+        # C = R^2 and t = tr Y - tr R, so the derivatives by C and t add to the derivative by R.
         by_root = family.by_root + family.R @ family.by_gram + family.by_gram @ family.R
         by_root = 0.5 * (by_root + by_root.T)
         by_root[np.diag_indices(len(by_root))] -= family.by_t
+        # R = K^T Y K depends on K and on Y.  ``by_Y`` is in the eigenbasis of Y.
         K_in_eigenbasis = family.U.T @ self.K
         by_K += 2.0 * family.U @ (family.roots[:, None] * K_in_eigenbasis) @ by_root
         by_Y = K_in_eigenbasis @ by_root @ K_in_eigenbasis.T
@@ -753,6 +755,8 @@ class DenseNormBound:
         self.reduced_workload, self.functions = reduced_workload, functions
         terms_by_set = self._terms_by_set(subproblem)
         counted_sets = [(1, item) for item in terms_by_set.items()]
+        # With one function per attribute, M_T has a single entry, which depends only on the classes of
+        # the attributes.
         if max(functions.values(), default=1) == 1:
             counted_sets = self._count_equal_sets(terms_by_set)
         # pairs: number of sets T that are equal up to attribute names, and the layouts of M_T for
@@ -794,8 +798,9 @@ class DenseNormBound:
     def _count_equal_sets(
         self, terms_by_set: Mapping[Space, TermsByKeys]
     ) -> list[tuple[int, tuple[Space, TermsByKeys]]]:
-        """Count the attribute sets T whose products are equal up to the names of attributes.
+        """Count the attribute sets T with equal products.
 
+        Products are compared by the equivalence classes of their attributes, not by the names.
         Returns one pair per kind of set: the number of sets of this kind, and the first of them
         with its products.
         """

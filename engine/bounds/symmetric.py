@@ -523,9 +523,8 @@ def _product_rows(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int)
     shape = (len(first.R), len(second.R))
     # If both families are equal, only rows of the same symmetry as the columns are nonzero.
     rows = PairColumns(len(first.R), sign) if first is second else None
-    values = columns.columns(
-        np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2)
-    )
+    products = np.einsum("ip,jq->ijpq", first.R, second.R)
+    values = columns.columns(products.reshape(-1, columns.k, columns.k))
     if rows is not None:
         values = rows.columns(values.T.reshape(-1, *shape)).T
 

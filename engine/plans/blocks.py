@@ -459,7 +459,8 @@ def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
         return 1.0
     costs = {s: s.column_costs(law) for _, factors, _ in parts for _, s in factors}
     unequal = {s for s, c in costs.items() if np.ptp(c) > UNEQUAL_COSTS * c.max()}
-    if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
+    unequal_parts = sum(any(s in unequal for _, s in factors) for _, factors, _ in parts)
+    if unequal_parts < 2:
         return 1.0
     total = math.fsum(
         scale * math.prod(float(costs[s].max()) for _, s in factors) for _, factors, scale in parts
@@ -521,6 +522,7 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
         reach = noise
     # Answers without noise are limited to 2^61 grid steps, which leaves one bit for rounding.
     available_bits = math.floor(math.log2(2.0**61 * noise / reach))
+    # 2^(frexp exponent - 1) is the largest power of two that is at most the noise.
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, available_bits))
 
 

@@ -63,7 +63,8 @@ def squared_norms_of_products(
         tensors = group_axes(products.reshape(len(products), *shape), sets, 1)
         multiplied = contract(tensors, matrices, 1)
         multiplied = multiplied if weights is None else multiplied / weights
-        squares = np.einsum("qr,qr->q", *(multiplied.reshape(len(multiplied), -1),) * 2)
+        flat = multiplied.reshape(len(multiplied), -1)
+        squares = np.einsum("qr,qr->q", flat, flat)
         squared_norms[start : start + step] = squares.reshape(-1, *squared_norms.shape[1:])
     return squared_norms
 

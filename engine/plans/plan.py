@@ -134,11 +134,11 @@ class Plan(FrozenValue):
                 " error with the options of the plan."
             )
         groups = self.workload.groups
-        for i in (
-            range(len(groups))
-            if self.full_tables
-            else self._variances.partial_groups(self.workload).tolist()
-        ):
+        if self.full_tables:
+            unproven_groups = list(range(len(groups)))
+        else:
+            unproven_groups = self._variances.partial_groups(self.workload).tolist()
+        for i in unproven_groups:
             group = groups[i]
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
@@ -445,13 +445,14 @@ class Plan(FrozenValue):
         SchemaError, NotAnswerable : as `variance_of`.
         PlanError : as `variance_of`, or if an entry of ``queries`` is not a pair.
         """
-        pieces = [self._reconstruction(*self.check_query(query)) for query in queries]
-        covariances = np.zeros((len(pieces), len(pieces)))
-        for i, a in enumerate(pieces):
-            for j in range(i, len(pieces)):
-                b = pieces[j]
+        coefficients = [self._reconstruction(*self.check_query(query)) for query in queries]
+        covariances = np.zeros((len(coefficients), len(coefficients)))
+        for i, first in enumerate(coefficients):
+            for j in range(i, len(coefficients)):
+                second = coefficients[j]
+                # The noise of different blocks is independent, so only common blocks contribute.
                 covariances[i, j] = covariances[j, i] = math.fsum(
-                    float(a[s] @ b[s]) for s in a.keys() & b.keys()
+                    float(first[key] @ second[key]) for key in first.keys() & second.keys()
                 )
         return covariances
 

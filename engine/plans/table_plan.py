@@ -754,6 +754,8 @@ def component_blocks(
     """
     noises = {}
     for number, component in enumerate(components):
+        # Strategies have the sensitivity 1.  Gaussian noise of standard deviation s has the pcost
+        # 1 / s^2.  Laplace noise of standard deviation s has the epsilon sqrt(2) / s.
         if budget.pure_epsilon is None:
             noise = 1.0 / math.sqrt(budget.row_pcost * component.share)
         else:
@@ -787,9 +789,8 @@ def component_of_group(components: Sequence[Component], groups: int) -> tuple[in
         exist.
     """
     component_of = {g: number for number, c in enumerate(components) for g in c.groups}
-    if sum(len(c.groups) for c in components) != len(component_of) or not set(component_of) <= set(
-        range(groups)
-    ):
+    has_duplicates = sum(len(c.groups) for c in components) != len(component_of)
+    if has_duplicates or not set(component_of) <= set(range(groups)):
         raise PlanError(
             "Two components of the plan list the same group, or a component lists a group that the"
             " workload does not have. List every group in at most one component."
