@@ -422,7 +422,7 @@ class LeastSquares:
         return variances
 
     def gradient(self, weights: Sequence[Array]) -> Levels:
-        """Return the derivatives of the weighted sum of variances by the precisions.
+        """Return the derivatives of the weighted sum of variances with respect to the precisions.
 
         ``weights`` and the result have one array per level.
         """
@@ -586,9 +586,11 @@ class LevelProblem:
             above[parent[first]]
             for above, parent, first in zip(classes, tree.parent[1:], member[1:], strict=False)
         ]
+        # the cells of the smaller problem are the classes of the last level
         area_of_cell = [np.arange(len(member[-1]))]
         for parent in reversed(parents[1:]):
             area_of_cell.insert(0, parent[area_of_cell[0]])
+        # number of areas of a class, divided by the number of areas of the class of its parent
         sizes = [np.bincount(numbers).astype(float) for numbers in classes]
         copies = [
             size / above[p] for size, above, p in zip(sizes[1:], sizes, parents, strict=False)

@@ -365,11 +365,11 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
     return float(np.sum(factor.dense() * strategy.covariance))
 
 
-# A plan records the status of its searches.  If some factors are on several axes, an alternating
-# search optimises one axis at a time, and its status begins with this prefix.
+# A plan records the status of its searches.  If an alternating search optimises one axis at a time,
+# because factors are on several axes, its status begins with this prefix.
 COUPLED_PREFIX = "in turns"
-# If every factor is on axes of one set, an alternating search optimises one set at a time.  Its
-# status begins with this prefix if a dense search would fit in memory but take too long.
+# If an alternating search optimises one set of axes at a time, because a dense search would fit in
+# memory but take too long, its status begins with this prefix.
 UNCOUPLED_PREFIX = "set by set"
 # largest expected time of a dense search with the method "optimal", in seconds
 MAX_OPTIMAL_SEARCH_S = 45.0
@@ -621,8 +621,8 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
-            # error, lower bound and privacy cost of a Kronecker product are products of those of
-            # its factors
+            # The error of a Kronecker product is the product of the errors of its factors.  The same
+            # holds for the lower bound and for the privacy cost.
             coefficient, factors = terms[0]
             solved = [
                 (factor_axes, self._factor_solution(factor, [sub.centers[a] for a in factor_axes]))
