@@ -602,6 +602,7 @@ def _read_tables(
             name: table.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
             for axis, name in enumerate(names)
         }
+        # the margins of earlier tables replace the margins of this table
         first_margins = margins | first_margins
         agree = all((first_margins[name] == margin).all() for name, margin in margins.items())
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:

@@ -503,6 +503,7 @@ class _CsvFile:
         # The first byte of `text` was checked with the block before, except in the first block, where
         # it is a line end. The last byte is checked with the next block.
         quote_positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
+        # opening and closing quotes alternate in the file
         is_opening = (np.arange(len(quote_positions)) + self.quotes) % 2 == 0
         # the byte before an opening quote, and the byte after a closing quote, must be a delimiter,
         # a line end or another quote

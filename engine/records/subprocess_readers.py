@@ -576,10 +576,12 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         if filled or empty_rows:
             width = max(width, filled)
             lines.append(cells[:filled])
+    # all lines have the same number of fields, except for empty lines, which have none
+    for cells in lines:
+        if cells:
+            cells.extend([""] * (width - len(cells)))
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(
-        [*cells, *[""] * (width - len(cells))] if cells else [] for cells in lines
-    )
+    csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
 
 

@@ -127,6 +127,7 @@ def _labelled(
     )
     for frame, _ in chunks:
         values = [frame[name].to_numpy() for name in used]
+        # columns of numbers are sent as bytes, all other columns as JSON
         kinds = [column.dtype.str if column.dtype.kind in "iuf" else JSON for column in values]
         payloads = [
             json.dumps(column.tolist()).encode() if kind == JSON else column.tobytes()

@@ -472,6 +472,7 @@ def _maximal_support_table(
         scipy.sparse.csr_array((right_side.size, count)),
         -right_side[:, None],
     ]
+    # equalities: each margin of x minus s times its target is 0; inequalities: t - x <= 0
     equalities: Any = scipy.sparse.hstack(blocks)
     inequalities: Any = scipy.sparse.hstack([-eye, eye, empty])
     solution = scipy.optimize.linprog(
@@ -484,6 +485,7 @@ def _maximal_support_table(
     )
     if solution.x is None:
         raise _contradiction(names)
+    # t is 1 in the cells that can be positive, and 0 in all others; x / s has the target margins
     table = np.zeros(possible.shape)
     table.flat[cells] = np.where(
         solution.x[count : 2 * count] > 0.5, solution.x[:count] / solution.x[-1], 0.0

@@ -202,6 +202,7 @@ class Intervals(Family):
         (n,) = sizes
         first, end = (b[start:stop, None] for b in self.bounds(n))
         cell = np.arange(n)
+        # the second condition is for circular intervals, in which cell 0 has the position n
         return (((cell >= first) & (cell < end)) | (cell + n < end)).astype(float)
 
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
@@ -220,6 +221,7 @@ class Intervals(Family):
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
         first, end = self.bounds(sizes[0])
+        # total[k] is the sum of the first k cells. The cells are repeated for circular intervals.
         total = np.cumsum(np.concatenate([np.zeros_like(table[:1]), table, table]), axis=0)
         return np.asarray(total[end] - total[first])
 
@@ -232,6 +234,9 @@ class Intervals(Family):
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         first, end = self.bounds(sizes[0])
+        # q M q^T is the sum of M over the square of the cells of the query. total[i, j] is the sum of
+        # the first i rows and j columns of M, which is repeated for circular intervals. The two mixed
+        # terms are equal, because M is symmetric.
         total = np.zeros((2 * sizes[0] + 1,) * 2)
         total[1:, 1:] = np.cumsum(np.cumsum(np.tile(matrix, (2, 2)), axis=0), axis=1)
         return total[end, end] - 2 * total[first, end] + total[first, first]

@@ -730,8 +730,8 @@ def _code_list(
     has_children[parents[parents >= 0]] = True
     leaves = np.flatnonzero(~has_children)
     deepest = int(depth[has_children].max(initial=-1))
-    # ``areas`` has for each depth the ancestor of every leaf at this depth, or the leaf itself if
-    # it is not deeper.
+    # ``areas[d]`` contains one node per leaf: the ancestor of the leaf at depth d, or the leaf itself
+    # if its depth is at most d.
     ancestors, areas = leaves, list[npt.NDArray[Any]]()
     for current_depth in range(deepest, -1, -1):
         ancestors = np.where(depth[ancestors] > current_depth, parents[ancestors], ancestors)
@@ -782,7 +782,8 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
     Raises SchemaError if the parents form a cycle, or there are more than `MAX_LEVELS` levels.
     """
     depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
-    # A common root above all levels and the cells below them do not count towards MAX_LEVELS.
+    # A common root above all levels and the cells below all levels do not count towards MAX_LEVELS.
+    # `_code_list` checks the exact number of levels.
     for next_depth in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():

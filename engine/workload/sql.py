@@ -919,7 +919,8 @@ def sql_readings(
 ) -> list[tuple[str, str]]:
     """Return the conditions in SQL statements with their interpretations on the cells.
 
-    Each entry is a pair of texts: the condition in SQL, and the predicate that is evaluated.
+    Each entry is a pair of texts: the condition in SQL, and the predicate to which it is translated.
+    Long texts are shortened.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -984,7 +985,7 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
 
 
 def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
-    """Yield pairs (condition in WHERE or CASE, interpretation on the cells), as texts."""
+    """Yield the pairs of `sql_readings` for one statement."""
     where = select.args.get("where")
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
