@@ -270,10 +270,10 @@ class Mechanism(ABC):
 
     @abstractmethod
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
-        """Return the plan that an earlier search found, from its stored result ``solved``."""
+        """Rebuild the plan of an earlier search from its stored result ``solved``."""
 
     def at_budget(self, plan: Plan, budget: Budget) -> Plan:
-        """Return a plan for another budget with the strategies of ``plan``; no search is run."""
+        """Return a plan for another budget with the strategies of ``plan``, without a search."""
         return self.rebuild(plan.workload, budget, plan.solved)
 
 

@@ -1,8 +1,8 @@
 """Baselines: identity, Gaussian, Laplace, DataCube and the dense optimum.
 
-`Identity` adds noise to every cell, `GaussianQueries` and `LaplaceQueries` to every query,
-`DataCube` to a few marginal tables.  `Optimum` is the optimal matrix mechanism for domains that fit
-into one dense matrix.
+`Identity` measures every cell.  `GaussianQueries` and `LaplaceQueries` measure every query.
+`DataCube` measures a few marginal tables.  `Optimum` is the optimal matrix mechanism for domains
+that fit into one dense matrix.
 """
 
 from __future__ import annotations
@@ -428,7 +428,7 @@ def marginals_error(
     spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
-        """Return the eigenvalue of every residual space for marginals on the axes ``sets``."""
+        """Return one eigenvalue per residual space, for the Gram matrix of the marginals on ``sets``."""
         set_has_axis = np.array(
             [[i in axes for i in range(len(sizes))] for axes in sets], dtype=float
         ).reshape(len(sets), -1)

@@ -541,10 +541,10 @@ class OperatorChoice:
 def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     """Return the optimal budget shares of components, shape (components,), and the total error.
 
-    ``errors`` are the squared errors E of the components, each at unit budget.  For Gaussian noise
-    the share of pcost is proportional to sqrt(E), and the total error is (sum sqrt E)^2.  For
-    Laplace noise the share of epsilon is proportional to E^(1/3), and the total is
-    (sum E^(1/3))^3.
+    ``errors`` are the squared errors E of the components, each at unit budget.
+
+    - Gaussian noise: shares are proportional to E^(1/2); the total error is (sum of E^(1/2))^2.
+    - Laplace noise: shares are proportional to E^(1/3); the total error is (sum of E^(1/3))^3.
 
     Source: HDMM, definition 19.
 
@@ -564,7 +564,8 @@ def plus_strategy(
 ) -> HDMMStrategy:
     """Return one product strategy per cluster of groups, with optimal budget shares (OPT_plus).
 
-    With one cluster this is OPT_kron.  Every group is answered by the component of its cluster.
+    The product strategy of a cluster answers its groups.  With one cluster, the result is that of
+    OPT_kron.
 
     Parameters
     ----------

@@ -588,8 +588,8 @@ def _split_gains(R: Array, M: Array, shape: tuple[int, ...], axis: int) -> Array
     # p1 and p2 are the indicators of the two halves.  r12 is p1^T R p2, and m12 is p1^T M p2.
     r11, r12, r22 = _half_sums(R, shape, axis)
     m11, m12, m22 = _half_sums(M, shape, axis)
-    # Splitting a box p into p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P, a matrix of rank 2.  The
-    # Woodbury formula gives this decrease of tr(G R).
+    # Splitting a box p into p1 + p2 subtracts the matrix p1 p2^T + p2 p1^T of rank 2 from P^T P.  The
+    # Woodbury formula gives the gain: the decrease of tr(G R).
     gains: Array = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
         r11 * r22 - (1.0 - r12) ** 2
     )
@@ -881,13 +881,14 @@ def interval_strategy(
     """Return a strategy for one axis by level selection in two stages.
 
     The axis is divided into intervals.  The first stage selects levels whose boxes are unions of
-    intervals; the second stage selects levels inside every interval.  This is much faster than
-    `level_selection` and slightly less accurate.
+    intervals.  The second stage selects levels inside every interval.  The search is much faster
+    than `level_selection`, and the result is slightly less accurate.
 
     Parameters
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
-    groups : number of intervals; by default the cube root of the number of cells, as in the paper.
+    groups : number of intervals.  The default is the cube root of the number of cells, as in the
+        paper.
 
     Source: Li and Miklau, section 4.3.2.
 
@@ -1171,8 +1172,8 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 def _attribute_gram(workload: Workload, name: str) -> Array:
     """Return the sum of the Gram matrices of all query families on an attribute, shape (n, n).
 
-    Each Gram is multiplied by the weight of its group.  Families that combine several attributes,
-    such as affine queries, are left out.  If the sum is 0, the identity is returned.
+    The weight of a group multiplies its Gram matrices.  Families on several attributes, such as
+    affine queries, are left out.  If the sum is 0, the identity is returned.
     """
     n = workload.schema[name].size
     total = np.zeros((n, n))

@@ -424,11 +424,11 @@ class PIdentity:
 
     Attributes
     ----------
-    rows : A, shape (measurements, cells); the largest L1 norm of a column is 1.
-    inverse : (A^T A)^+, shape (cells, cells): covariance of the cells for noise of variance 1.
-    error : tr((A^T A)^+ G) for the Gram of the search, in counts^2.
-    theta : parameters Theta, from which a similar search may start, shape (p, cells); p is 0 for a
-        single query.
+    rows : strategy rows A, shape (measurements, cells).  The largest L1 norm of a column is 1.
+    inverse : covariance (A^T A)^+ of the cells for noise of variance 1, shape (cells, cells).
+    error : tr((A^T A)^+ G) for the Gram matrix G of the search, in counts^2.
+    theta : parameters Theta, shape (p, cells), from which a similar search may start.  For a single
+        query, p is 0.
     """
 
     rows: Array

@@ -944,7 +944,8 @@ class _SearchState:
     def update(self, weights: Sequence[Array]) -> None:
         """Set the query weights of all adapted strategies, and improve each by one step.
 
-        ``weights`` has one array per strategy, shape (queries,).  ``tables`` is updated.
+        ``weights`` has one array per strategy, shape (queries,).  The attribute ``tables`` is
+        computed again.
         """
         for strategy, query_weights in zip(self.strategies, weights, strict=True):
             strategy.update(query_weights)

@@ -69,8 +69,8 @@ TABLE_STATEMENT = (
 )
 # For forecasts: number of plans that a search with accuracy constraints computes.
 CONSTRAINED_PLANS = 10
-# With accuracy constraints of groups, weighted means of tuned and uniform centers are tried in this
-# order.  The numbers are the weights of the tuned centers.
+# A search with accuracy constraints tries these weighted means of tuned and uniform centers, in this
+# order.  Each number is the weight of the tuned centers.
 TUNED_SHARES = (1.0, 0.5, 0.25)
 
 

@@ -99,7 +99,8 @@ class CandidatePlan:
         the value of the objective at privacy cost 1.
     values : weighted squared errors of the blocks, in counts^2, as a mapping from the attributes of
         a block.  The error of a block is for a plan that spends the privacy cost 1 on this block
-        alone.  The mapping is empty if a search needs no such values.
+        alone.  The mapping is empty in three cases: another objective than the weighted sum, accuracy
+        constraints, and a product strategy on the full table.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  The
         attribute ``error`` is computed from the joint cost.
@@ -218,8 +219,8 @@ class ResidualMechanism(Mechanism):
         " smaller weighted RMSE than the bound."
     )
 
-    # whether the mechanism measures optimal strategies for any query weights, so that objectives
-    # other than the sum may be searched by `engine.mechanisms.minimax`
+    # If True, objectives other than the sum may use the search of `engine.mechanisms.minimax`.  The
+    # mechanism must then measure optimal strategies for any query weights.
     uses_minimax_search: ClassVar[bool] = False
 
     @abstractmethod
@@ -563,7 +564,9 @@ class ResidualMechanism(Mechanism):
 
         Returns
         -------
-        The decomposition, one solution per subworkload, and the solver with its dual weights.
+        parts : decomposition.
+        solutions : one solution per subworkload.
+        solver : solver with the dual weights of its searches.
         """
         # When a plan is rebuilt, ``limits`` has the memory limit that the plan file records.
         # `SpaceSolver.in_time` may have lowered it after the unions of residual spaces were chosen.
@@ -678,7 +681,7 @@ class ResidualMechanism(Mechanism):
         bound: float | None = None,
         joint_share: float | None = None,
     ) -> Plan:
-        """Return the plan for solved residual spaces: divide the budget and round noise to grids.
+        """Divide the budget among residual spaces, round the noise to grids, and return the plan.
 
         Parameters
         ----------

@@ -397,8 +397,8 @@ def norm_bound(
 ) -> float:
     """Return the lower bound on the objective (norm of the variances) at privacy cost 1.
 
-    The result is a quotient for the query weights ``emphasis``: the lower bound on the weighted sum
-    of variances, divided by the dual norm of the weights.
+    The result is the lower bound on the weighted sum of variances, divided by the dual norm of the
+    weights.  ``emphasis`` has the weights.
     """
     return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
