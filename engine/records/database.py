@@ -397,7 +397,8 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
             finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
             cases.append((finite & (column.floor() != column), FRACTION))
         edges = [_exact_literal(edge) for edge in attribute.edges or ()]
-        cases += _cell_conditions(column, encoder, edges, *edges[-1:])
+        # the largest number in the last bin is the last edge, if there are edges
+        cases += _cell_conditions(column, encoder, edges, edges[-1] if edges else None)
         default_code = _default_code(column, encoder)
     elif kind.is_decimal() and attribute.labels is None and _has_exact_comparison(column):
         cases += _decimal_cases(column, encoder)
@@ -476,6 +477,7 @@ def _date_cases(
         for day in encoder.missing_days
         if day.year <= MAX_YEAR
     ]
+    # a missing day after MAX_YEAR has no condition
     if len(cases) < len(encoder.missing_days):
         raise NotComputableError
     cases.append(

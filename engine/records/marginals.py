@@ -614,9 +614,10 @@ class _Tally:
         return [codes[~refused] for codes in columns]
 
     def _n_records(self, columns: list[np.ndarray], selected: np.ndarray) -> int:
-        """Return the number of records of the rows for which ``selected`` is True.
+        """Return the number of records in the rows for which ``selected`` is True.
 
-        With a count column, a row with an invalid count counts as one record.
+        With a count column, a row contains as many records as its count, and a row with an invalid
+        count contains one record.
         """
         if not self.weighted:
             return int(selected.sum())
@@ -646,7 +647,7 @@ class _Tally:
         first_codes, *other_codes = (
             self.chunk[self.place[name]][: self.filled_rows] for name in names
         )
-        # position of each row's cell in the flat table
+        # index of the cell of each row in row-major order
         index = first_codes.astype(code_type(table.size))
         for codes, size in zip(other_codes, table.shape[1:], strict=True):
             index *= size

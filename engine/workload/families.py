@@ -497,6 +497,7 @@ class Areas(Family):
         first, end, _ = slice(start, stop).indices(selected.starts[-1])
         out = np.zeros((max(0, end - first), n))
         for areas, offset in zip(selected.areas, selected.starts, strict=False):
+            # index of the query that contains each cell
             query = areas + offset
             cells = np.flatnonzero((first <= query) & (query < end))
             out[query[cells] - first, cells] = 1.0
@@ -506,6 +507,7 @@ class Areas(Family):
         selected, (n,) = self._selected, sizes
         out = np.zeros((n, n))
         for areas, offset in zip(selected.areas, selected.starts, strict=False):
+            # areas + offset is the index of the query that contains each cell
             weight = 1.0 if weights is None else weights[areas + offset][:, None]
             out += (areas[:, None] == areas) * weight
         return out
@@ -515,6 +517,8 @@ class Areas(Family):
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         (n,) = sizes
+        # q M q^T is the sum of M over all pairs of cells of the area. The rows of M are summed over
+        # the areas first. The entry of each cell in the row of its area is then added.
         return np.concatenate(
             [
                 np.bincount(areas, _area_sums(areas, matrix)[areas, np.arange(n)])
@@ -718,7 +722,10 @@ class Levels(Areas):
 
 @dataclass(frozen=True)
 class Affine(Family):
-    """One query per bound c on the sum of two cell numbers: A_i + A_j <= c, c = 0 .. n_i + n_j - 2.
+    """Bounds on the sum of the cell numbers of two attributes.
+
+    Query c counts the records with A_1 + A_2 <= c, where A_i is the cell number of attribute i. The
+    bounds are c = 0 .. n_1 + n_2 - 2 for attributes with n_1 and n_2 cells.
 
     >>> Affine().count((10, 10))
     19
@@ -733,10 +740,7 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return, for every cell, the number that the queries compare with their bound c.
-
-        The number is A_i + A_j. The result has the shape ``sizes``.
-        """
+        """Return A_1 + A_2 for every cell, shape ``sizes``: the number that query c compares with c."""
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -750,7 +754,10 @@ class Affine(Family):
 
 @dataclass(frozen=True)
 class Abs(Affine):
-    """One query per bound c on the difference: |A_i - A_j| <= c, c = 0 .. max(n_i, n_j) - 1.
+    """Bounds on the absolute difference of the cell numbers of two attributes.
+
+    Query c counts the records with |A_1 - A_2| <= c, where A_i is the cell number of attribute i.
+    The bounds are c = 0 .. max(n_1, n_2) - 1 for attributes with n_1 and n_2 cells.
 
     >>> Abs().count((10, 12))
     12

@@ -350,9 +350,9 @@ class LevelSelection:
 class AreaWeights:
     """Gram matrix on cells that is a weighted sum over the areas of nested levels.
 
-    The Gram is the sum over levels of P^T diag(weights) P, where P is the 0/1 matrix of shape
-    (areas, cells) that sums cells to the areas of the level. A sum of two such Grams on the same
-    levels has this form again.
+    The Gram matrix is the sum over levels of P^T diag(weights) P. P is the 0/1 matrix of shape
+    (areas, cells) that sums cells to the areas of the level. The sum of two of these Gram matrices
+    on the same levels also has this form.
 
     Attributes
     ----------
