@@ -386,7 +386,7 @@ def marginal_strategy(
     v = closed_form(lattice, traces) if noise == "gaussian" else None
     status = "closed form"
     if v is None:
-        v, status = _search(lattice, traces, noise, restarts, np.random.default_rng(seed))
+        v, status = _search_shares(lattice, traces, noise, restarts, np.random.default_rng(seed))
     v = _without_negligible(lattice, traces, v, noise)
     f = lattice.precision(v)
     has_queries = traces > 0
@@ -408,7 +408,7 @@ def marginal_strategy(
     )
 
 
-def _search(
+def _search_shares(
     lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator
 ) -> tuple[Array, str]:
     """Search for the v with the smallest error.
@@ -691,22 +691,22 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
         for index, group_class in enumerate(workload.group_classes)
         for number in group_class.numbers
     }
-    known_clusters = set[Any]()
+    cluster_keys = set[Any]()
 
     def add(cluster: Sequence[int]) -> None:
         """Add the problem of a cluster of groups, unless an equal problem is listed."""
         # Clusters that differ only in the names of attributes have equal problems.  Numbers in
         # order of occurrence replace the names, so that each problem is built once.
         attribute_numbers: dict[str, int] = {}
-        nameless_cluster = []
+        cluster_key = []
         for number in cluster:
             attributes = tuple(
                 attribute_numbers.setdefault(name, len(attribute_numbers))
                 for name in workload.groups[number].attributes
             )
-            nameless_cluster.append((class_of_group[number], attributes))
-        if tuple(nameless_cluster) not in known_clusters:
-            known_clusters.add(tuple(nameless_cluster))
+            cluster_key.append((class_of_group[number], attributes))
+        if tuple(cluster_key) not in cluster_keys:
+            cluster_keys.add(tuple(cluster_key))
             problem = builder.build(cluster)
             problems[problem.key] = problem
 
@@ -1041,7 +1041,7 @@ class HDMM(ExplicitMechanism):
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
         if not bases:
-            bases = self._search(workload, law, limits).arrays(workload.schema)
+            bases = self._run_operators(workload, law, limits).arrays(workload.schema)
         design = Design.from_arrays(bases, workload, law)
         return replace(
             design,
@@ -1053,8 +1053,8 @@ class HDMM(ExplicitMechanism):
             statement=f"The strategy is the result of {list(OPERATORS)[design.origin]}.",
         )
 
-    def _search(self, workload: Workload, law: str, limits: Limits) -> Design:
-        """Search with all selected operators and return the components of the best strategy."""
+    def _run_operators(self, workload: Workload, law: str, limits: Limits) -> Design:
+        """Run all selected operators, and return the components of the best strategy."""
         operators = tuple(OPERATORS) if self.operator == "best" else (self.operator,)
         calls = [0]
 

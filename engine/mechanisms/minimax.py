@@ -586,7 +586,9 @@ def strategies_of_weights(
             index, pi = strategy_of.get((space, name), -1), split.centers.get(name)
             key = (index, tuple(p.key for p in parts[name]), digest(pi))
             if key not in solved:
-                search = _search(_gram(parts[name], None if index < 0 else weights[index]), pi)
+                search = _strategy_search(
+                    _residual_gram(parts[name], None if index < 0 else weights[index]), pi
+                )
                 if recorded is not None:
                     dual_weights = _next_recorded(recorded)
                 else:
@@ -658,7 +660,7 @@ def proof(
                 if factor not in bounds:
                     initial = initial_weights(examples[k], examples[k][axis])
                     with threads_for(1):
-                        problem = _search(factor, sub.centers[axis]).problem()
+                        problem = _strategy_search(factor, sub.centers[axis]).problem()
                         dual_weights = (
                             _dual_weights(problem, initial, PROOF_ITERATIONS, deadline)
                             if recorded is None
@@ -737,7 +739,7 @@ def rebuild_proof(
     return measured.parts, measured.solutions, lower_bound.bound
 
 
-def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
+def _residual_gram(parts: Sequence[Any], weights: Array | None) -> Factor:
     """Return the residual Gram matrix of all queries on an attribute.
 
     ``parts`` are the query families on the attribute.  ``weights`` has one weight per query.  With
@@ -752,7 +754,7 @@ def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
     return Factor(sizes=(n,), matrix=N.T @ gram @ N)
 
 
-def _search(factor: Factor, pi: Array | None) -> Search:
+def _strategy_search(factor: Factor, pi: Array | None) -> Search:
     """Return the strategy search for one residual Gram on one attribute with center ``pi``."""
     return Search(factor=factor, centers=(pi,))
 
