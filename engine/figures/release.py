@@ -44,6 +44,7 @@ from engine.figures.compare import ranking_picture
 from engine.figures.errors import error_picture
 from engine.plans import Plan
 from engine.release import Measurement
+from engine.workload.integer_bins import query_texts
 
 SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # operator between attribute and value in a query text
 MIN_ANSWERS_HEIGHT_PX = 330
@@ -619,8 +620,8 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     if isinstance(value, Comparison):
         return ranking_picture(value).figure
     if isinstance(value, Measurement):
-        return answers_picture(
-            value.answers(group, 0, MAX_ANSWERS), rehearsal=value.rehearsal
-        ).figure
+        answers = value.answers(group, 0, MAX_ANSWERS)
+        texts = query_texts(value.plan.schema.attributes, answers["query"])
+        return answers_picture(answers.assign(query=texts), rehearsal=value.rehearsal).figure
     check_int("number of the group", group, 0, len(value.workload.groups) - 1, error=PlanError)
     return error_picture(value, group).figure

@@ -427,6 +427,8 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
     the second measurement of the option.
     """
     table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
+    attributes = [rule.common.look.schema[name] for name in queries.attributes]
+    table = table.assign(query=query_texts(attributes, table["query"]))
     name = in_screen_words(rule.common.names[rule.common.position(option)])
     where = set_name(queries.attributes)
     if len(queries.parts) < 2:

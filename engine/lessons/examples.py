@@ -65,6 +65,7 @@ from engine.release import discrete_gaussian
 from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, residual_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
+from engine.workload.integer_bins import cell_text
 
 # Invented counts of the 32 cells of an attribute, most of them 0.
 SPARSE = (
@@ -740,7 +741,7 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
             rows = spread.reshape(rows.shape)
         query_rows.append(rows)
         cells = itertools.product(
-            *([schema[name].label(i) for i in range(schema[name].size)] for name in space)
+            *([cell_text(schema[name], i) for i in range(schema[name].size)] for name in space)
         )
         labels += [" ".join(cell) or "all" for cell in cells]
         tables += [" × ".join(space) or "total"] * len(rows)

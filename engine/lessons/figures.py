@@ -53,6 +53,7 @@ from engine.lessons.examples import (
 )
 from engine.privacy import Budget
 from engine.workload import Schema
+from engine.workload.integer_bins import cell_text
 
 STYLE = """
 body { font: 11pt/1.45 Georgia, serif; color: #111; background: #fff; max-width: 46rem; margin: 2rem auto; }
@@ -551,7 +552,7 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
 
 def _cell_labels(schema: Schema, name: str) -> list[str]:
     """Return the axis labels of the cells of an attribute."""
-    return axis_labels([schema[name].label(i) for i in range(schema[name].size)])
+    return axis_labels([cell_text(schema[name], i) for i in range(schema[name].size)])
 
 
 def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:

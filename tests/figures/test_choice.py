@@ -204,6 +204,18 @@ def test_snr_picture_matches_rule(primary):
             assert len(drawn[0].x) + len(drawn[1].x) == len(expected)
 
 
+def test_snr_picture_shows_bins_of_integers():
+    age = Attribute.numeric("age", [0, 1, 2, 4], integer=True)
+    schema = Schema([age, Attribute.categorical("sex", ["F", "M"])])
+    common = common_of(analyses.workloads_by_way(schema, (1, 2)))
+    records = pd.DataFrame({"age": [0, 1, 3], "sex": ["F", "M", "F"]})
+    first_stage = stepwise.look(common, records, rehearsal=True)
+    rule = NestedPlanRule(common=common, share=0.5, snr=5.0)
+    group = next(i for i, g in enumerate(rule.groups) if g.attributes == ("age",))
+    picture = coarse_figures.snr_picture(rule, first_stage, group, "2-way")
+    assert picture.table["query"].tolist() == ["age = 0", "age = 1", "age in 2–4"]
+
+
 def test_shares_above_picture_matches_verdict():
     picture = check_picture(coarse_figures.shares_above_picture(RULE, FIRST_STAGE))
     shares = RULE.decide(FIRST_STAGE).shares
