@@ -197,7 +197,7 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
     # a FlatBuffers structure starts with the distance to its root table
     footer = footer_start + file.read("<I", footer_start)[0]
     for number in (2, 3):  # fields of the footer: dictionaries, batches
-        blocks = _table(file, footer, number)
+        blocks = _table_position(file, footer, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
             # the footer has an entry of 24 bytes per message; it starts with the position and the
             # length of the metadata of the message
@@ -252,16 +252,16 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     """
     # a FlatBuffers structure starts with the distance to its root table
     message = start + file.read("<I", start)[0]
-    kind_field = _field(file, message, 1)
+    kind_field = _field_position(file, message, 1)
     kind = file.at(kind_field, 1)[0] if kind_field else 0
-    header = _table(file, message, 2)
-    length_field = _field(file, message, 3)
+    header = _table_position(file, message, 2)
+    length_field = _field_position(file, message, 3)
     body_bytes = file.read("<q", length_field)[0] if length_field else 0
     # the header of a batch lists its buffers; the header of a dictionary contains the header of a
     # batch with the values of the dictionary
-    batch = _table(file, header, 1) if kind == _DICTIONARY and header else header
-    has_compression = kind in (_DICTIONARY, _BATCH) and batch and _field(file, batch, 3)
-    buffers = _table(file, batch, 2) if has_compression else 0
+    batch = _table_position(file, header, 1) if kind == _DICTIONARY and header else header
+    has_compression = kind in (_DICTIONARY, _BATCH) and batch and _field_position(file, batch, 3)
+    buffers = _table_position(file, batch, 2) if has_compression else 0
     decompressed_bytes = 0
     for i in range(file.read("<I", buffers)[0] if buffers else 0):
         # the entry of a buffer has 16 bytes: its offset in the body, and its size; a compressed
@@ -272,7 +272,7 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     return kind, decompressed_bytes, body_bytes
 
 
-def _field(file: _Bytes, table: int, number: int) -> int:
+def _field_position(file: _Bytes, table: int, number: int) -> int:
     """Return the position of a field of a FlatBuffers table; 0 if the table lacks the field.
 
     Parameters
@@ -288,12 +288,12 @@ def _field(file: _Bytes, table: int, number: int) -> int:
     return table + offset if offset else 0
 
 
-def _table(file: _Bytes, table: int, number: int) -> int:
+def _table_position(file: _Bytes, table: int, number: int) -> int:
     """Return the position of the table or vector that a field refers to.
 
     The result is 0 if the table lacks the field.
     """
-    field = _field(file, table, number)
+    field = _field_position(file, table, number)
     return field + file.read("<I", field)[0] if field else 0
 
 

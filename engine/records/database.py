@@ -137,7 +137,7 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
 
     The result is an Arrow array, or a list if a value cannot be converted.
     """
-    converted = [_typed(value, kind) for value in values]
+    converted = [_as_declared_type(value, kind) for value in values]
     is_dated = kind.is_date() or kind.is_timestamp()
     # Arrow would interpret integers as numbers of days
     if is_dated and any(isinstance(value, (int, float)) for value in converted):
@@ -148,7 +148,7 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
         return converted
 
 
-def _typed(value: Any, kind: Any) -> Any:
+def _as_declared_type(value: Any, kind: Any) -> Any:
     """Convert a value of SQLite to the declared type; return it unchanged if this is impossible.
 
     A number in a decimal column becomes a Decimal. If it has more decimal places than the column
@@ -965,7 +965,7 @@ def fit_in_database(
                     .group_by(value=data[name])
                     .aggregate(**{_ROWS: ibis._.count()})
                 )
-                frequent = _fetched(refused_values.order_by(ibis.desc(_ROWS)).limit(most))
+                frequent = _run_query(refused_values.order_by(ibis.desc(_ROWS)).limit(most))
                 rows_by_value = dict(
                     zip(frequent["value"].to_pylist(), frequent[_ROWS].to_pylist(), strict=True)
                 )
@@ -1073,7 +1073,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     # last SELECT: number of rows whose count is less than LARGE_COUNT (cell 0), and of other rows
     if weight is not None:
         add_part(good.mutate(**{_ROWS: unit}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
-    answer = _fetched(ibis.union(*parts))
+    answer = _run_query(ibis.union(*parts))
     part, cell, row_sums = (
         np.asarray(answer[name]).astype(np.int64) for name in ("part", "cell", _ROWS)
     )
@@ -1104,7 +1104,7 @@ def _has_numbers_as_text(table: Any) -> bool:
     """
     if not table[_KEY].type().is_string():
         return False
-    answer = _fetched(
+    answer = _run_query(
         table.aggregate(rows=_total(table[_KEY].re_search(HEX_NUMBER_PATTERN).ifelse(1, 0)))
     )
     return bool(answer["rows"][0].as_py())
@@ -1239,7 +1239,7 @@ def _fetch_totals(table: Any, totals: Mapping[str, Any]) -> dict[str, int]:
     """Fetch the values of named aggregates of a table, such as sums."""
     values_by_name: dict[str, int] = {}
     for start in range(0, len(totals), MAX_RESULT_COLUMNS):
-        row = _fetched(
+        row = _run_query(
             table.aggregate(**dict(list(totals.items())[start : start + MAX_RESULT_COLUMNS]))
         )
         values_by_name |= {name: int(cells[0]) for name, cells in row.to_pydict().items()}
@@ -1321,7 +1321,7 @@ def _grouping_sets(
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
         for names, columns in requests:
             total = table.count() if weight is None else table[weight].sum()
-            answer = _fetched(table.group_by(columns).aggregate(**{_ROWS: total.cast("int64")}))
+            answer = _run_query(table.group_by(columns).aggregate(**{_ROWS: total.cast("int64")}))
             yield names, _flat_cells(schema, answer, names, columns), np.asarray(answer[_ROWS])
         return
     used = sorted({column for _, columns in requests for column in columns})
@@ -1384,12 +1384,13 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     }
     totals["changed"] = _changed_rows(table, [f"c{i}" for i in range(len(names))])
     answers = {
-        name: values[0] for name, values in _fetched(table.aggregate(**totals)).to_pydict().items()
+        name: values[0]
+        for name, values in _run_query(table.aggregate(**totals)).to_pydict().items()
     }
     if answers["changed"]:
         raise DataError(TABLE_CHANGED)
     is_spark = is_spark_table(over_cap)
-    for batch in _fetched(over_cap).to_batches() if is_spark else _batches(over_cap):
+    for batch in _run_query(over_cap).to_batches() if is_spark else _batches(over_cap):
         cap.take(
             batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))]
         )
@@ -1497,7 +1498,7 @@ def _distinct(column: Any, limit: int) -> list[Any]:
     if column.get_backend().name in UNTYPED_BACKENDS:
         batches = guard_batches(untyped_batches(values, ["value"], limit + 1), DATABASE_SUBJECT)
         return [value for batch in batches for value in _pylist(batch.columns[0])]
-    return list(_fetched(values)["value"].to_pylist())
+    return list(_run_query(values)["value"].to_pylist())
 
 
 def _pylist(column: pa.Array | list[Any]) -> list[Any]:
@@ -1510,14 +1511,14 @@ def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa
     ``types`` maps the columns of the result to their types. Without it, Ibis would create a view in
     the database to infer them.
     """
-    return _fetched(
+    return _run_query(
         without_values(
             lambda: backend.sql(statement, schema=dict(types)), DATABASE_SUBJECT, describe_error
         )
     )
 
 
-def _fetched(expression: Any) -> pa.Table:
+def _run_query(expression: Any) -> pa.Table:
     """Run a query and return its result as an Arrow table."""
     execute = (
         partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow

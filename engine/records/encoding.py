@@ -936,7 +936,7 @@ class Hints:
         self._record_points(encoder, values)
         refused = (codes < MISSING) & (codes != UNSUPPORTED)
         if len(examined) < MAX_VALUES and refused.any():
-            for value in _distinct(values, refused):
+            for value in _distinct_values(values, refused):
                 text = text_of(
                     value.decode("utf-8", "replace") if isinstance(value, bytes) else value
                 )
@@ -965,7 +965,7 @@ class Hints:
         if encoder.attribute.labels is None or other is None or name in self._with_examined_others:
             return
         self._with_examined_others.add(name)
-        for value in _distinct(values, codes == encoder.texts[other])[:MAX_VALUES]:
+        for value in _distinct_values(values, codes == encoder.texts[other])[:MAX_VALUES]:
             if isinstance(value, str) and value != other:
                 self._add_similar(encoder, value, other)
 
@@ -1085,7 +1085,7 @@ def _without_groups(text: str) -> str:
     return text.replace(sign, "").replace(",", ".")
 
 
-def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
+def _distinct_values(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
     """Return distinct values of the selected rows of a column.
 
     To limit the time, only the first 10 * MAX_VALUES selected rows of a list, or the first 100 *

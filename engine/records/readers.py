@@ -769,7 +769,7 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     )
     for batch in _stream(reader, names, rows):
         parsers = {
-            name: partial(_parsed, batch.columns[names.index(name)], kind)
+            name: partial(_parse_numbers, batch.columns[names.index(name)], kind)
             for name, kind in inexact.items()
         }
         columns = (
@@ -831,7 +831,7 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
     }
 
 
-def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parse_numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Parse texts as numbers of an Arrow type; ".0" at the end of a text is ignored."""
     import pyarrow.compute as pc
 
@@ -850,7 +850,7 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
     check_columns(data.schema.names, names)
     # the scanner decompresses complete row groups, so their sizes are checked before it starts
-    width = sum(_width(data.schema.field(name).type) for name in names)
+    width = sum(_bytes_per_value(data.schema.field(name).type) for name in names)
     for fragment in guard_batches(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
             groups = without_values(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
@@ -868,7 +868,7 @@ def _check_arrow(fragment: FileFragment) -> None:
         check_arrow(file, Path(fragment.path).name)
 
 
-def _width(kind: pa.DataType) -> int:
+def _bytes_per_value(kind: pa.DataType) -> int:
     """Return the approximate number of bytes of a value of an Arrow type in memory."""
     try:
         return max(1, int(kind.bit_width) // 8)

@@ -511,7 +511,7 @@ class SheetFile:
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
     """Return the column names of a sheet, which are in its first row."""
-    return list(map(_column_name, next(_rows(path, sheet), [])))
+    return list(map(_column_name, next(_sheet_rows(path, sheet), [])))
 
 
 def sheet_batches(
@@ -519,9 +519,9 @@ def sheet_batches(
 ) -> Iterator[Batch]:
     """Yield the named columns of a sheet in batches of at most ``rows`` rows.
 
-    If ``sheet`` is None, at most one visible sheet may contain cells; see `_rows`.
+    If ``sheet`` is None, at most one visible sheet may contain cells; see `_sheet_rows`.
     """
-    all_rows = _rows(path, sheet)
+    all_rows = _sheet_rows(path, sheet)
     head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
     positions = [head.index(name) for name in names]
@@ -563,7 +563,7 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         The sheet has more than `MOST_TEXT` characters.
     """
     lines, characters, width = list[list[str]](), 0, 0
-    for row in _rows(path, sheet, "save the one to be read as a separate file"):
+    for row in _sheet_rows(path, sheet, "save the one to be read as a separate file"):
         cells = list(map(_cell_text, row))
         # number of cells up to the last one that is not empty
         filled = max((column for column, cell in enumerate(cells, 1) if cell), default=0)
@@ -599,7 +599,7 @@ def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
     return worker_messages(path, "python_calamine", SHEET, LARGE_SHEET_ADVICE, sheet=sheet)
 
 
-def _rows(
+def _sheet_rows(
     path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
 ) -> Iterator[list[Any]]:
     """Yield the rows of a sheet, starting with the header.

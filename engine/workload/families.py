@@ -1118,10 +1118,10 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
             f"The matrix file has {len(content):,} bytes, but at most {MAX_FILE:,} are allowed. "
             "Give fewer queries."
         )
-    return _npy(content, name) if content.startswith(_NPY_MAGIC) else _csv(content, name)
+    return _read_npy(content, name) if content.startswith(_NPY_MAGIC) else _read_csv(content, name)
 
 
-def _npy(content: bytes, name: str) -> Array:
+def _read_npy(content: bytes, name: str) -> Array:
     """Return the matrix in a file of numpy.save; error messages call the file ``name``."""
     # The header is checked before the array is loaded: loading an array of objects would execute
     # code, and an array of a huge shape would exhaust the memory.
@@ -1163,7 +1163,7 @@ def _npy(content: bytes, name: str) -> Array:
     return np.atleast_2d(np.load(stream, allow_pickle=False).astype(float))
 
 
-def _csv(content: bytes, name: str) -> Array:
+def _read_csv(content: bytes, name: str) -> Array:
     """Return the matrix in a CSV file without header; error messages call the file ``name``."""
     rows: list[list[float]] = []
     text, delimiter = csv_start(content.decode("utf-8-sig", errors="replace"))

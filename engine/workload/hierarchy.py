@@ -599,6 +599,7 @@ def _nested_entries(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
 
 def _hrc_lines(lines: Sequence[str], indent: str) -> Iterator[tuple[int, int, str]]:
     """Yield (line number, depth, code) of each line of a file of tau-Argus or sdcTable."""
+    # a line of sdcTable: marks of the depth (group 1), a separator, and the code (group 2)
     marks = re.compile(rf'"?((?:{re.escape(indent)})+)"?[;,\t]"?(.*?)"?$')
     # The first line is a header, which is skipped, if all later lines have the two fields of sdcTable
     # and the first line has not.

@@ -62,10 +62,10 @@ class LevelQueries:
         return sorted(matches, key=lambda area: labels[area] != needle)
 
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
-        """Return indices, among all queries of the group, of the queries on the given areas.
+        """Return the indices, in the group, of queries ``start:stop`` on the given areas.
 
-        The queries on these areas have the order of the group, with the areas in the order of
-        ``areas``. The result, shape (queries,), is the slice ``start:stop`` of their indices.
+        The queries on these areas are ordered as in a group that has only these areas, in the order
+        of ``areas``. The result has shape (queries,).
         """
         shape = list(self.counts)
         shape[self.part] = len(areas)

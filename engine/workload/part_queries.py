@@ -23,8 +23,8 @@ class PartQueries:
     chosen : for each part, indices of its chosen queries.
     counts : number of queries of each part.
 
-    >>> found = PartQueries(chosen=([1], range(3)), counts=(2, 3))
-    >>> found.total, found.runs(0, 2)
+    >>> queries = PartQueries(chosen=([1], range(3)), counts=(2, 3))
+    >>> queries.total, queries.runs(0, 2)
     (3, [(3, 5)])
     """
 
@@ -36,8 +36,9 @@ class PartQueries:
         return math.prod(map(len, self.chosen))
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the indices, in the group, of combinations ``start:stop`` of chosen queries.
+        """Return the indices in the group of some of the combinations, as ranges.
 
+        The combinations are numbered in row-major order; ``start:stop`` selects some of them.
         Consecutive indices are returned as one range (first, exclusive end).
         """
         positions = np.unravel_index(

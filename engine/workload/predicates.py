@@ -495,7 +495,10 @@ class _Evaluator:
     def against_date(
         self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
     ) -> Any:
-        """Return a mask of the cells in which a comparison of dates with a constant is true."""
+        """Return a mask of the cells of dates in which a comparison with a constant is true.
+
+        A comparison that is true for only some days of a cell is refused.
+        """
         if not isinstance(constant, str):
             raise self.refuse(
                 f"compares {a.name}, which has dates, with a number; write dates in quotes"

@@ -70,14 +70,14 @@ class Traffic:
     """Bytes fetched from a database; reading rows from it is an error."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bytes, fetch = 0, database_module._fetched
+        self.bytes, fetch = 0, database_module._run_query
 
         def fetch_and_count_bytes(expression: Any) -> pa.Table:
             answer = fetch(expression)
             self.bytes += answer.nbytes
             return answer
 
-        monkeypatch.setattr(database_module, "_fetched", fetch_and_count_bytes)
+        monkeypatch.setattr(database_module, "_run_query", fetch_and_count_bytes)
         monkeypatch.setattr("engine.records.marginals.read_batches", None)
 
 

@@ -149,6 +149,6 @@ def test_declared_values_in_database_have_equal_codes(rows: Any, kind: str) -> N
         except NotComputableError:
             assert name in ("number", "money")  # these types have no dates
             assert encoder.attribute.is_dated
-    cells = database_module._fetched(rows.select("row", **codes).order_by("row"))
+    cells = database_module._run_query(rows.select("row", **codes).order_by("row"))
     for name in codes:
         assert cells[name].to_pylist() == expected[name], name

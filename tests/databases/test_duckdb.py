@@ -50,7 +50,7 @@ def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
         name: code_of(rows[name], encoder, database_module._distinct)
         for name, encoder in encoders.items()
     }
-    cells = database_module._fetched(rows.select("row", **codes).order_by("row"))
+    cells = database_module._run_query(rows.select("row", **codes).order_by("row"))
     for name, encoder in encoders.items():
         assert (
             cells[name].to_pylist() == encoder.encode_values(VALUES[name].to_pylist()).tolist()
@@ -304,7 +304,7 @@ def test_database_error_message_hides_values(
 
 def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = survey(90)
-    remote, fetch, statements = create_duckdb_table(frame), database_module._fetched, []
+    remote, fetch, statements = create_duckdb_table(frame), database_module._run_query, []
     monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
 
     def change(expression: Any) -> pa.Table:
@@ -313,14 +313,14 @@ def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch
         remote.get_backend().raw_sql("UPDATE records SET sex = 'F', code = 1, zip = '1'")
         return answer
 
-    monkeypatch.setattr(database_module, "_fetched", change)
+    monkeypatch.setattr(database_module, "_run_query", change)
     sets = [("sex", "code"), ("age", "sex"), ("code", "age")]
     counts = count_marginals(remote, SCHEMA, sets, on_refused="drop")
     assert have_equal_counts(counts, count_marginals(frame, SCHEMA, sets, on_refused="drop"))
     assert len(statements) == 1
     # too many sets for one statement are counted locally, from rows that are read once
     monkeypatch.setattr(database_module, "MAX_SELECTS", 6)
-    monkeypatch.setattr(database_module, "_fetched", None)
+    monkeypatch.setattr(database_module, "_run_query", None)
     assert count_marginals(remote, SCHEMA, sets, on_refused="drop").rows_in == 90
 
 

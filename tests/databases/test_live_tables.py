@@ -55,7 +55,7 @@ def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
 
 def after_every_query(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
     """Change the table after every query; return the list of queries."""
-    queries, fetch, batches = list[Any](), database_module._fetched, ibis.Table.to_pyarrow_batches
+    queries, fetch, batches = list[Any](), database_module._run_query, ibis.Table.to_pyarrow_batches
     untyped = readers.untyped_batches
 
     def fetch_and_change(expression: Any) -> pa.Table:
@@ -77,7 +77,7 @@ def after_every_query(monkeypatch: pytest.MonkeyPatch, change: Callable[[], obje
         return answer
 
     monkeypatch.setattr(readers, "untyped_batches", read_untyped)
-    monkeypatch.setattr(database_module, "_fetched", fetch_and_change)
+    monkeypatch.setattr(database_module, "_run_query", fetch_and_change)
     monkeypatch.setattr(ibis.Table, "to_pyarrow_batches", read)
     return queries
 

@@ -260,17 +260,17 @@ def test_database_failure_is_reported_and_spends_nothing(
         # If age is a text, a first query fetches its distinct values, and a second query counts.
         # The damage happens between the two queries.
         owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
-    remote, fetch = reader.table("records"), database_module._fetched
+    remote, fetch = reader.table("records"), database_module._run_query
 
     def midway(expression: Any) -> Any:
         answer = fetch(expression)
         reader.con.commit()  # otherwise the change waits for the end of this transaction
         damage(owner, reader)
-        monkeypatch.setattr(database_module, "_fetched", fetch)
+        monkeypatch.setattr(database_module, "_run_query", fetch)
         return answer
 
     if when == "midway":
-        monkeypatch.setattr(database_module, "_fetched", midway)
+        monkeypatch.setattr(database_module, "_run_query", midway)
     else:
         damage(owner, reader)
     with pytest.raises(DataError, match=words) as caught:

@@ -76,7 +76,7 @@ def coded(rows: Any) -> pa.Table:
         key: code_of(rows[name], encoder, database_module._distinct)
         for key, (name, encoder) in ENCODERS.items()
     }
-    return database_module._fetched(rows.select("row", **codes).order_by("row"))
+    return database_module._run_query(rows.select("row", **codes).order_by("row"))
 
 
 def test_times_with_a_zone_count_in_utc(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
