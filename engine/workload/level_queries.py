@@ -33,7 +33,8 @@ class LevelQueries:
     title : name of the level; followed by the name of the attribute if several attributes of the
         group have levels.
     labels : label of each area.
-    part : index of the part (factor of the query matrix) of the group whose queries are the areas.
+    part : index of the part with the queries on the areas. Parts are the factors of the query
+        matrix of the group.
     start : index, within this part, of the query on the first area.
     counts : number of queries of each part of the group.
     """
@@ -76,8 +77,10 @@ class LevelQueries:
         return np.asarray(np.ravel_multi_index(tuple(indices), self.counts), dtype=np.int64)
 
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the indices of `numbers` as ranges (first, exclusive end) of consecutive
-        indices."""
+        """Return the result of `numbers` as ranges (first, exclusive end).
+
+        Consecutive indices are returned as one range.
+        """
         return consecutive_runs(self.numbers(areas, start, stop))
 
 

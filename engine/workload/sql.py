@@ -873,7 +873,7 @@ def _quoted_name(name: str) -> str:
 
 # Limit for the groups of one SQL text.
 MAX_GROUPS = 5_000
-# Limit for the queries of a group that is not a product; each query is stored as a predicate.
+# Limit for the queries of a group of `_joint_group`, which stores each query as a predicate.
 MAX_JOINT_QUERIES = 5_000
 # Longer conditions and interpretations are shortened to this number of characters for display.
 MAX_READING = 300
@@ -1115,9 +1115,9 @@ def _joint_group(
     _check_size(1, math.prod(sizes))
     masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
     _check_size(math.prod(map(len, masks_by_attribute)), 1)
-    # ``possible`` has one axis per grouped attribute. An entry is 1 if the condition is true for this
-    # combination of cells and at least one combination of cells of the other attributes. The loop
-    # replaces each axis of cells by an axis of masks (single cells, or results of a CASE).
+    # ``possible`` has one axis per grouped attribute. An entry is 1 if some record with these cells
+    # can satisfy the condition. The loop merges the cells of each axis: afterwards the axis has one
+    # position per mask, that is per single cell or per result of a CASE.
     possible = evaluate(conditions.text(condition), [schema[name] for name in names])
     possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
     for axis, masks in enumerate(masks_by_attribute):

@@ -88,8 +88,8 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
         part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
         for part_id, part in distinct_parts.items()
     }
-    # one number per part of the first group, then per part of the second group, and so on;
-    # `attribute_positions` has the attributes in the same order
+    # Numbers of the parts of all groups: the parts of the first group, then the parts of the second
+    # group, and so on. `attribute_positions` has the attributes of all groups in the same order.
     part_numbers = np.fromiter(
         map(number_of_part.__getitem__, map(id, all_parts)), np.int64, len(all_parts)
     )
@@ -847,9 +847,9 @@ class _Product(Family):
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         matrices = [p.family.rows(p.sizes) for p in self.parts]
-        # ``tail`` is the Kronecker product of the last matrices, as many as fit: a chunk has
-        # len(tail) rows and at most CHUNK_ENTRIES entries, unless the last matrix alone has more.
-        # Each chunk is the Kronecker product of one row of each remaining matrix with ``tail``.
+        # ``tail`` is the Kronecker product of the last matrices. Matrices are added to ``tail`` as long
+        # as a chunk of len(tail) rows has at most CHUNK_ENTRIES entries. Each chunk is the Kronecker
+        # product of one row of each remaining matrix with ``tail``.
         tail, cells = matrices.pop() if matrices else np.ones((1, 1)), math.prod(sizes)
         while matrices and len(tail) * len(matrices[-1]) * cells <= CHUNK_ENTRIES:
             tail = np.asarray(np.kron(matrices.pop(), tail), dtype=float)
