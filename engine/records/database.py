@@ -454,7 +454,7 @@ def _date_cases(
         values = [value for value in _all_distinct(column, distinct) if value is not None]
         return [(column == value, encoder.encode(value)) for value in values], NEW_VALUE_CODE
     if kind.is_boolean():
-        return [], encoder.encode(True)
+        return [(column, encoder.encode(True))], encoder.encode(False)
     if not (kind.is_date() or kind.is_timestamp()):
         if kind.is_numeric() or kind.is_binary():
             raise NotComputableError

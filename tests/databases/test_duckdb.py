@@ -57,6 +57,17 @@ def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
         ), name
 
 
+def test_boolean_that_means_missing_date_is_counted_as_in_files() -> None:
+    attribute = Attribute.dates(
+        "day", "2023-01", "2023-12", "month", missing="unknown", missing_values=["True"]
+    )
+    encoder, values = Encoder(attribute=attribute), pa.array([True, False, None])
+    table = create_duckdb_table(pa.table({"day": values, "row": pa.array(range(3))}))
+    code = code_of(table["day"], encoder, database_module._distinct)
+    cells = database_module._run_query(table.select("row", day=code).order_by("row"))
+    assert cells["day"].to_pylist() == encoder.encode_values(values.to_pylist()).tolist()
+
+
 # A normal run tests every column and every kind of attribute once, a full run tests all pairs.
 DIAGONAL = [(name, list(ATTRIBUTES)[i % len(ATTRIBUTES)]) for i, name in enumerate(VALUES)]
 
