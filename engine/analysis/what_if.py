@@ -534,8 +534,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # Bisection finds the smallest k for which the first k of the ``remaining`` groups exceed the
-        # limits.  The last of these k groups is removed.
+        # Bisection finds the smallest k for which the first k of the ``remaining`` groups exceed
+        # the limits.  The last of these k groups is removed.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):

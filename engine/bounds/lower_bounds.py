@@ -175,8 +175,8 @@ class _Norm:
         if not eigenvalues[-1] > 0.0:
             return 0.0, [np.zeros(n) for n in self.sizes]
         norm = float(np.sqrt(lower_eigenvalues(eigenvalues)).sum())
-        # The optimal strategy for the weights is diag(eigenvalues)^(-1/4) U^T rows.  The privacy cost
-        # of a cell is the squared norm of its column.
+        # The optimal strategy for the weights is diag(eigenvalues)^(-1/4) U^T rows.  The privacy
+        # cost of a cell is the squared norm of its column.
         root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
         strategy_rows = (U / np.sqrt(root)).T @ self.rows
         costs = np.einsum("rc,rc->c", strategy_rows, strategy_rows)

@@ -755,8 +755,8 @@ class DenseNormBound:
         self.reduced_workload, self.functions = reduced_workload, functions
         terms_by_set = self._terms_by_set(subproblem)
         counted_sets = [(1, item) for item in terms_by_set.items()]
-        # With one function per attribute, M_T has a single entry, which depends only on the classes of
-        # the attributes.
+        # With one function per attribute, M_T has a single entry, which depends only on the classes
+        # of the attributes.
         if max(functions.values(), default=1) == 1:
             counted_sets = self._count_equal_sets(terms_by_set)
         # pairs: number of sets T that are equal up to attribute names, and the layouts of M_T for

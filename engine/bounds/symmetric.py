@@ -1055,8 +1055,8 @@ class CompositionBound:
                 np.einsum("mij,ij->m", part, slope)
                 for part, slope in zip(compositions.matrices, slopes, strict=True)
             )
-            # The norm is homogeneous of degree 1/2 in the shares, so the value of norm(shares / total)
-            # is value / total^(1/2).
+            # The norm is homogeneous of degree 1/2 in the shares, so the value of norm(shares /
+            # total) is value / total^(1/2).
             gradient = roots / total - 2.0 * roots * by_shares / value
             return 0.5 * math.log(total) - math.log(value), gradient
 

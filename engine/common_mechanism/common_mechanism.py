@@ -451,8 +451,8 @@ def round_up(cost: float) -> float:
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
-    # The sum of floats can exceed the exact sum by a rounding error.  Without the factor, rounding up
-    # would turn this error into one unit of the 12th digit.
+    # The sum of floats can exceed the exact sum by a rounding error.  Without the factor, rounding
+    # up would turn this error into one unit of the 12th digit.
     value = Decimal(cost * (1 - 1e-13))
     return (
         float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING))
@@ -777,7 +777,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
         return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        # Stott's formula (theorem 5.4) is optimal; with the bound 0.0, the function returns the gap 0.
+        # Stott's formula (theorem 5.4) is optimal; with the bound 0.0, the function returns the gap
+        # 0.
         Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0
     else:
         # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness

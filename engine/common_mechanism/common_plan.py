@@ -544,8 +544,8 @@ def _split_options(
         )
     # The look is charged before the choice, so its cost is the same for all options.  A plan may be
     # charged its joint cost (maximum over cells of the summed costs of its blocks) instead of the
-    # sum of the costs of its blocks.  If any plan is charged its joint cost, the look is charged its
-    # joint cost or the sum, whichever is smaller.
+    # sum of the costs of its blocks.  If any plan is charged its joint cost, the look is charged
+    # its joint cost or the sum, whichever is smaller.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )

@@ -464,8 +464,8 @@ def neighbours_picture(neighbours: Neighbours) -> Picture:
         figure=set_margins(go.Figure(traces, layout)),
         table=table,
         alt=(
-            "Two bell curves, at a distance of the number of rows of the person. An attacker guesses from"
-            " the answer whether the person is in the data; the guess is right at most"
+            "Two bell curves, at a distance of the number of rows of the person. An attacker "
+            "guesses from the answer whether the person is in the data; the guess is right at most"
             f" {guess_text(neighbours)} of the time."
         ),
         note="The more the curves overlap, the less an answer reveals about the person.",

@@ -416,8 +416,8 @@ def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
     """Return the error that `check_start` raises.  The parameters are those of `check_start`."""
     return LimitExceeded(
         f"{what} takes about {math.ceil(seconds):,} s even without a search, and the time limit is"
-        f" {limits.time_limit:g} s. Set time_limit={math.ceil(seconds)} or more, or merge cells into"
-        " coarser ones."
+        f" {limits.time_limit:g} s. Set time_limit={math.ceil(seconds)} or more, or merge cells "
+        "into coarser ones."
     )
 
 

@@ -356,8 +356,8 @@ def data_cube(
     wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in queried_sets))
     if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
         raise WorkloadError(
-            f"queried_sets is {str(wanted)[:60]} for {len(sizes)} axes. Give at least one marginal, with"
-            f" axes from 0 to {len(sizes) - 1}."
+            f"queried_sets is {str(wanted)[:60]} for {len(sizes)} axes. Give at least one "
+            f"marginal, with axes from 0 to {len(sizes) - 1}."
         )
     # Entry [i, j] is the number of cells of marginal i that sum to one cell of marginal j.  The
     # entry is infinite if marginal i does not determine marginal j.
@@ -449,6 +449,6 @@ def marginals_error(
     total = float(
         np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values)
     )
-    # Gaussian noise: each of k tables has pcost 1/k and variance k.  Laplace noise: each has epsilon
-    # 1/k and variance 2 k^2, and half of the variance is returned.
+    # Gaussian noise: each of k tables has pcost 1/k and variance k.  Laplace noise: each has
+    # epsilon 1/k and variance 2 k^2, and half of the variance is returned.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -86,8 +86,8 @@ MAX_FULL_LATTICE_AXES = 14
 # largest number of marginals that OPT_marginals considers
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# A marginal is not measured if its budget, divided by the largest budget of a marginal, is below this.
-# It is measured nevertheless if leaving it out would increase the error.
+# A marginal is not measured if its budget, divided by the largest budget of a marginal, is below
+# this. It is measured nevertheless if leaving it out would increase the error.
 MIN_SHARE = 1e-9
 
 
@@ -927,8 +927,8 @@ def best_of(
 
 
 # Answers are rounded to a grid, which adds noise.  The added noise grows with the square root of
-# the number of cells.  It is ignored up to this number of cells, because it then changes the RMSE by
-# less than 1e-4.
+# the number of cells.  It is ignored up to this number of cells, because it then changes the RMSE
+# by less than 1e-4.
 MAX_FREE_CELLS = 2**30
 
 
@@ -1012,8 +1012,8 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more than
-        # `MAX_EXACT_CELLS` cells it solves fewer of them.
+        # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more
+        # than `MAX_EXACT_CELLS` cells it solves fewer of them.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05

@@ -75,8 +75,8 @@ from engine.residuals.marginals import identity_strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
-# GreedyH chooses for every node of the tree a share of the budget that measures the sum of its cells.
-# This is the number of shares that it compares.
+# GreedyH chooses for every node of the tree a share of the budget that measures the sum of its
+# cells. This is the number of shares that it compares.
 CANDIDATE_SHARES = 100
 # `greedy_hierarchy` compares these values if its parameter ``discount`` is None.
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
@@ -356,8 +356,8 @@ def _check_noise(noise: str) -> None:
 
 # A smaller relative change of an error counts as a rounding error.
 ROUNDING = 1e-12
-# The matrices R and M are updated for each new level, which accumulates rounding errors.  After this
-# number of levels they are computed from the strategy.
+# The matrices R and M are updated for each new level, which accumulates rounding errors.  After
+# this number of levels they are computed from the strategy.
 LEVELS_PER_INVERSE = 8
 # Boxes of cells, shape (boxes, 2, axes).  Entry [box, 0] is the first cell on every axis, and entry
 # [box, 1] is the end (exclusive).
@@ -588,8 +588,8 @@ def _split_gains(R: Array, M: Array, shape: tuple[int, ...], axis: int) -> Array
     # p1 and p2 are the indicators of the two halves.  r12 is p1^T R p2, and m12 is p1^T M p2.
     r11, r12, r22 = _half_sums(R, shape, axis)
     m11, m12, m22 = _half_sums(M, shape, axis)
-    # Splitting a box p into p1 + p2 subtracts the matrix p1 p2^T + p2 p1^T of rank 2 from P^T P.  The
-    # Woodbury formula gives the gain: the decrease of tr(G R).
+    # Splitting a box p into p1 + p2 subtracts the matrix p1 p2^T + p2 p1^T of rank 2 from P^T P.
+    # The Woodbury formula gives the gain: the decrease of tr(G R).
     gains: Array = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (
         r11 * r22 - (1.0 - r12) ** 2
     )
@@ -721,8 +721,8 @@ def svd_bound(*grams: Array) -> float:
     for gram in grams:
         _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        # Eigenvalues near 0 are left out.  They may be rounding errors, and their square roots would
-        # be much larger.
+        # Eigenvalues near 0 are left out.  They may be rounding errors, and their square roots
+        # would be much larger.
         nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
         bound *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return bound
@@ -744,8 +744,8 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     tolerance = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # The sum is the squared distance of two columns of W.  It is 0 if and only if all queries
-            # have equal coefficients on both cells.
+            # The sum is the squared distance of two columns of W.  It is 0 if and only if all
+            # queries have equal coefficients on both cells.
             same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= tolerance) & (labels < 0)
             same_bucket[cell] = True
             labels[same_bucket] = len(first)
@@ -915,8 +915,8 @@ def interval_strategy(
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
-    # R is the covariance of the cells if two things are measured: the single cells (precision matrix
-    # I), and the levels of the first stage.
+    # R is the covariance of the cells if two things are measured: the single cells (precision
+    # matrix I), and the levels of the first stage.
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
     M = R @ gram @ R
     intervals = [slice(first, end) for first, end in itertools.pairwise(edges)]
@@ -1005,7 +1005,8 @@ def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
     return gram
 
 
-# For forecasts: number of times that level selection on one attribute evaluates the splits of all boxes.
+# For forecasts: number of times that level selection on one attribute evaluates the splits of all
+# boxes.
 EXPECTED_EVALUATIONS = 520
 # For forecasts: share of EXPECTED_EVALUATIONS that is needed if all queries are marginals.
 MARGINALS_EVALUATION_SHARE = 1 / 15

@@ -395,7 +395,8 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
     groups_of_set = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(groups_of_set, key=len, reverse=True):
         # ``maximal_sets_with[name]`` has all maximal sets that contain ``name``.  A set that
-        # contains ``names`` is in the list of each of these names, so the shortest list is searched.
+        # contains ``names`` is in the list of each of these names, so the shortest list is
+        # searched.
         candidates = min(
             (maximal_sets_with.get(name, []) for name in names), key=len, default=list(clusters)
         )
@@ -462,8 +463,8 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
-    # The error is a quadratic form in s.  Its derivative with respect to s is ``by_s``, so the error
-    # is s . by_s / 2.
+    # The error is a quadratic form in s.  Its derivative with respect to s is ``by_s``, so the
+    # error is s . by_s / 2.
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -550,7 +551,8 @@ def p_identity_strategy(
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            # Without negative entries the L1 norm of a column is its sum, which is a smooth function.
+            # Without negative entries the L1 norm of a column is its sum, which is a smooth
+            # function.
             bounds=[(0.0, MAX_THETA)] * initial.size,
             options={
                 "maxcor": 20,
@@ -594,12 +596,13 @@ def _single_query(gram: Array) -> Array | None:
 
 # Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
-# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a.  For a larger
-# weight, searches end in local minima that do not measure the total.
+# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a.  For a
+# larger weight, searches end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
-# Block-coordinate descent stops if a pass over all units lowers the squared error by a smaller share.
+# Block-coordinate descent stops if a pass over all units lowers the squared error by a smaller
+# share.
 MIN_SWEEP_GAIN = 1e-7
 Tell = Callable[[str], object]
 
@@ -876,8 +879,8 @@ def unit_seconds(cells: int) -> float:
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-# Number of starts of `table_design`, and relative RMSE gap at which its search on a unit stops.  Both
-# are the defaults of HDMM.
+# Number of starts of `table_design`, and relative RMSE gap at which its search on a unit stops.
+# Both are the defaults of HDMM.
 RESTARTS, GAP = 2, 1e-5
 # largest number of cells of a table for which `table_seconds` is finite
 MAX_TABLE_CELLS = 100_000

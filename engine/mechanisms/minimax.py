@@ -431,8 +431,8 @@ class StrategyLayout:
         return slice(start, start + part.count)
 
 
-# This share of the largest query weight on an attribute is added to all of its query weights.  A query
-# of weight 0 could have an infinite variance.
+# This share of the largest query weight on an attribute is added to all of its query weights.  A
+# query of weight 0 could have an infinite variance.
 QUERY_WEIGHT_FLOOR = 1e-4
 # Smallest cell weight, as a share of the mean cell weight.  A weight of 0 would never increase.
 MIN_CELL_WEIGHT = 1e-8
@@ -503,8 +503,8 @@ class AdaptedStrategy:
                 return
 
 
-# The search for the lower bound has at most PROOF_ITERATIONS iterations.  Each one multiplies a cell
-# weight by (cost of the cell / mean cost) to the power PROOF_WEIGHT_EXPONENT.
+# The search for the lower bound has at most PROOF_ITERATIONS iterations.  Each one multiplies a
+# cell weight by (cost of the cell / mean cost) to the power PROOF_WEIGHT_EXPONENT.
 PROOF_WEIGHT_EXPONENT = 1.5
 PROOF_ITERATIONS = 6
 # Results of the searches in a plan file, in the order of the searches.  Each result is a pair (cell
@@ -821,14 +821,14 @@ PROOF_WEIGHT_FLOOR = 1e-2
 SEARCH_DTYPE: Any = np.float32
 # The search stops if the largest standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# `TradeoffSearch` follows the minimax search if the largest standard error exceeds its lower bound by
-# more than this share.
+# `TradeoffSearch` follows the minimax search if the largest standard error exceeds its lower bound
+# by more than this share.
 POOR_FIT_GAP = 1e-3
 # A plan counts as stalled if its gap is more than STALLED_GAP_RATIO times the gap of the previous
 # plan.  The search stops after MAX_STALLED_PLANS consecutive stalled plans.
 STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
-# The search for the best budget shares of residual spaces stops when the largest variance exceeds its
-# lower bound by at most this share.
+# The search for the best budget shares of residual spaces stops when the largest variance exceeds
+# its lower bound by at most this share.
 ALLOCATION_GAP = 4e-6
 
 
@@ -1097,8 +1097,8 @@ TYPICAL_ITERATIONS, TYPICAL_PLANS = 100, 3
 # For forecasts: seconds of an iteration per weighted query, and seconds of one step of an adapted
 # strategy in addition to its eigenvalue problem.
 QUERY_SECONDS, ADAPTED_STEP_SECONDS = 8e-9, 2e-5
-# For forecasts: a plan takes as long as STEPS_PER_PLAN steps of all adapted strategies, and in addition
-# PLAN_SECONDS_PER_SPACE for each residual space.
+# For forecasts: a plan takes as long as STEPS_PER_PLAN steps of all adapted strategies, and in
+# addition PLAN_SECONDS_PER_SPACE for each residual space.
 STEPS_PER_PLAN, PLAN_SECONDS_PER_SPACE = 30, 5e-4
 
 
@@ -1294,8 +1294,8 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
         return np.broadcast_to(weights, (len(tables[free_axis]), *weights.shape))
     if not other_tables:
         return weights.reshape(1)
-    # Vector instructions may signal invalid values in unused entries of a register.  So warnings are
-    # ignored, and the result is checked below.
+    # Vector instructions may signal invalid values in unused entries of a register.  So warnings
+    # are ignored, and the result is checked below.
     with np.errstate(invalid="ignore"):
         sums = weights @ other_tables[-1].T
     if not np.isfinite(sums).all():

@@ -48,29 +48,29 @@ from engine.residuals.tuning.unions import (
 )
 from engine.workload import Workload
 
-# For forecasts: tuning of centers takes this many times as long as one search for the strategies of all
-# residual spaces.  One strategy for all residual spaces may take as long as tuning.
+# For forecasts: tuning of centers takes this many times as long as one search for the strategies of
+# all residual spaces.  One strategy for all residual spaces may take as long as tuning.
 TUNING_SOLVES = 40.0
 # For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
-# With tuned centers, the plan with uniform centers is computed first.  Its dense searches may take this
-# share of the time limit, so that time remains for tuning.
+# With tuned centers, the plan with uniform centers is computed first.  Its dense searches may take
+# this share of the time limit, so that time remains for tuning.
 UNIFORM_SEARCH_SHARE = 0.25
 # A product strategy on the full table is searched if this is expected to take at most
 # MAX_PRODUCT_SEARCH_S seconds, or at most the share PRODUCT_SEARCH_SHARE of the time limit.
 MAX_PRODUCT_SEARCH_S = 1.0
 PRODUCT_SEARCH_SHARE = 0.1
-# A product strategy on the full table is used only if it lowers the RMSE by more than this share.  A
-# plan with a product strategy has a disadvantage: it cannot publish tables.
+# A product strategy on the full table is used only if it lowers the RMSE by more than this share.
+# A plan with a product strategy has a disadvantage: it cannot publish tables.
 MIN_PRODUCT_SAVING = 1e-5
 TABLE_STATEMENT = (
     "A product of strategies on the full table is more accurate here than residual spaces."
 )
 # For forecasts: number of plans that a search with accuracy constraints computes.
 CONSTRAINED_PLANS = 10
-# A search with accuracy constraints tries these weighted means of tuned and uniform centers, in this
-# order.  Each number is the weight of the tuned centers.
+# A search with accuracy constraints tries these weighted means of tuned and uniform centers, in
+# this order.  Each number is the weight of the tuned centers.
 TUNED_SHARES = (1.0, 0.5, 0.25)
 
 
@@ -213,8 +213,8 @@ class QuerySmasher(ResidualMechanism):
             self._candidates(workload, uniform, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
-        # A plan is not answerable if rounding drops the measurements of queries with a small weight.
-        # The loop skips such a plan if it is tuned.  The plan with uniform centers raises
+        # A plan is not answerable if rounding drops the measurements of queries with a small
+        # weight.  The loop skips such a plan if it is tuned.  The plan with uniform centers raises
         # `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
         if (
@@ -464,8 +464,8 @@ class QuerySmasher(ResidualMechanism):
         )
         if _covers_all(unions, uniform.values):
             united = _plans_with_unions(uniform, unions, plans_of_split)
-            # The RMSE of a built plan includes the rounding of noise to a grid, which costs more for
-            # a single strategy than for several.  `CandidatePlan.error` does not include it.
+            # The RMSE of a built plan includes the rounding of noise to a grid, which costs more
+            # for a single strategy than for several.  `CandidatePlan.error` does not include it.
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
@@ -584,8 +584,8 @@ def _plans_with_unions(
     plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
     if not plans:
         return []
-    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union replaces
-    # the blocks of its residual spaces by one block.
+    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union
+    # replaces the blocks of its residual spaces by one block.
     retained = {
         attributes: spaces
         for attributes, spaces in unions.items()

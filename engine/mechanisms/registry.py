@@ -347,8 +347,8 @@ def plan(
     configured, limits = checked_options(mechanism, options)
     if isinstance(workload, Workload):
         configured.check_invariants(workload)
-    # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its own
-    # number of threads.
+    # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its
+    # own number of threads.
     with threads_for(1):
         return configured.plan(workload, budget, limits)
 

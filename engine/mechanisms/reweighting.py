@@ -73,14 +73,15 @@ from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
-# The search for group weights lowers every limit T_g by this share.  It ends when all V_g are below the
-# lowered limits, and the V_g of groups with raised weights are below them by at most twice the share.
+# The search for group weights lowers every limit T_g by this share.  It ends when all V_g are below
+# the lowered limits, and the V_g of groups with raised weights are below them by at most twice the
+# share.
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
 # The search for group weights u_g is a secant method, which estimates the slope of log V_g as a
-# function of log u_g.  INITIAL_SLOPE is the first estimate.  Later estimates are at most MAX_SLOPE.  A
-# step changes log u_g by at most MAX_LOG_STEP.
+# function of log u_g.  INITIAL_SLOPE is the first estimate.  Later estimates are at most MAX_SLOPE.
+# A step changes log u_g by at most MAX_LOG_STEP.
 INITIAL_SLOPE = -0.5
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
@@ -358,8 +359,8 @@ def dual_norm(
     sizes = np.bincount(
         [k for k in emphasis.class_of_group if k >= 0], minlength=len(emphasis.weights)
     )
-    # sums of u^q w^(1-q) over the queries of each class, and over the queries that contain each entry
-    # of each vector
+    # sums of u^q w^(1-q) over the queries of each class, and over the queries that contain each
+    # entry of each vector
     class_sums = np.zeros(len(emphasis.weights))
     vector_sums = [np.zeros(len(vector)) for vector in emphasis.vectors]
     for number, indices in enumerate(emphasis.vector_indices):
@@ -537,24 +538,24 @@ def log_gains(target: Array, current: Array) -> Array:
     return np.clip(ratio - float(target @ ratio) / float(target.sum()), -1.0, 1.0)
 
 
-# Largest number of steps of a search for query weights.  Each step solves the weighted sum of variances
-# once.
+# Largest number of steps of a search for query weights.  Each step solves the weighted sum of
+# variances once.
 MAX_SOLVES = 40
-# For forecasts: the weighted sum takes this many times as long if equal residual spaces have different
-# query weights.
+# For forecasts: the weighted sum takes this many times as long if equal residual spaces have
+# different query weights.
 SEPARATE_SOLVE_FACTOR = 2.0
 # The search stops when the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
-# Relative gaps of the objective at which the optimization of budget shares ends: in the first steps,
-# and at the end of the search.
+# Relative gaps of the objective at which the optimization of budget shares ends: in the first
+# steps, and at the end of the search.
 FIRST_SHARE_GAP = 1e-4
 FINAL_SHARE_GAP = 1e-7
-# After the first plan, the gap of strategy searches is STRATEGY_GAP_FACTOR times the squared length of
-# the last step of the query weights.  The gap is at most MAX_STRATEGY_GAP.
+# After the first plan, the gap of strategy searches is STRATEGY_GAP_FACTOR times the squared length
+# of the last step of the query weights.  The gap is at most MAX_STRATEGY_GAP.
 MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
-# Budget shares are optimized again when the next step of the query weights is short.  A step is short
-# if its length is at most SMALL_STEP, or at most RESHARE_STEP_RATIO times the length at the last
-# optimization.
+# Budget shares are optimized again when the next step of the query weights is short.  A step is
+# short if its length is at most SMALL_STEP, or at most RESHARE_STEP_RATIO times the length at the
+# last optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
 # `SeparateWeights` are tried if a step lowers the gap by less than this share of the gap.
@@ -571,12 +572,12 @@ MAX_LOG_SETBACK = 1e-3
 # the bound improves by more than the share MIN_PROGRESS.
 MIN_PROGRESS = 1e-4
 MAX_STALE_STEPS = 6
-# The largest weight of a vector is at most exp(MAX_LOG_RANGE) times the smallest one.  A much smaller
-# weight would remove its query from the Gram matrix by rounding.
+# The largest weight of a vector is at most exp(MAX_LOG_RANGE) times the smallest one.  A much
+# smaller weight would remove its query from the Gram matrix by rounding.
 MAX_LOG_RANGE = 12.0
-# A group with several parts has one weight per query, instead of factored weights, on two conditions.
-# The workload has at most MAX_FULL_DOMAIN_QUERIES queries, and the table of the group has at most
-# MAX_FULL_DOMAIN_CELLS cells.
+# A group with several parts has one weight per query, instead of factored weights, on two
+# conditions. The workload has at most MAX_FULL_DOMAIN_QUERIES queries, and the table of the group
+# has at most MAX_FULL_DOMAIN_CELLS cells.
 MAX_FULL_DOMAIN_QUERIES = 20_000
 MAX_FULL_DOMAIN_CELLS = 400
 # Optimal strategies for the weighted sum of variances: (decomposition, solutions, dual weights,
@@ -649,8 +650,8 @@ class TradeoffSearch:
         self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None  # the candidate with the smallest objective
         self.witness: Candidate | None = None  # the candidate with the largest lower bound
-        # The candidate with the smallest `Candidate.step_length`.  It is None if the budget shares of
-        # this candidate were optimized.
+        # The candidate with the smallest `Candidate.step_length`.  It is None if the budget shares
+        # of this candidate were optimized.
         self.pending: Candidate | None = None
         self.reshare_step = math.inf  # step length when budget shares were last optimized
         self.step_length = math.inf  # step length of the last candidate
@@ -687,8 +688,8 @@ class TradeoffSearch:
                 keys, initial = [], []
                 # Equal parts on equivalent attributes share one vector, also in different groups.
                 # The query weights on every residual space are then a product over attributes.
-                # Groups with several parts of inequivalent queries need other weights, so they share
-                # vectors only with each other.
+                # Groups with several parts of inequivalent queries need other weights, so they
+                # share vectors only with each other.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -785,8 +786,8 @@ class TradeoffSearch:
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
         gains = self._variance_gradient(emphasis, builder, queries, noises) / total**2
-        # At the largest bound, the gain of every weight equals its cost.  So a fixed-point iteration
-        # adds log(gain / cost) to the logarithms of the weights.
+        # At the largest bound, the gain of every weight equals its cost.  So a fixed-point
+        # iteration adds log(gain / cost) to the logarithms of the weights.
         ratio = np.log(np.maximum(gains, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,

@@ -338,8 +338,9 @@ class Distances:
                 ]
             )
             smallest, largest = ends.min(axis=0), ends.max(axis=0)
-        # The cost K(x, x) + K(y, y) - 2 K(x, y) of a block is at most 2 (column cost - smallest).  It
-        # is 0 if the cells agree in all attributes of the block, which have the same column then.
+        # The cost K(x, x) + K(y, y) - 2 K(x, y) of a block is at most 2 (column cost - smallest).
+        # It is 0 if the cells agree in all attributes of the block, which have the same column
+        # then.
         differs = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 

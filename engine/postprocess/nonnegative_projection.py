@@ -259,8 +259,8 @@ def project_nonnegative(
             means[dual.axes] = dual.means()
         projected_lower = _lower_contrasts(means, lower, exact)
         updates_all = number % ROUNDS_PER_FULL_UPDATE == 0 or number == MAX_ROUNDS - 1 or not active
-        # ``slack`` is the sum over cells of |count * multiplier|, times the cells of the table.  It is
-        # 0 at the optimum.  ``opposition`` is positive if the momentum opposes the gradient.
+        # ``slack`` is the sum over cells of |count * multiplier|, times the cells of the table.  It
+        # is 0 at the optimum.  ``opposition`` is positive if the momentum opposes the gradient.
         slack = multiplier_sum = opposition = 0.0
         for dual in duals.values() if updates_all else active:
             table = _table_at(contrasts[dual.axes], dual, projected_lower, means[dual.axes])

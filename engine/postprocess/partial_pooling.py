@@ -255,9 +255,9 @@ def better_pairs(
             weight = np.full(estimate.cells.shape, 1.0 / estimate.variance)
             sums[pair] = (estimate.cells * weight, weight)
     for axes in triples:
-        # Without a three-way interaction, the residual of a triple (i, j, k) is the sum of four terms.
-        # ``pair_terms`` has C_ij (x) q_k, C_ik (x) q_j and C_jk (x) q_i.  ``product`` is
-        # N q_i (x) q_j (x) q_k.
+        # Without a three-way interaction, the residual of a triple (i, j, k) is the sum of four
+        # terms.  ``pair_terms`` has C_ij (x) q_k, C_ik (x) q_j and C_jk (x) q_i.  ``product`` is N
+        # q_i (x) q_j (x) q_k.
         estimate, pair_terms = evidence.residuals[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -378,8 +378,8 @@ def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     jackknife = (len(log_shifts) - 1) * float(np.var(log_shifts))
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
-    # ``total`` is taken as biased if it differs from the measured total by more than chance explains.
-    # An estimate of the squared bias is then added to its variance.
+    # ``total`` is taken as biased if it differs from the measured total by more than chance
+    # explains. An estimate of the squared bias is then added to its variance.
     difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
     variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
     precision = 1.0 / evidence.total_variance + 1.0 / variance

@@ -65,8 +65,9 @@ MAX_DEVIATION = 2.0
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
 # Residuals on two or more attributes also improve other tables (`partial_pooling`, `mediators`).
-# The predicted error ignores this.  The derivative of the error of a cell is therefore multiplied by
-# 1 + POOLING_GAIN * (share of signal in the noisy cell).  The gain was chosen on five real tables.
+# The predicted error ignores this.  The derivative of the error of a cell is therefore multiplied
+# by 1 + POOLING_GAIN * (share of signal in the noisy cell).  The gain was chosen on five real
+# tables.
 POOLING_GAIN = 1.0
 CELL_QUANTILES = 15  # number of quantiles that represent the distribution of cell counts
 # Without a reference, the derivatives u_B of residuals on two or more attributes are divided by

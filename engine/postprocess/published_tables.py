@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
 # Seconds on one core for fitting tables, for writing them to all kinds of files, and for adjusting
-# synthetic records (per record and table, and per cell).  Measured on real tables that have 2,500 to
-# 21 million cells together.
+# synthetic records (per record and table, and per cell).  Measured on real tables that have 2,500
+# to 21 million cells together.
 FIT_SECONDS_PER_TABLE, FIT_SECONDS_PER_CELL = 1.6e-3, 1.2e-6
 FILE_SECONDS_PER_TABLE, FILE_SECONDS_PER_CELL = 0.033, 7e-5
 RECORD_SECONDS_PER_TABLE, RECORD_SECONDS_PER_CELL = 2.5e-7, 1.6e-6

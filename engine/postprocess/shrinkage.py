@@ -310,8 +310,8 @@ def expected_deviations(
     means = np.multiply.outer(bounds / variances, DEVIATION_SHARES)
     logs = _log_likelihood((excesses + ranks)[:, None], means, ranks[:, None])
     likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
-    # ``base`` is a weighted mean of the simple priors.  The weight of a simple prior is the likelihood
-    # of all tables under it.
+    # ``base`` is a weighted mean of the simple priors.  The weight of a simple prior is the
+    # likelihood of all tables under it.
     simple_priors = _simple_priors()
     logs = np.log(np.maximum(likelihood @ simple_priors.T, SMALLEST_SQUARE)).sum(axis=0)
     weights = np.exp(logs - logs.max())
@@ -418,7 +418,8 @@ def _risk(
         compared.
     """
     weights = 1.0 / (estimate.variance + tau * table)
-    # Derivative of each fitted cell with respect to its noisy cell, if the multipliers do not change.
+    # Derivative of each fitted cell with respect to its noisy cell, if the multipliers do not
+    # change.
     slope = fit / (fit + s)
     distance = estimate.projection.of(fit - table) - gap
     return float(

@@ -298,8 +298,8 @@ class _Changes:
         Returns whether any value has changed.
         """
         values = self.values.take(candidates)
-        # Entry (i, c) is the increase of the objective if one more record were added that is equal to
-        # candidate i, except that its code in the column is c.
+        # Entry (i, c) is the increase of the objective if one more record were added that is equal
+        # to candidate i, except that its code in the column is c.
         costs = np.zeros((len(candidates), self.n_codes), np.float32)
         weights_left = np.zeros(len(candidates))  # sum over tables of the weights of present cells
         for table, all_rows in zip(self.tables, self.rows, strict=True):

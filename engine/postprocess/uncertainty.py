@@ -78,8 +78,9 @@ if TYPE_CHECKING:
 # are no smaller values, because attributes without visible dependence are often weakly dependent,
 # which noise hides.
 SHARES = np.geomspace(5e-3, 1.0, 24)
-# Typical distribution of s over ``SHARES``.  It decreases like the distribution of s in the pairs of
-# 22 real tables.  The estimated prior is near it if the noise hides the dependence in all tables.
+# Typical distribution of s over ``SHARES``.  It decreases like the distribution of s in the pairs
+# of 22 real tables.  The estimated prior is near it if the noise hides the dependence in all
+# tables.
 TYPICAL_PRIOR = SHARES**-0.5 / np.sum(SHARES**-0.5)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s

@@ -100,8 +100,8 @@ def identities(
         raise DataError(
             f"{column} contains neither whole numbers nor texts; give identifiers as text"
         )
-    # without any identifier the kind is "", because the same column may have another type in another
-    # file of the records
+    # without any identifier the kind is "", because the same column may have another type in
+    # another file of the records
     first_word, second_word, is_present = people
     return first_word, second_word, is_present, kind if is_present.any() else ""
 
@@ -395,8 +395,8 @@ class PersonCap:
         self.n_without_person += int(len(has_person) - has_person.sum())
         row_hash = mix_bits(first_word ^ second_word)
         for i, column in enumerate(codes):
-            # a multiple of the attribute's index is added, so that equal cell codes of two attributes
-            # have different hashes
+            # a multiple of the attribute's index is added, so that equal cell codes of two
+            # attributes have different hashes
             column_hash = mix_bits(column.astype(np.int64).view(np.uint64) + i * MIX[:1])
             row_hash = mix_bits(row_hash ^ column_hash)
         self._keys.append(np.stack([first_word, second_word, row_hash])[:, has_person])

@@ -500,8 +500,8 @@ class _CsvFile:
         new_bytes = block if self.tail else block.removeprefix(codecs.BOM_UTF8)
         text = (self.tail or b"\n") + new_bytes
         data = np.frombuffer(text, np.uint8)
-        # The first byte of `text` was checked with the block before, except in the first block, where
-        # it is a line end. The last byte is checked with the next block.
+        # The first byte of `text` was checked with the block before, except in the first block,
+        # where it is a line end. The last byte is checked with the next block.
         quote_positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
         # opening and closing quotes alternate in the file
         is_opening = (np.arange(len(quote_positions)) + self.quotes) % 2 == 0

@@ -144,8 +144,8 @@ def _compute_on_cluster(
         while not result.done():
             without_values(wait_briefly, DASK_FRAME, _explain_error)
             futures = [future for future in futures if not future.done()]
-            # futures of failed and lost tasks are done too; after a failure `result` is done, and no
-            # progress is reported
+            # futures of failed and lost tasks are done too; after a failure `result` is done, and
+            # no progress is reported
             if not result.done():
                 report_share(1.0 - len(futures) / len(tasks))
         counts: Counts = without_values(result.result, DASK_FRAME, _explain_error)

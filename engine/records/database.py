@@ -254,8 +254,8 @@ def spark_conditions(error: Exception) -> str:
         # exceptions that are not from Spark have no method getCondition
         with suppress(Exception):
             name = cause.getCondition() or ""
-        # an exception of the file system has no condition, but the name of its class shows that access
-        # to a file was denied
+        # an exception of the file system has no condition, but the name of its class shows that
+        # access to a file was denied
         with suppress(Exception):
             if "AccessControl" in cause.getClass().getName():
                 name = "permission"
@@ -467,8 +467,8 @@ def _date_cases(
         # the time in UTC, without a time zone
         column = _functions()["timezone"]("UTC", column)
     # The `cases` compare the date with declared missing days and with the first and last day of the
-    # cells. They come before the computation from year, month and day, because special dates such as
-    # infinity have no year.
+    # cells. They come before the computation from year, month and day, because special dates such
+    # as infinity have no year.
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
     first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
     step = timedelta(days=1)
@@ -763,8 +763,8 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
         try:
             yield monitor
         except Exception:
-            # after an error of the listener the block fails with the error of a cancelled query, and
-            # the error of the listener is raised below in its place
+            # after an error of the listener the block fails with the error of a cancelled query,
+            # and the error of the listener is raised below in its place
             if monitor.listener_error is None:
                 raise
         finally:
@@ -1284,8 +1284,8 @@ def _one_by_one(
         listed = ", ".join(columns)
         statements.append(
             f"SELECT CAST({cell} + {starts[i]} AS {SQL_TYPES[types['cell']]}) AS cell, counted FROM"
-            f" (SELECT {listed}, CAST({n_records_sql} AS {SQL_TYPES[types['counted']]}) AS counted FROM"
-            f" ({inner}) AS good{i} GROUP BY {listed}) AS g{i}"
+            f" (SELECT {listed}, CAST({n_records_sql} AS {SQL_TYPES[types['counted']]}) AS counted "
+            f"FROM ({inner}) AS good{i} GROUP BY {listed}) AS g{i}"
         )
     answer = _run_statement(backend, " UNION ALL ".join(statements), types)
     cells, counts = np.asarray(answer["cell"]).astype(np.int64), np.asarray(answer["counted"])

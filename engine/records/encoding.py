@@ -381,8 +381,8 @@ class Encoder:
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             return self._with_nulls(days_of(values), self._codes_of_days)
         if self.attribute.is_dated:
-            # texts are compared as bytes, so that a text that is not UTF-8 gets a code and raises no
-            # error
+            # texts are compared as bytes, so that a text that is not UTF-8 gets a code and raises
+            # no error
             if pa.types.is_string(kind) or pa.types.is_large_string(kind):
                 values = values.cast(pa.large_binary())
             return (
@@ -914,13 +914,15 @@ class Hints:
         self._reasons: dict[str, set[str]] = {}
         # column -> refused values that were examined
         self._examined: dict[str, set[str]] = {}
-        # (column, cell, kind of difference) -> labels that differ from a value only by this kind, such
-        # as "accents". The cell is the label under which the value is counted, "" if it is refused.
+        # (column, cell, kind of difference) -> labels that differ from a value only by this kind,
+        # such as "accents". The cell is the label under which the value is counted, "" if it is
+        # refused.
         self._similar: dict[tuple[str, str, str], list[str]] = {}
         # columns whose values in the cell `Attribute.other` were searched for similar labels
         self._with_examined_others: set[str] = set()
-        # column with bins -> (has_grouped, has_others). `has_grouped`: a text has three digits after
-        # each point, as 1.200 has; `has_others`: a text with a point is different, such as 1.5.
+        # column with bins -> (has_grouped, has_others). `has_grouped`: a text has three digits
+        # after each point, as 1.200 has; `has_others`: a text with a point is different, such as
+        # 1.5.
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:

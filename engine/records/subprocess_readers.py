@@ -393,8 +393,8 @@ def _float_limit(meta: Any, name: str) -> int:
         return FLOAT_LIMITS[4]
     width: int = meta.variable_storage_width[name]
     if meta.readstat_variable_types[name] == "double" and 3 <= width < 8:
-        # Of the 8 * width bits, 1 is the sign and 11 are the exponent. The significand has the other
-        # 8 * width - 12 bits and a leading 1 that is not stored.
+        # Of the 8 * width bits, 1 is the sign and 11 are the exponent. The significand has the
+        # other 8 * width - 12 bits and a leading 1 that is not stored.
         return 1 << (8 * width - 11)
     return FLOAT64_INTEGER_LIMIT
 
@@ -629,7 +629,8 @@ def _sheet_rows(
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
-        # in a range of merged cells only the first cell has a value; the others would be read as empty
+        # in a range of merged cells only the first cell has a value; the others would be read as
+        # empty
         if merged := next(messages):
             raise DataError(
                 f"{what} has merged cells in its {merged}; unmerge them and fill in every cell"

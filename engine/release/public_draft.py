@@ -177,8 +177,8 @@ MIN_RANGE_WITH_INTEGER_EDGES = 10
 # A column of dates has one cell per day if the last date is less than this number of days after the
 # first.
 MAX_DAYS = 60
-# A column of dates over more than `MAX_DAYS` days has one cell per month if the dates are in at most
-# this number of months, and otherwise one cell per year.
+# A column of dates over more than `MAX_DAYS` days has one cell per month if the dates are in at
+# most this number of months, and otherwise one cell per year.
 MAX_MONTHS = 36
 # Names of columns that contain row numbers; pandas writes the last two.
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")

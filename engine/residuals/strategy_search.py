@@ -356,8 +356,8 @@ def low_rank_cost(
     reversals, swaps = 0, 0
     if factor is not None and dimension >= SYMMETRY_FROM:
         reversals, swaps = _example_symmetries(factor)
-    # Every reversal divides the order of the blocks by 2.  Every reversal and every swap divides the
-    # number of orbits of cells by 2.
+    # Every reversal divides the order of the blocks by 2.  Every reversal and every swap divides
+    # the number of orbits of cells by 2.
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
     product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits

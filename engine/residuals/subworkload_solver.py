@@ -621,8 +621,8 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
-            # The error of a Kronecker product is the product of the errors of its factors.  The same
-            # holds for the lower bound and for the privacy cost.
+            # The error of a Kronecker product is the product of the errors of its factors.  The
+            # same holds for the lower bound and for the privacy cost.
             coefficient, factors = terms[0]
             solved = [
                 (factor_axes, self._factor_solution(factor, [sub.centers[a] for a in factor_axes]))

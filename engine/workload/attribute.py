@@ -537,8 +537,8 @@ class Attribute:
         if len(set(names)) < len(names):
             repeated = Counter(names).most_common(1)[0][0]
             raise SchemaError(
-                f"{subject} has two hierarchies of the same name, {quote_public(repeated)}; rename one of"
-                " them"
+                f"{subject} has two hierarchies of the same name, {quote_public(repeated)}; rename "
+                "one of them"
             )
 
     def with_hierarchy(self, code_list: CodeList) -> Attribute:
@@ -824,8 +824,8 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     if len(set(entries)) < len(entries):
         repeated = Counter(entries).most_common(1)[0][0]
         raise SchemaError(
-            f"{subject} has the entry {quote_public(repeated)} of missing_values twice; remove one of"
-            " them"
+            f"{subject} has the entry {quote_public(repeated)} of missing_values twice; remove one "
+            "of them"
         )
     return entries
 
@@ -863,6 +863,6 @@ def _build_attribute(
     except TypeError:
         raise SchemaError(
             f"attribute {quote_public(name)} has options that exclude each other. With labels you"
-            " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. With"
-            " dates: missing, clip, date_format. Omit all other options"
+            " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. "
+            "With dates: missing, clip, date_format. Omit all other options"
         ) from None

@@ -209,7 +209,8 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
     if len({invariant.attributes for invariant in invariants}) < len(invariants):
         repeated = Counter(invariant.attributes for invariant in invariants).most_common(1)[0][0]
         raise SchemaError(
-            f"two invariants are on the same attributes, {set_name(repeated)}; remove one of the two"
+            f"two invariants are on the same attributes, {set_name(repeated)}; remove one of the "
+            "two"
         )
     for first, second in itertools.combinations(invariants, 2):
         shared = [name for name in first.attributes if name in second.attributes]
@@ -274,8 +275,8 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     if not is_count.all():
         invalid = float(table[~is_count].flat[0])
         raise SchemaError(
-            f"the invariant on {subject} has the value {invalid:g}, which is not a count; give whole"
-            " numbers, 0 or more"
+            f"the invariant on {subject} has the value {invalid:g}, which is not a count; give "
+            "whole numbers, 0 or more"
         )
     if not 0 < table.sum() <= _MAX_TOTAL:
         raise SchemaError(

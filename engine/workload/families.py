@@ -215,8 +215,8 @@ class Intervals(Family):
         # i is the smaller and j the larger cell of each pair.
         i = np.minimum.outer(np.arange(n), np.arange(n))
         j = np.maximum.outer(np.arange(n), np.arange(n))
-        # A circular interval continues after cell n - 1 with cell 0 as position n. It contains cells i
-        # and j in one of three cases: it covers i to j, or j to i + n, or i + n to j + n.
+        # A circular interval continues after cell n - 1 with cell 0 as position n. It contains
+        # cells i and j in one of three cases: it covers i to j, or j to i + n, or i + n to j + n.
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
@@ -234,9 +234,9 @@ class Intervals(Family):
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         first, end = self.bounds(sizes[0])
-        # q M q^T is the sum of M over the square of the cells of the query. total[i, j] is the sum of
-        # the first i rows and j columns of M, which is repeated for circular intervals. The two mixed
-        # terms are equal, because M is symmetric.
+        # q M q^T is the sum of M over the square of the cells of the query. total[i, j] is the sum
+        # of the first i rows and j columns of M, which is repeated for circular intervals. The two
+        # mixed terms are equal, because M is symmetric.
         total = np.zeros((2 * sizes[0] + 1,) * 2)
         total[1:, 1:] = np.cumsum(np.cumsum(np.tile(matrix, (2, 2)), axis=0), axis=1)
         return total[end, end] - 2 * total[first, end] + total[first, first]

@@ -251,8 +251,8 @@ class Hierarchy(FrozenValue):
                 )
         numbers = _area_numbers(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
-        # ``numbers`` is the index of the area of each cell. The document has it for the last, finest
-        # level; for each coarser level it follows from the parents of the areas.
+        # ``numbers`` is the index of the area of each cell. The document has it for the last,
+        # finest level; for each coarser level it follows from the parents of the areas.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,
@@ -601,8 +601,8 @@ def _hrc_lines(lines: Sequence[str], indent: str) -> Iterator[tuple[int, int, st
     """Yield (line number, depth, code) of each line of a file of tau-Argus or sdcTable."""
     # a line of sdcTable: marks of the depth (group 1), a separator, and the code (group 2)
     marks = re.compile(rf'"?((?:{re.escape(indent)})+)"?[;,\t]"?(.*?)"?$')
-    # The first line is a header, which is skipped, if all later lines have the two fields of sdcTable
-    # and the first line has not.
+    # The first line is a header, which is skipped, if all later lines have the two fields of
+    # sdcTable and the first line has not.
     start = 1 if _all_match(lines[1:], marks) and not marks.fullmatch(lines[0]) else 0
     has_fields = _all_match(lines[start:], marks)
     for number, line in enumerate(lines[start:], start + 1):
@@ -731,8 +731,8 @@ def _code_list(
     has_children[parents[parents >= 0]] = True
     leaves = np.flatnonzero(~has_children)
     deepest = int(depth[has_children].max(initial=-1))
-    # ``areas[d]`` contains one node per leaf: the ancestor of the leaf at depth d, or the leaf itself
-    # if its depth is at most d.
+    # ``areas[d]`` contains one node per leaf: the ancestor of the leaf at depth d, or the leaf
+    # itself if its depth is at most d.
     ancestors, areas = leaves, list[npt.NDArray[Any]]()
     for current_depth in range(deepest, -1, -1):
         ancestors = np.where(depth[ancestors] > current_depth, parents[ancestors], ancestors)

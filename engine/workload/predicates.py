@@ -110,8 +110,8 @@ def cut_text(attribute: Attribute, i: int) -> str:
 
 
 MAX_TEXT = 10_000
-# Matches quoted texts (group 1), names in backticks (group 2) and signs that are replaced by those of
-# Python (group 3): ≤, ≥, ≠, and = unless it is a part of another sign.
+# Matches quoted texts (group 1), names in backticks (group 2) and signs that are replaced by those
+# of Python (group 3): ≤, ≥, ≠, and = unless it is a part of another sign.
 _TEXT_NAME_OR_SIGN = re.compile(
     r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`|([≤≥≠]|(?<![=<>!:])=(?![=>]))"""
 )

@@ -375,8 +375,8 @@ class _Column:
         with_meaning = [
             (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
         ]
-        # Either all values on a line have a code, or none has one. An exception is a line that starts
-        # with a range, such as "0-99; -9 = unknown".
+        # Either all values on a line have a code, or none has one. An exception is a line that
+        # starts with a range, such as "0-99; -9 = unknown".
         if (
             with_meaning
             and len(with_meaning) < len(pairs)

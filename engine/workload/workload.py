@@ -847,9 +847,9 @@ class _Product(Family):
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         matrices = [p.family.rows(p.sizes) for p in self.parts]
-        # ``tail`` is the Kronecker product of the last matrices. Matrices are added to ``tail`` as long
-        # as a chunk of len(tail) rows has at most CHUNK_ENTRIES entries. Each chunk is the Kronecker
-        # product of one row of each remaining matrix with ``tail``.
+        # ``tail`` is the Kronecker product of the last matrices. Matrices are added to ``tail`` as
+        # long as a chunk of len(tail) rows has at most CHUNK_ENTRIES entries. Each chunk is the
+        # Kronecker product of one row of each remaining matrix with ``tail``.
         tail, cells = matrices.pop() if matrices else np.ones((1, 1)), math.prod(sizes)
         while matrices and len(tail) * len(matrices[-1]) * cells <= CHUNK_ENTRIES:
             tail = np.asarray(np.kron(matrices.pop(), tail), dtype=float)

@@ -394,8 +394,8 @@ class ComplementProblem:
         self.single_kind: dict[str, int] = {}
         self._find_pair_kinds()
         self._find_single_kinds()
-        # Number of pairs by three indices: class of the pair, class of its first attribute, class of
-        # its second attribute.
+        # Number of pairs by three indices: class of the pair, class of its first attribute, class
+        # of its second attribute.
         self.pair_counts = Counter(
             (p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items()
         )
@@ -765,8 +765,8 @@ class _Search:
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # S is infinite if the step was too long.  The large value makes the line search try a
-                # shorter step.
+                # S is infinite if the step was too long.  The large value makes the line search try
+                # a shorter step.
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
