@@ -238,8 +238,8 @@ def to_finish_text(
         fits = f"What the dataset has left is enough only for {', '.join(affordable)}."
     else:
         fits = (
-            "What the dataset has left is too little. Choose a smaller budget on Preview, or "
-            "another dataset."
+            "What the dataset has left is too little. Choose another dataset, change its total, or"
+            " choose a smaller budget on Preview."
         )
     return (
         f"The first measurement (look) costs {format_budget(common.look.budget)}. Together with the"
@@ -312,7 +312,9 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
     if not recorded:
         return "No rule was recorded with the look."
     if len(rules) == 1:
-        return f"The rule, set before the look, was that {_lower_first(recorded[0])}."
+        return (
+            f"The rule, recorded before the look was shown, was that {_lower_first(recorded[0])}."
+        )
     texts = [
         f"after look {number}, "
         f"{'no rule' if rule is None else _lower_first(rule_summary(rule))[:-1]}"
@@ -387,11 +389,17 @@ def rule_text(rule: NestedPlanRule) -> str:
     common = rule.common
     coarse = common.names[rule.common.position(rule.primary)]
     finer = [common.names[i] for i in rule.finer]
-    target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
-    decision = f"Choose {target}"
+    enough = (
+        f"at least {rule.share:.0%} of the {pluralize(rule.queries, 'cell')} of '{coarse}' are"
+        " reliable"
+    )
     if common.following is not None:
-        target = f"'{common.following.names[0]}'"
-        decision = f"Continue with {target}"
+        name = common.following.names[0]
+        decision = f"Continue with '{name}' if {enough} with the noise of '{name}'"
+    elif len(finer) == 1:
+        decision = f"Choose '{finer[0]}' if {enough} with the noise of '{finer[0]}'"
+    else:
+        decision = f"Choose the finest of {', '.join(finer)} for which {enough}"
     margin = (
         f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement (the look)."
         if rule.sigmas
@@ -400,9 +408,8 @@ def rule_text(rule: NestedPlanRule) -> str:
     return (
         f"A cell of '{coarse}' is reliable if its count is at least"
         f" {_standard_errors(rule.snr)} (95% of such answers are off by at most"
-        f" {2 / rule.snr:.0%}). {decision} if at least {rule.share:.0%} of the"
-        f" {pluralize(rule.queries, 'cell')} are reliable even with its noise. Stop if too few are"
-        f" reliable with the noise of '{coarse}'. Otherwise choose '{coarse}'. {margin}"
+        f" {2 / rule.snr:.0%}). {decision}. Stop if too few are reliable with the noise of"
+        f" '{coarse}'. Otherwise choose '{coarse}'. {margin}"
     )
 
 

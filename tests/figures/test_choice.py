@@ -177,8 +177,8 @@ def test_rule_text_contains_rule_numbers():
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
     assert (
-        "Continue with '2-way' if at least 50% of the 9 cells are reliable even with its noise."
-        " Stop if too few are reliable with the noise of '1-way'." in words
+        "Continue with '2-way' if at least 50% of the 9 cells of '1-way' are reliable with the noise"
+        " of '2-way'. Stop if too few are reliable with the noise of '1-way'." in words
     )
     assert "No safety margin." in coarse_figures.rule_text(
         NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0)
