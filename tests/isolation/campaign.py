@@ -36,7 +36,7 @@ QUERY = "plan=" + permalink.packed(
     RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01))
 )
 FILE, PAYER, CONFIRM = "2. File", "3. Who pays", "4. Confirm"  # steps of the page
-FIRST_GROUP = 3  # the page shows this group first
+FIRST_GROUP = 0  # the page shows this group first
 
 
 @dataclass(kw_only=True)
