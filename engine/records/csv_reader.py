@@ -605,7 +605,10 @@ class _CsvFile:
         raise DataError(problem)
 
     def _first_undecodable_line(self) -> int | None:
-        """Return the number of the first line that is not UTF-8; None if the file is UTF-8."""
+        """Return the number of the first line that is not UTF-8; None if the file is UTF-8.
+
+        A character that the end of the file cuts off is not UTF-8.
+        """
         decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
         raw, inside = open_decompressed(self.path)
         with raw:
@@ -615,4 +618,8 @@ class _CsvFile:
                 except UnicodeDecodeError as error:
                     return int(lines + block[: error.start].count(b"\n"))
                 lines += block.count(b"\n")
+        try:
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return lines
         return None

@@ -18,6 +18,7 @@ from engine.errors import DataError
 from engine.records import count_marginals
 from engine.records.csv_reader import TextFile
 from engine.release.ingest import records_fit
+from engine.workload import Attribute, Schema
 from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
@@ -169,3 +170,11 @@ def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
     path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
     with pytest.raises(DataError, match="numeric column 'n'"):
         count_marginals(path, SCHEMA, SETS, on_refused="drop")
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_character_cut_off_at_end_of_file_is_not_utf8(tmp_path: Path, end: bytes) -> None:
+    schema = Schema([Attribute.categorical("town", ["a", "b"])])
+    (tmp_path / "x.csv").write_bytes(b"town\na\ncaf\xc3" + end)
+    with pytest.raises(DataError, match=r"line 3 .* is not UTF-8"):
+        count_marginals(tmp_path / "x.csv", schema, [("town",)])
