@@ -121,7 +121,7 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
         return Workload.all_ways(schema_of(args.schema), ways, families or "auto")
     if args.levels:
         raise WorkloadError(
-            "--levels applies to --ways only. Leave it out, or give --schema in place of "
+            "--levels applies to --schema only. Leave it out, or give --schema in place of "
             "--workload."
         )
     if args.ways is not None:

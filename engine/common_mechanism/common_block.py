@@ -603,12 +603,12 @@ def _dense_common(
 
 
 def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
-    """Return a common part with the rows of one of the blocks and at least as much noise.
+    """Return one of the blocks, with its noise raised until it is no more precise than any block.
 
     Returns
     -------
-    block : the common part whose precision has the largest trace; None if no block can be compared
-        with all others.
+    block : of all such candidates the one whose precision has the largest trace; None if no block
+        can be compared with all others.
     method : description of the method.
     """
     best, best_precision = None, 0.0

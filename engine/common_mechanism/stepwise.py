@@ -409,8 +409,8 @@ def finish(
 
         Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
         """
-        # A changed record may be in the most expensive cell of both stages, so this stage must then
-        # cost at least its privacy cost without the look.
+        # If records changed, a changed record may be in the most expensive cell of both stages.
+        # This stage is then charged at least what it would cost as a separate release.
         separate_cost = max(cost, residual.pcost)
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)

@@ -655,7 +655,8 @@ class Emphasis:
     def check(self, workload: Workload) -> Workload:
         """Return ``workload``; raise ValueError if these weights do not fit its groups."""
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
-            # A weighted group that public tables answer needs no query weights.
+            # With invariants, a weighted group may have no query weights, because public tables may
+            # answer it.  Which groups they answer is not checked here.
             omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
             if omitted or (group_class >= 0 and group.weight == 0):
                 raise ValueError(

@@ -437,8 +437,7 @@ def _nonnegative_contrasts(
     tell: Callable[[float, str], None],
     checkpoints: Checkpoints,
 ) -> dict[Axes, Array]:
-    """Return the contrasts of consistent non-negative tables, for the fits that have such
-    tables."""
+    """Return the contrasts of consistent non-negative tables, for every fit except "none"."""
     is_shrunk = fit == "shrunk"
     measured_total = estimates.total, estimates.total_variance
     total = shrunk_total(*(borrowed_total(estimates) if is_shrunk else measured_total))

@@ -428,8 +428,9 @@ def full_rank_cost(
 
 
 def fourier_cost(sizes: tuple[int, ...], rank: int | None = None) -> Cost:
-    """Return the expected cost of a strategy in the Fourier basis, which has a closed form.
+    """Return the expected time and memory to compute a strategy in the Fourier basis.
 
+    The strategy is computed by a formula, without a search.
     ``rank`` is the number of rows of a Gram of low rank; None for a Gram of full rank.
     """
     cells, dimension = math.prod(sizes), math.prod(n - 1 for n in sizes)

@@ -125,9 +125,9 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the rules of impossible cells that share attributes are on {set_name(names)}, with"
-            f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
-            " attributes in these rules"
+            "rules of impossible cells with common attributes need one table, here the table on"
+            f" {set_name(names)} with {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
+            " allowed. Use fewer attributes in these rules"
         )
     impossible = np.zeros(shape, dtype=bool)
     for rule in rules:
@@ -334,9 +334,9 @@ def _combine_facts(
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            f"the rules and invariants that share attributes are on {set_name(names)}, with"
-            f" {math.prod(shape):,} cells together; at most {MOST_CELLS:,} are allowed. Use fewer"
-            " attributes in these rules and invariants"
+            "rules and invariants with common attributes need one table, here the table on"
+            f" {set_name(names)} with {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
+            " allowed. Use fewer attributes in these rules and invariants"
         )
     sizes = dict(zip(names, shape, strict=True))
     start = np.ones(shape)  # 0 in the cells that a rule excludes

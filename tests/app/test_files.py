@@ -89,7 +89,7 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     wait(session.press("release_result_write"))
     assert "Written" in session.text()
     assert not any(box.key == "release_result_replace" for box in session.app.text_input)
-    # The job with this option continues when the user closes the page.
+    # A job whose attribute `stays` is True continues when the user closes the page.
     assert [
         job.stays
         for key, job in job_queue._JOBS.items()

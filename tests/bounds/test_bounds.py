@@ -248,11 +248,11 @@ def test_shares_norm_forty_attributes_exceeds_product_bound(monkeypatch, family,
     assert product_bound < math.sqrt(error_bound(norm) / workload.queries) < result.weighted_rmse
 
 
-def test_shares_norm_asymmetric_workload_is_zero():
+def test_shares_norm_of_unsupported_workload_is_zero():
     missing_group = pairs_in_both_orders()
     missing_group = Workload(missing_group.schema, missing_group.groups[1:])
     with_triple = single_and_pair_groups("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
-    # the dense matrices of this workload would be too large
+    # `shares_norm` returns 0 for this workload, because its matrices would be too large.
     large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")
     workloads = (missing_group, with_triple, large, Workload.all_ways(cube(4, 5), (1,), "prefix"))
     for workload in workloads:

@@ -1,4 +1,4 @@
-"""Text per file: drafted attributes, rejected columns with reasons, and counts."""
+"""Summary of each file of records: drafted attributes, columns left to the person, and counts."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
     Parameters
     ----------
     packages : folder in which the app and the engine are installed.
-    start : command that starts the app; by default that of the checkout.
+    start : command that starts the app, and its arguments.
     environment : further environment variables of the server.
     """
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())

@@ -1,4 +1,4 @@
-"""Hierarchies of code lists: readers, refusals, attributes, families of levels and files."""
+"""Hierarchies of code lists: readers, refusals, query families of levels, files, predicates."""
 
 import json
 import pickle

@@ -122,7 +122,8 @@ def initial_strategy(gram: Array) -> Array:
     return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
 
 
-# complements are tuned only if every pair of attributes has at most this number of cells
+# complements are tuned only if every queried table of two attributes has at most this number of
+# cells
 MAX_CELLS = 2_600
 # complements are tuned only if the query rows of every group on a pair have at most this number of
 # entries, because the variances of a plan with complements are computed query by query

@@ -42,7 +42,7 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 def reload_page(session: Session, page: str = "release") -> Session:
-    """Open a new session at the address of another session."""
+    """Open a page in a new session, with the query parameters of another session."""
     return Session(**session.app.query_params).go(page)
 
 
