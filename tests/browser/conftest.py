@@ -54,11 +54,13 @@ IGNORED_ERRORS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES)
 CEILING = 1000 * waiting.CEILING  # milliseconds
 POLLING = 30  # milliseconds
 expect.set_options(timeout=CEILING)
-# counts requested and finished script runs from WebSocket messages (by the field numbers of
-# BackMsg.rerun_script and ForwardMsg.script_finished), and changes of the page
+# Counts changes of the page, and requested and finished script runs from WebSocket messages (by the
+# field numbers of BackMsg and ForwardMsg). `waiting` is true if the page runs again on its own when a
+# job ends: its last whole run, which begins with the message `navigation`, sent `auto_rerun`.
 COUNT_RUNS = """(() => {
   if (window.top !== window || window.watched) return;
-  const seen = window.watched = {requested: 0, ended: 0, open: false, changes: 0, calm: 0, last: ""};
+  const seen = window.watched = {
+    requested: 0, ended: 0, open: false, waiting: false, changes: 0, calm: 0, last: ""};
   const has = (message, wanted) => {
     const bytes = new Uint8Array(message);
     let at = 0;
@@ -82,7 +84,10 @@ COUNT_RUNS = """(() => {
       sockets.add(this);
       this.addEventListener("message", async (event) => {
         const data = event.data instanceof Blob ? await event.data.arrayBuffer() : event.data;
-        if (typeof data !== "string" && has(data, SCRIPT_FINISHED)) { seen.ended += 1; seen.open = false; }
+        if (typeof data === "string") return;
+        if (has(data, NAVIGATION)) seen.waiting = false;
+        if (has(data, AUTO_RERUN)) seen.waiting = true;
+        if (has(data, SCRIPT_FINISHED)) { seen.ended += 1; seen.open = false; }
       });
     }
     if (typeof message !== "string" && has(message, RERUN_SCRIPT)) {
@@ -94,13 +99,13 @@ COUNT_RUNS = """(() => {
   new MutationObserver((records) => { seen.changes += records.length; }).observe(
     document, {subtree: true, childList: true, attributes: true, characterData: true});
 })()"""
-# Whether no script runs, nothing is animated, and five successive polls have seen no change.
+# Whether no script and no job runs, nothing is animated, and five successive polls saw no change.
 IS_IDLE = """(runs) => {
   const seen = window.watched, app = document.querySelector("[data-testid=stApp]");
   if (!seen || !app || seen.ended === 0 || seen.requested < runs) return false;
   const moving = document.getAnimations().some(
     (a) => a.playState === "running" && a.effect.getTiming().iterations !== Infinity);
-  const busy = seen.open || moving || app.getAttribute("data-test-script-state") !== "notRunning";
+  const busy = seen.open || seen.waiting || moving || app.getAttribute("data-test-script-state") !== "notRunning";
   const now = `${seen.requested} ${seen.changes}`;
   seen.calm = busy || now !== seen.last ? 0 : seen.calm + 1;
   seen.last = now;
@@ -162,6 +167,8 @@ class Visit:
     def __post_init__(self) -> None:
         script = COUNT_RUNS.replace("RERUN_SCRIPT", str(BackMsg.RERUN_SCRIPT_FIELD_NUMBER))
         script = script.replace("SCRIPT_FINISHED", str(ForwardMsg.SCRIPT_FINISHED_FIELD_NUMBER))
+        script = script.replace("NAVIGATION", str(ForwardMsg.NAVIGATION_FIELD_NUMBER))
+        script = script.replace("AUTO_RERUN", str(ForwardMsg.AUTO_RERUN_FIELD_NUMBER))
         self.page.add_init_script(script)
         self.page.set_default_timeout(CEILING)
 
@@ -171,7 +178,7 @@ class Visit:
         self.settle()
 
     def settle(self, runs: int = 0) -> None:
-        """Wait until all script runs have ended and the page no longer changes.
+        """Wait until all script runs and all jobs shown have ended and the page no longer changes.
 
         At least ``runs`` runs must have been requested since the page was loaded.
         """
@@ -257,6 +264,7 @@ class Visit:
 
     def pick(self, label: str, *options: str) -> None:
         """Choose options of a list by typing them."""
+        self.settle()  # a run that redraws the page would close the list
         box: Locator = self.page.get_by_role("combobox", name=label).first
         for option in options:
             box.click()
