@@ -12,6 +12,8 @@ tau m.  Given a measurement with noise of variance v, the posterior variance of 
     v tau m / (v + tau m).
 
 The cell is drawn from the gamma distribution with this variance and the published count as mean.
+If the measurement shows that an attribute determines another one (`determination`), all tables with
+the determined attribute follow from the drawn tables with its source.
 
 **Prior of tau.**  If the noise is large, one table contains little information about its tau, but
 all tables with the same number of attributes together contain more.  Let s be the squared distance
@@ -51,6 +53,11 @@ from engine.postprocess.checkpoint import (
     checkpoints_of,
     set_state,
     state_of,
+)
+from engine.postprocess.determination import (
+    Determination,
+    determined_attributes,
+    follow_sources,
 )
 from engine.postprocess.partial_pooling import dispersion
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
@@ -209,6 +216,7 @@ def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dic
 def draw_truth(
     contrasts: Mapping[Axes, Array],
     posteriors: Mapping[Axes, ResidualPosterior],
+    determined: Mapping[int, Determination],
     generator: np.random.Generator,
 ) -> dict[Axes, Array]:
     """Draw possible true tables; return their contrasts by attribute set.
@@ -217,6 +225,7 @@ def draw_truth(
     ----------
     contrasts : contrasts of the published tables, in the shapes (n_1, ..., n_k) of the tables.
     posteriors : result of `residual_posteriors`; other sets keep their published contrasts.
+    determined : result of `determined_attributes`.
     """
     truth = dict(contrasts)
     for axes, posterior in posteriors.items():
@@ -232,7 +241,7 @@ def draw_truth(
         # This gamma distribution has the published count as mean, and the variance ``variance``.
         deviation[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
         truth[axes] = contrasts[axes] + contrast(deviation)
-    return truth
+    return follow_sources(truth, determined, posteriors)
 
 
 def simulate_measurement(
@@ -641,7 +650,10 @@ def uncertainty(
     tell = progress_share(progress)
     # Tables of fit="none" have errors that do not depend on the true tables.  Every draw then uses
     # the published tables as true tables.
-    posteriors = {} if fit == "none" else residual_posteriors(estimates, published.contrasts)
+    posteriors, determined = dict[Axes, ResidualPosterior](), dict[int, Determination]()
+    if fit != "none":
+        posteriors = residual_posteriors(estimates, published.contrasts)
+        determined = determined_attributes(estimates, published.contrasts)
     errors: list[dict[Axes, Array]] = []
     truths: list[dict[Axes, Array]] = []
     checkpoints = checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
@@ -652,7 +664,7 @@ def uncertainty(
             truths.append(arrays_by_axes(done, "truth"))
             set_state(generator, done["generator"])
             continue
-        truth = draw_truth(published.contrasts, posteriors, generator)
+        truth = draw_truth(published.contrasts, posteriors, determined, generator)
         tables = Published(
             measurement=measurement, fit="none", names=published.names, contrasts=truth
         )
