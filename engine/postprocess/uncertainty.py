@@ -379,6 +379,8 @@ class Uncertainty:
     truths : one mapping per draw, from attribute sets to contrasts of the true table of the draw.
     signal : mapping from attribute sets to the share of each cell that was measured, see
         `share_of_signal`.
+    determined : mapping from each attribute that another one determines, according to the
+        measurement, to the attribute that determines it.
 
     Intervals are approximate.  They have the stated confidence level on average over the cells of a
     table, not for each single cell, and only if the assumptions of the bootstrap about the true
@@ -389,6 +391,7 @@ class Uncertainty:
     errors: tuple[Mapping[Axes, Array], ...] = field(repr=False)
     truths: tuple[Mapping[Axes, Array], ...] = field(repr=False)
     signal: Mapping[Axes, Array] = field(repr=False)
+    determined: Mapping[str, str] = field(default_factory=dict)
 
     def table_errors(self, attributes: Sequence[str]) -> Array:
         """Return the root mean squared errors of a table, in counts; shape (n_1, ..., n_k)."""
@@ -684,5 +687,11 @@ def uncertainty(
     tell(1.0, "Errors estimated")
     signal = share_of_signal(estimates, published.contrasts)
     return Uncertainty(
-        published=published, errors=tuple(errors), truths=tuple(truths), signal=signal
+        published=published,
+        errors=tuple(errors),
+        truths=tuple(truths),
+        signal=signal,
+        determined={
+            published.names[a]: published.names[determined[a].source] for a in sorted(determined)
+        },
     )

@@ -652,7 +652,7 @@ def tables_files(
                 files[-1].write_text(text, encoding="utf-8-sig")
     how = _how(uncertainty, rule, confidence) | {"format": format_name}
     for file, text in (
-        ("README.md", _readme(measurement, described, confidence, format_name)),
+        ("README.md", _readme(uncertainty, described, confidence, format_name)),
         ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
@@ -769,8 +769,9 @@ Described = list[tuple[str, Group, list[str]]]
 
 
 def _readme(
-    measurement: Measurement, described: Described, confidence: float, format_name: str
+    uncertainty: Uncertainty, described: Described, confidence: float, format_name: str
 ) -> str:
+    measurement = uncertainty.published.measurement
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
@@ -828,9 +829,27 @@ def _readme(
             " itself."
         ),
         "",
-        "## Recomputing",
-        "",
     ]
+    if uncertainty.determined:
+        lines += [
+            "## Attributes that follow from others",
+            "",
+            (
+                "According to the measurement, each value of the first attribute belongs to one"
+                " value of the second one, possibly"
+            ),
+            (
+                "with a few exceptions that the noise hides. Tables with the second attribute then"
+                " follow from tables with the"
+            ),
+            "first one, and the errors of published counts take this into account.",
+            "",
+        ]
+        lines += [
+            f"- {markdown(source)} determines {markdown(name)}"
+            for name, source in uncertainty.determined.items()
+        ] + [""]
+    lines += ["## Recomputing", ""]
     if is_open(measurement):
         lines += [
             (

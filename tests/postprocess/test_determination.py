@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from engine.postprocess.determination import determined_attributes, follow_sourc
 from engine.postprocess.residual_estimates import assemble_table, evidence
 from engine.postprocess.uncertainty import draw_truth, residual_posteriors, simulate_measurement
 from engine.privacy import Budget
+from engine.publish.tables_package import write_tables
+from engine.publish.verify import verify_package
 from engine.workload import Attribute, Schema, Workload
 
 SIZES = {"region": 3, "income": 8, "square": 8, "county": 9, "sex": 2}
@@ -63,6 +67,16 @@ def test_no_determination_with_exceptions_or_without_signal(pcost, exceptions):
     for seed in range(3):
         published, estimates, _ = published_from(pcost, exceptions, seed)
         assert determined_attributes(estimates, published.contrasts) == {}
+
+
+def test_package_names_determined_attributes(tmp_path):
+    errors = published_from(1.0)[0].uncertainty(draws=2)
+    assert errors.determined == {"region": "county", "square": "income"}
+    write_tables(errors, tmp_path / "tables.zip")
+    with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
+        lines = archive.read("README.md").decode().splitlines()
+    assert {"- county determines region", "- income determines square"} <= set(lines)
+    assert not verify_package(tmp_path / "tables.zip")
 
 
 def test_exact_tables_follow_their_sources():
