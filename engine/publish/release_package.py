@@ -47,6 +47,7 @@ from engine.publish.package_files import MAX_RELEASE_FILES, PUBLISHED, README, w
 from engine.publish.report import REHEARSAL_MARK, write_answers
 from engine.publish.tables_package import check_size, tables_files
 from engine.release import Measurement
+from engine.workload.integer_bins import query_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -399,6 +400,7 @@ def report_html(
     )
     for number, group in enumerate(plan.workload.groups[:REPORT_GROUPS]):
         answers = measurement.answers(number, 0, REPORT_ANSWERS, confidence)
+        answers["query"] = query_texts(plan.schema.attributes, answers["query"])
         picture = answers_picture(answers, rehearsal=measurement.rehearsal)
         picture = replace(picture, title=f"Answers on {set_name(group.attributes)}")
         parts.append(_picture(picture, _interval_chart(answers)))

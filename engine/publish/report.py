@@ -24,6 +24,7 @@ from engine.publish.output_path import added_columns, new_file
 from engine.release import Measurement, quantile
 from engine.release.measurement import query_texts
 from engine.workload import Group
+from engine.workload.integer_bins import IN_FILES, cell_text
 from engine.workload.level_queries import level_groups
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def write_answers(
     Columns: attributes, family, query (text), answer, std, low, high.  The file of a rehearsal has
     the additional first column status, with REHEARSAL in every row.  Answers are computed and
     written in batches, so that millions of answers need little memory.  In CSV, texts that a
-    spreadsheet would interpret as formulas get a leading quote.
+    spreadsheet would interpret as formulas get a leading quote, and bins of integers are written as
+    "0 to 9" in place of "[0, 10)".
 
     The file is written atomically.  An earlier output of this project is replaced only with
     ``overwrite``; any other file is never replaced.
@@ -94,7 +96,7 @@ def write_answers(
         new_file(path, overwrite=overwrite) as partial,
         file_writer(partial, format, schema, metadata) as writer,
     ):
-        for share, table in answer_batches(measurement, confidence):
+        for share, table in answer_batches(measurement, confidence, for_people=format == "csv"):
             if measurement.rehearsal:
                 table = table.add_column(
                     0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())]
@@ -127,11 +129,12 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
 
 
 def answer_batches(
-    measurement: Measurement, confidence: float = 0.95
+    measurement: Measurement, confidence: float = 0.95, *, for_people: bool = False
 ) -> Iterator[tuple[float, pa.Table]]:
     """Yield all answers of a measurement in batches, in the order of `Workload.describe`.
 
     Each item is a pair (share of all answers up to the end of this batch, table of the batch).
+    ``for_people`` is passed to `query_texts`.
     """
     workload, written = measurement.plan.workload, 0
     half_width = quantile(confidence, measurement.plan.budget.law)
@@ -148,7 +151,7 @@ def answer_batches(
             columns = [
                 repeat_rows(" x ".join(group.attributes), stop - start),
                 repeat_rows(group.family_text, stop - start),
-                query_texts(measurement.plan, number, start, stop),
+                query_texts(measurement.plan, number, start, stop, for_people=for_people),
                 *(
                     pa.array(v)
                     for v in (answer, std, answer - half_width * std, answer + half_width * std)
@@ -233,8 +236,9 @@ def write_published(
     """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
     Columns: attributes, family, and the columns of `Uncertainty.answers`.  The file of a rehearsal
-    has the additional first column status.  The file is written atomically; an earlier file is
-    replaced only with ``overwrite``.
+    has the additional first column status.  In CSV, bins of integers are written as "0 to 9" in
+    place of "[0, 10)".  The file is written atomically; an earlier file is replaced only with
+    ``overwrite``.
 
     Raises
     ------
@@ -262,6 +266,11 @@ def write_published(
                 rows = uncertainty.answers(
                     number, start, start + ANSWERS_PER_ROW_GROUP, confidence, rule
                 )
+                if format == "csv":
+                    stop = start + len(rows)
+                    rows["query"] = query_texts(
+                        measurement.plan, number, start, stop, for_people=True
+                    ).to_pylist()
                 columns = [
                     repeat_rows(t, len(rows))
                     for t in (" x ".join(group.attributes), group.family_text)
@@ -365,6 +374,7 @@ def write_records(
 ) -> Path:
     """Write synthetic records to a file, with the labels of cells instead of their codes.
 
+    In CSV, bins of integers are written as "0 to 9" in place of "[0, 10)".
     The first column, status, has SIMULATED or, after a rehearsal, REHEARSAL in every row.  If an
     attribute has the name status (ignoring case), this column is named added_status, see
     `added_columns`.  The file is written atomically; an earlier file is replaced only with
@@ -388,9 +398,12 @@ def write_records(
     columns: dict[str, pa.Array] = {column: repeat_rows(status, len(records))}
     for name in map(str, records):
         attribute = measurement.plan.schema[name]
-        labels = pa.array([attribute.label(i) for i in range(attribute.size)], pa.string())
+        labels = [
+            cell_text(attribute, cell, IN_FILES) if format == "csv" else attribute.label(cell)
+            for cell in range(attribute.size)
+        ]
         codes = pa.array(records[name].to_numpy().astype(np.int32))
-        columns[name] = pa.DictionaryArray.from_arrays(codes, labels)
+        columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
     table = pa.table(columns)
     metadata = {
         "plan_hash": measurement.plan.hash,

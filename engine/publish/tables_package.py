@@ -7,6 +7,8 @@ table1_age.csv, ...              one row per query, with a code and a label colu
                                  attribute
 table2_age_sex_crosstab.csv, ... published counts of two attributes as rows and columns, for
                                  spreadsheets
+totals.csv                       for each table of counts: number of suppressed counts, and the sums
+                                 with and without them
 tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
 registry.json                    the fields of public registries of deployments, or "not stated"
 plan.json, measurements.json     the plan and the released integers; how.json has the options of
@@ -73,11 +75,19 @@ import numpy as np
 import pyarrow as pa
 
 from engine._arrays import Array, Index
-from engine._format import csv_text, escape_formula, markdown, markdown_code, set_name
+from engine._format import (
+    csv_text,
+    escape_formula,
+    markdown,
+    markdown_code,
+    pluralize,
+    set_name,
+)
 from engine._untrusted import MAX_MEMBERS
 from engine.errors import LimitExceeded
 from engine.plans import Block, Plan, SpaceAnswers
 from engine.postprocess import QualityRule
+from engine.postprocess.published_tables import Published
 from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
@@ -85,13 +95,25 @@ from engine.publish.package_files import in_one_step, write_measurements
 from engine.publish.report import REHEARSAL_MARK, escape_texts
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
+from engine.release.measurement import query_texts
 from engine.residuals import Space, basis, center
-from engine.workload import Group, Schema, Workload
+from engine.workload import Attribute, Group, Schema, Workload
+from engine.workload.integer_bins import IN_FILES, cell_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/4"
+# Earlier formats, which `verify_package` still reads.  In the first one, the name of a table is
+# only its number.  The first two lack the column "measured".  All three write bins of integers as
+# "[0, 10)", lack totals.csv, and have the columns "sum" and "sum_std" in tables.csv.
+NUMBERED_FORMAT, UNMEASURED_FORMAT, INTERVALS_FORMAT = "tables/1", "tables/2", "tables/3"
+EARLIER_FORMATS = (NUMBERED_FORMAT, UNMEASURED_FORMAT, INTERVALS_FORMAT)
+# Columns of tables.csv: the sum of the first and the last number of a table, which recompute.R
+# checks, and its standard error.
+CHECK_COLUMNS = ("check_first_plus_last", "check_first_plus_last_std")
+EARLIER_CHECK_COLUMNS = ("sum", "sum_std")
 # last lines of both R scripts
 REPORT_AND_QUIT = r"""  cat(sprintf("largest relative difference %.3g\n", worst))
   quit(status = if (worst < 1e-6) 0 else 1)
@@ -206,8 +228,23 @@ def is_open(measurement: Measurement) -> bool:
     )
 
 
+def _write_script(script: str, path: Path, format_name: str) -> None:
+    """Write an R script, with the names of the columns of tables.csv in a format of the package."""
+    if format_name not in EARLIER_FORMATS:
+        for earlier, name in zip(EARLIER_CHECK_COLUMNS, CHECK_COLUMNS, strict=True):
+            script = script.replace(f"files${earlier}[f]", f"files${name}[f]")
+    path.write_text(script, encoding="utf-8")
+
+
+def _check_columns(format_name: str) -> tuple[str, str]:
+    return EARLIER_CHECK_COLUMNS if format_name in EARLIER_FORMATS else CHECK_COLUMNS
+
+
 def write_open_form(
-    measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
+    measurement: Measurement,
+    folder: Path,
+    tables: Iterable[tuple[str, Space]],
+    format_name: str = TABLES_FORMAT,
 ) -> list[Path]:
     """Write the released integers in the open form, as CSV files with an R script.
 
@@ -217,7 +254,7 @@ def write_open_form(
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
     files = [folder / "recompute.R"]
-    files[0].write_text(OPEN_CODE, encoding="utf-8")
+    _write_script(OPEN_CODE, files[0], format_name)
 
     def write_csv(name: str, head: list[str], rows: Iterable[Iterable[object]]) -> None:
         files.append(folder / name)
@@ -289,7 +326,7 @@ def write_open_form(
         [t, " ".join(ids[n] for n in names), *_end_cells_sum(measurement, names)]
         for t, names in tables
     )
-    write_csv("tables.csv", ["table", "attributes", "sum", "sum_std"], ends)
+    write_csv("tables.csv", ["table", "attributes", *_check_columns(format_name)], ends)
     return files
 
 
@@ -372,10 +409,6 @@ def is_linear(measurement: Measurement) -> bool:
     )
 
 
-PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/3"
-# Earlier formats, which `verify_package` still reads.  Both lack the column "measured"; in the
-# first one, the name of a table is only its number.
-NUMBERED_FORMAT, UNMEASURED_FORMAT = "tables/1", "tables/2"
 MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 
 
@@ -400,14 +433,19 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
     ]
 
 
-def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
+def write_linear_form(
+    measurement: Measurement,
+    folder: Path,
+    names: Sequence[str],
+    format_name: str = TABLES_FORMAT,
+) -> list[Path]:
     """Write the released integers in the linear form, as CSV files with an R script.
 
     ``names`` has the name of the table of every group.  Returns the paths of all files.  The module
     docstring describes the form.
     """
     plan, files = measurement.plan, [folder / "recompute.R"]
-    files[0].write_text(LINEAR_CODE, encoding="utf-8")
+    _write_script(LINEAR_CODE, files[0], format_name)
 
     def write_csv(name: str, rows: Iterable[Iterable[object]]) -> None:
         files.append(folder / name)
@@ -453,7 +491,7 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
         end_indices = {0, group.count - 1}
         ends_sum = measurement.answer(group.attributes, sum(_query(group, i) for i in end_indices))
         ends.append([name, repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
-    write_csv("tables.csv", [["table", "sum", "sum_std"], *ends])
+    write_csv("tables.csv", [["table", *_check_columns(format_name)], *ends])
     return files
 
 
@@ -537,7 +575,7 @@ COLUMNS = {
 
 def columns_of(format_name: str) -> dict[str, tuple[str, str]]:
     """Return the columns of tables in a format of the package: name -> (data type, description)."""
-    missing = set() if format_name == TABLES_FORMAT else {"measured"}
+    missing = {"measured"} if format_name in (NUMBERED_FORMAT, UNMEASURED_FORMAT) else set()
     return {name: column for name, column in COLUMNS.items() if name not in missing}
 
 
@@ -629,7 +667,7 @@ def tables_files(
 
     measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
-    files, described, cell_tables, first = [], [], [], 0
+    files, described, cell_tables, totals, first = [], [], [], [], 0
     names = table_names(workload.groups, format_name)
     for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
         frame = labelled_rows(uncertainty, number, first, rule, confidence, format_name)
@@ -642,18 +680,20 @@ def tables_files(
         )
         described.append((name, group, text_table.column_names))
         if is_cells(group):
+            counts = frame["published"].to_numpy()
+            totals.append([name, *sums_of_counts(uncertainty.published, number, counts).values()])
             # The R script recomputes standard errors, and cells that were not measured have none.
             if _all_answered(measurement, number):
                 cell_tables.append((name, group.attributes))
             if _has_crosstab(group):
                 files.append(folder / f"{name}_crosstab.csv")
-                text = csv_text(crosstab(frame, group, workload.schema))
+                text = csv_text(crosstab(frame, group, workload.schema, format_name))
                 # Excel detects the encoding by the byte order mark
                 files[-1].write_text(text, encoding="utf-8-sig")
     how = _how(uncertainty, rule, confidence) | {"format": format_name}
     for file, text in (
         ("README.md", _readme(uncertainty, described, confidence, format_name)),
-        ("codebook.md", _codebook(workload.schema)),
+        ("codebook.md", _codebook(workload.schema, format_name)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
         (PLAN, measurement.plan.to_json()),
@@ -661,12 +701,67 @@ def tables_files(
     ):
         files.append(folder / file)
         files[-1].write_text(text, encoding="utf-8")
+    if totals and format_name not in EARLIER_FORMATS:
+        files.append(folder / "totals.csv")
+        with open(files[-1], "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["table", *SUMS], *totals])
     files += write_measurements(measurement, folder)
     if is_open(measurement):
-        files += write_open_form(measurement, folder, cell_tables)
+        files += write_open_form(measurement, folder, cell_tables, format_name)
     elif is_linear(measurement):
-        files += write_linear_form(measurement, folder, names)
+        files += write_linear_form(measurement, folder, names, format_name)
     return files
+
+
+# columns of totals.csv: name -> description
+SUMS = {
+    "counts": "number of published counts",
+    "suppressed": "number of them that are suppressed, so that their cells are empty",
+    "sum_of_shown": "sum of the counts that are shown",
+    "sum_with_suppressed": "sum of all published counts, which is the total of the table",
+}
+
+
+SUMS_NOTE = (
+    "Suppressed counts are empty in the tables, so the other counts of a table can sum to less than"
+    " its total. `totals.csv` has for each table of counts:"
+)
+
+
+def sums_of_counts(published: Published, number: int, shown: Array) -> dict[str, float]:
+    """Return the sums of the published counts of a table, with and without suppressed counts.
+
+    The keys are those of `SUMS`.
+
+    Parameters
+    ----------
+    number : position of the group in the workload; its queries are cells.
+    shown : published counts of the group; suppressed counts are NaN.
+    """
+    return {
+        "counts": len(shown),
+        "suppressed": int(np.isnan(shown).sum()),
+        "sum_of_shown": float(np.nansum(shown)),
+        "sum_with_suppressed": float(published.values(number).sum()),
+    }
+
+
+def sums_text(sums: Mapping[str, float]) -> str:
+    """Return a sentence on what the suppressed counts of a table add to its sum; empty without any.
+
+    >>> sums_text({"counts": 11, "suppressed": 1, "sum_of_shown": 1955, "sum_with_suppressed": 1980})
+    '1 of 11 counts is suppressed: the counts shown sum to 1,955, all counts to 1,980.'
+    """
+    if not sums["suppressed"]:
+        return ""
+    shown, total = (
+        f"{sums[name]:,.1f}".removesuffix(".0") for name in ("sum_of_shown", "sum_with_suppressed")
+    )
+    verb = "is" if sums["suppressed"] == 1 else "are"
+    return (
+        f"{sums['suppressed']:,} of {pluralize(int(sums['counts']), 'count')} {verb} suppressed: the"
+        f" counts shown sum to {shown}, all counts to {total}."
+    )
 
 
 def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
@@ -718,6 +813,9 @@ def labelled_rows(
     frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(
         columns={"answer": "estimate"}
     )
+    if format_name not in EARLIER_FORMATS:
+        plan = measurement.plan
+        frame["query"] = query_texts(plan, number, 0, group.count, for_people=True).to_pylist()
     frame.insert(0, "query_id", np.arange(first, first + group.count))
     frame = frame[list(columns_of(format_name))]
     if measurement.rehearsal:
@@ -726,16 +824,23 @@ def labelled_rows(
         codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
         position = list(frame).index("query_id") + 1
         for name, code in zip(group.attributes, codes, strict=True):
-            labels = np.array(
-                [schema[name].label(i) for i in range(schema[name].size)], dtype=object
-            )
+            labels = np.array(labels_of(schema[name], format_name), dtype=object)
             frame.insert(position, f"{name}_code", code)
             frame.insert(position + 1, f"{name}_label", labels[code])
             position += 2
     return frame
 
 
-def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
+def labels_of(attribute: Attribute, format_name: str = TABLES_FORMAT) -> list[str]:
+    """Return the labels of all cells of an attribute, as tables of this format write them."""
+    if format_name in EARLIER_FORMATS:
+        return [attribute.label(cell) for cell in range(attribute.size)]
+    return [cell_text(attribute, cell, IN_FILES) for cell in range(attribute.size)]
+
+
+def crosstab(
+    frame: pd.DataFrame, group: Group, schema: Schema, format_name: str = TABLES_FORMAT
+) -> pd.DataFrame:
     """Return the published counts of two attributes as a crosstab.
 
     Rows are the cells of the first attribute of the group, columns those of the second one, after a
@@ -747,10 +852,9 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     row_attribute, column_attribute = (schema[name] for name in group.attributes)
     values = frame["published"].to_numpy().reshape(row_attribute.size, column_attribute.size)
     head = f"{row_attribute.name} \\ {column_attribute.name}"
-    rows = pd.DataFrame(
-        {column_attribute.label(i): values[:, i] for i in range(column_attribute.size)}
-    )
-    row_labels = [row_attribute.label(i) for i in range(row_attribute.size)]
+    column_labels = labels_of(column_attribute, format_name)
+    rows = pd.DataFrame({label: values[:, i] for i, label in enumerate(column_labels)})
+    row_labels = labels_of(row_attribute, format_name)
     rows.insert(0, head, row_labels, allow_duplicates=True)
     if "status" in frame:
         rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
@@ -808,6 +912,9 @@ def _readme(
         "",
     ]
     lines += [f"- `{name}`: {words}" for name, (_, words) in columns_of(format_name).items()]
+    if format_name not in EARLIER_FORMATS and any(is_cells(g) for _, g, _ in described):
+        lines += ["", "## Suppressed counts and sums", "", SUMS_NOTE, ""]
+        lines += [f"- `{name}`: {words}" for name, words in SUMS.items()]
     lines += [
         "",
         "## Which number to use",
@@ -895,6 +1002,15 @@ def _readme(
             "The plan measures attributes jointly; the package of the release has its integers and"
             " equations."
         )
+    if format_name not in EARLIER_FORMATS and (is_open(measurement) or is_linear(measurement)):
+        lines += [
+            "",
+            (
+                f"`{CHECK_COLUMNS[0]}` in `tables.csv` is the estimate of the sum of the first and"
+                " the last number of a table."
+            ),
+            "The script compares it; it is not the total of the table.",
+        ]
     lines += [
         "",
         (
@@ -906,7 +1022,7 @@ def _readme(
     return "\n".join(lines) + "\n"
 
 
-def _codebook(schema: Schema) -> str:
+def _codebook(schema: Schema, format_name: str) -> str:
     lines = ["# Codebook", ""]
     for attribute in schema.attributes:
         lines += [
@@ -916,7 +1032,8 @@ def _codebook(schema: Schema) -> str:
             "",
         ]
         lines += ["| code | label |", "|---|---|"]
-        lines += [f"| {i} | {markdown(attribute.label(i))} |" for i in range(attribute.size)]
+        labels = labels_of(attribute, format_name)
+        lines += [f"| {i} | {markdown(label)} |" for i, label in enumerate(labels)]
         lines.append("")
     if schema.impossible:
         lines += [
@@ -1214,7 +1331,12 @@ class _WorkbookWriter:
         )
         shown_names = group.attributes if labels else label_columns
         names = [*shown_names, *added_columns(SHOWN.values(), shown_names).values()]
-        sheet, row = self._sheet(_name(number), _heading(number, group, self.confidence))
+        lines = _heading(number, group, self.confidence)
+        if is_cells(group):
+            counts = frame["published"].to_numpy()
+            text = sums_text(sums_of_counts(self.errors.published, number, counts))
+            lines += [text] if text else []
+        sheet, row = self._sheet(_name(number), lines)
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
         self._body(sheet, row + 1, shown, names, {"published"})
         if is_cells(group) and len(group.attributes) == 2:
@@ -1242,11 +1364,11 @@ class _WorkbookWriter:
         sheet, row = self._sheet("Codebook", ["Codebook: the cells of every attribute"])
         self._heads(sheet, row, ["attribute", "code", "label"], [30, 10, 60], [True, False, True])
         for attribute in self.schema.attributes:
-            for code in range(attribute.size):
+            for code, label in enumerate(labels_of(attribute)):
                 row += 1
                 sheet.write_string(row, 0, attribute.name)
                 sheet.write_number(row, 1, code)
-                sheet.write_string(row, 2, attribute.label(code), self.indented)
+                sheet.write_string(row, 2, label, self.indented)
 
     def _heads(
         self,

@@ -45,12 +45,11 @@ from engine.publish.package_files import (
 from engine.publish.release_package import CERTIFICATE, SIGNATURE, certificate, readme
 from engine.publish.report import REHEARSAL_MARK, answer_batches
 from engine.publish.tables_package import (
+    EARLIER_FORMATS,
     HOW,
     MAX_TABLE_ROWS,
-    NUMBERED_FORMAT,
     PLAN,
     TABLES_FORMAT,
-    UNMEASURED_FORMAT,
     tables_files,
 )
 from engine.release import Measurement
@@ -126,7 +125,7 @@ def table_problems(
 
 def _options(text: bytes) -> dict[str, Any]:
     """Return the content of how.json; raise PlanError if an option is missing or malformed."""
-    how, formats = parse_json(text), (NUMBERED_FORMAT, UNMEASURED_FORMAT, TABLES_FORMAT)
+    how, formats = parse_json(text), (*EARLIER_FORMATS, TABLES_FORMAT)
     if not isinstance(how, dict) or how.get("format") not in formats:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(

@@ -48,7 +48,7 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
 from engine.plans.reconstruction import Answers
 from engine.residuals import Space
-from engine.workload import Group, Part, Schema
+from engine.workload import Group, Part, Schema, integer_bins
 from engine.workload.families import Intervals
 
 if TYPE_CHECKING:
@@ -407,15 +407,21 @@ def _part_answers(part: Part, table: Array) -> Array:
     return answers.reshape(part.count, *table.shape[1:])
 
 
-def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
+def query_texts(
+    plan: Plan, group: int, start: int, stop: int, *, for_people: bool = False
+) -> pa.Array:
     """Return the texts of queries ``start:stop`` of a group of the plan's workload.
 
-    The texts are those of `Workload.describe`; ``group`` is the index of the group.
+    The texts are those of `Workload.describe`; ``group`` is the index of the group.  If
+    ``for_people``, bins of integers are written as "0 to 9" in place of "[0, 10)".
     """
-    return group_texts(plan.schema, plan.workload.groups[group], start, stop)
+    query_group = plan.workload.groups[group]
+    return group_texts(plan.schema, query_group, start, stop, for_people=for_people)
 
 
-def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa.Array:
+def group_texts(
+    schema: Schema, query_group: Group, start: int, stop: int, *, for_people: bool = False
+) -> pa.Array:
     """Return the texts of queries ``start:stop`` of a group; see `query_texts`."""
     import pyarrow.compute as pc
 
@@ -428,7 +434,9 @@ def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa
     for part in reversed(query_group.parts):
         index, query = np.divmod(index, part.count)
         attributes = tuple(schema[query_group.attributes[axis]] for axis in part.axes)
-        texts, part_has_empty_text = _part_texts(part.family, attributes, part.count)
+        texts, part_has_empty_text = _part_texts(
+            part.family, attributes, part.count, for_people=for_people
+        )
         columns.insert(0, texts.take(pa.array(query)))
         has_empty_text |= part_has_empty_text
     # without empty texts, one join is several times faster than the loop below
@@ -446,8 +454,12 @@ def group_texts(schema: Schema, query_group: Group, start: int, stop: int) -> pa
 
 
 @lru_cache(maxsize=64)
-def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[pa.Array, bool]:
+def _part_texts(
+    family: Any, attributes: tuple[Any, ...], count: int, *, for_people: bool
+) -> tuple[pa.Array, bool]:
     """Return the texts of all ``count`` queries of a family on some attributes.
+
+    If ``for_people``, bins of integers are written as "0 to 9".
 
     Returns
     -------
@@ -455,6 +467,8 @@ def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[p
     has_empty_text : whether a text is empty.
     """
     texts = [family.text(attributes, i) for i in range(count)]
+    if for_people:
+        texts = integer_bins.query_texts(attributes, texts, integer_bins.IN_FILES)
     return pa.array(texts, pa.string()), "" in texts
 
 

@@ -13,7 +13,7 @@ from engine.postprocess.published_tables import publish_forecast
 from engine.postprocess.utility_checks import AcceptanceRule, acceptance
 from engine.privacy import Budget
 from engine.publish import report as published_file
-from engine.publish.report import read_published, write_published, write_records
+from engine.publish.report import read_published, write_answers, write_published, write_records
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on
 
@@ -39,6 +39,29 @@ def test_read_published_returns_every_page_of_answers(errors, tmp_path, monkeypa
             expected = errors.answers(number, start, stop, rule=rule).reset_index(drop=True)
             page = read_published(measurement.plan, place, number, start, stop)
             pd.testing.assert_frame_equal(page, expected, check_dtype=False)
+
+
+def test_bins_of_integers_are_intervals_in_parquet_only(tmp_path):
+    schema = Schema([Attribute.numeric("age", [0, 10, 30], integer=True)])
+    workload = Workload(schema).add("age").add("age", "prefix")
+    measurement = measured_on(workload)[0]
+    errors = measurement.publish().uncertainty(draws=2)
+    for write, source in ((write_published, errors), (write_answers, measurement)):
+        csv = pd.read_csv(write(source, tmp_path / f"{write.__name__}.csv", format="csv"))
+        assert csv["query"].tolist() == [
+            "age in 0 to 9",
+            "age in 10 to 30",
+            "age < 10",
+            "age <= 30",
+        ]
+        parquet = pd.read_parquet(write(source, tmp_path / f"{write.__name__}.parquet"))
+        assert parquet["query"].tolist()[:2] == ["age = [0, 10)", "age = [10, 30]"]
+        assert (csv["answer"] == parquet["answer"]).all()
+    records = errors.published.records(20)
+    file = write_records(measurement, records, tmp_path / "r.csv")
+    assert set(pd.read_csv(file)["age"]) <= {"0 to 9", "10 to 30"}
+    file = write_records(measurement, records, tmp_path / "r.parquet", format="parquet")
+    assert set(pd.read_parquet(file)["age"]) <= {"[0, 10)", "[10, 30]"}
 
 
 def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):

@@ -23,8 +23,10 @@ from engine.publish import tables_package
 from engine.publish import tables_package as linear_form
 from engine.publish import verify as verify_tables
 from engine.publish.tables_package import (
+    EARLIER_FORMATS,
+    INTERVALS_FORMAT,
     NUMBERED_FORMAT,
-    UNMEASURED_FORMAT,
+    sums_text,
     table_names,
     tables_files,
     write_tables,
@@ -118,8 +120,8 @@ def test_sum_of_two_cells_includes_covariance(tmp_path):
         query = np.zeros(SCHEMA.sizes(names))
         query.flat[0] = query.flat[-1] = 1.0
         value, variance = answer_from_files(folder, names, query)
-        assert row.sum == pytest.approx(value, rel=1e-9, abs=1e-9)
-        assert row.sum_std == pytest.approx(np.sqrt(variance), rel=1e-9)
+        assert row.check_first_plus_last == pytest.approx(value, rel=1e-9, abs=1e-9)
+        assert row.check_first_plus_last_std == pytest.approx(np.sqrt(variance), rel=1e-9)
         one = np.zeros_like(query)
         one.flat[0] = 1.0
         cells = errors.published.measurement.plan.variance_of(names, one)
@@ -293,7 +295,7 @@ def test_joint_plan_answers_are_weighted_integer_sums(kind, tmp_path):
         # tables.csv has the standard error of the sum of the first and the last answer.
         ends = weights[0] + (weights[-1] if group.count > 1 else 0.0)
         assert np.sqrt(ends**2 @ integers["noise"] ** 2) == pytest.approx(
-            sums["sum_std"].iloc[number], rel=1e-9
+            sums["check_first_plus_last_std"].iloc[number], rel=1e-9
         )
     assert "measures attributes jointly" in (folder / "README.md").read_text()
 
@@ -380,15 +382,68 @@ def test_verify_numbers_tolerates_rounding_except_integers():
     assert not verify_tables._near("cv", "count")
 
 
-@pytest.mark.parametrize("format_name", [NUMBERED_FORMAT, UNMEASURED_FORMAT])
+@pytest.mark.parametrize("format_name", EARLIER_FORMATS)
 def test_verify_accepts_tables_of_earlier_formats(format_name, tmp_path):
     errors, _ = packed(tmp_path, workload=SMALL)
     folder = tmp_path / "earlier"
     folder.mkdir()
     tables_files(errors, folder, rule=QualityRule(), confidence=0.95, format_name=format_name)
     assert (folder / "table1.csv").is_file() == (format_name == NUMBERED_FORMAT)
-    assert "`measured`" not in (folder / "README.md").read_text()
+    text = (folder / "README.md").read_text()
+    assert ("`measured`" in text) == (format_name == INTERVALS_FORMAT)
+    assert pd.read_csv(folder / "tables.csv").columns[-1] == "sum_std"
+    assert "files$sum_std[f]" in (folder / "recompute.R").read_text()
     assert verify_package(folder) == ()
+
+
+AGES = Schema([Attribute.numeric("age", [0, 10, 20, 30], integer=True), SCHEMA["sex"]])
+BY_AGE = Workload(AGES).add("age").add(("age", "sex")).add("age", "range")
+
+
+def test_bins_of_integers_are_written_as_on_screen(tmp_path):
+    _, folder = packed(tmp_path, workload=BY_AGE)
+    labels = ["0 to 9", "10 to 19", "20 to 30"]
+    cells = read(folder / "table1_age.csv")
+    assert list(cells["age_label"]) == labels
+    assert list(cells["query"]) == [f"age in {label}" for label in labels]
+    crosstab = read(folder / "table2_age_sex_crosstab.csv")
+    assert list(crosstab["age \\ sex"]) == labels
+    assert "age in 10 to 19" in set(read(folder / "table3_age.csv")["query"])
+    assert "| 0 | 0 to 9 |" in (folder / "codebook.md").read_text()
+    assert verify_package(tmp_path / "tables.zip") == ()
+
+
+def test_tables_of_earlier_formats_write_bins_as_intervals(tmp_path):
+    errors = published_errors("residualplanner", BY_AGE)
+    options = {"rule": QualityRule(), "confidence": 0.95}
+    tables_files(errors, tmp_path, format_name=INTERVALS_FORMAT, **options)
+    assert read(tmp_path / "table1_age.csv")["age_label"][0] == "[0, 10)"
+    assert read(tmp_path / "table3_age.csv")["query"][0] == "age = [0, 10)"
+    assert read(tmp_path / "table2_age_sex_crosstab.csv")["age \\ sex"][0] == "[0, 10)"
+    assert "| 0 | \\[0, 10) |" in (tmp_path / "codebook.md").read_text()
+
+
+def test_totals_include_suppressed_counts(tmp_path):
+    errors = published_errors("residualplanner", BY_AGE)
+    rule = QualityRule(least_count=40.0)
+    tables_files(errors, tmp_path, rule=rule, confidence=0.95)
+    totals = read(tmp_path / "totals.csv").set_index("table")
+    assert list(totals.index) == ["table1_age", "table2_age_sex"]
+    assert totals["suppressed"].sum() > 0
+    for number, row in enumerate(totals.itertuples()):
+        published = read(tmp_path / f"{row.Index}.csv")["published"]
+        assert (row.counts, row.suppressed) == (len(published), published.isna().sum())
+        assert row.sum_of_shown == pytest.approx(published.sum(), rel=1e-9)
+        all_counts = errors.published.values(number).sum()
+        assert row.sum_with_suppressed == pytest.approx(all_counts, rel=1e-9)
+    assert "Suppressed counts" in (tmp_path / "README.md").read_text()
+
+
+def test_sums_text_is_empty_without_suppressed_counts():
+    sums = {"counts": 2, "suppressed": 0, "sum_of_shown": 3.0, "sum_with_suppressed": 3.0}
+    assert sums_text(sums) == ""
+    few = {"counts": 5, "suppressed": 2, "sum_of_shown": 3.25, "sum_with_suppressed": 4.0}
+    assert sums_text(few).startswith("2 of 5 counts are suppressed: the counts shown sum to 3.2,")
 
 
 def test_table_names_unsafe_attributes_give_safe_names():

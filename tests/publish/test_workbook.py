@@ -19,13 +19,14 @@ from engine.publish.output_path import check_target
 from engine.publish.tables_package import write_tables, write_workbook
 from engine.publish.verify import verify_package
 from engine.workload import Attribute, Schema, Workload
+from engine.workload.integer_bins import IN_FILES, cell_text
 from tests.publish.measured import measured_on
 
 REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]
 SCHEMA = Schema(
     [
         Attribute.categorical("=region", REGIONS),
-        Attribute.numeric("age in years", [0, 18, 65, 120]),
+        Attribute.numeric("age in years", [0, 18, 65, 120], integer=True),
         Attribute.categorical("sex", ["F", "M"]),
     ]
 )
@@ -85,7 +86,8 @@ def test_workbook_numbers_match_their_labels(errors, book):
         if cells:
             codes = list(np.ndindex(*SCHEMA.sizes(cells)))
             for place, name in enumerate(cells):
-                assert rows[name].tolist() == [SCHEMA[name].label(code[place]) for code in codes]
+                labels = [cell_text(SCHEMA[name], code[place], IN_FILES) for code in codes]
+                assert rows[name].tolist() == labels
         else:
             assert rows["query"].tolist() == answers["query"].tolist()
 
@@ -96,6 +98,9 @@ def test_suppressed_counts_are_empty_with_reason(errors, book):
     rows = rows_of(book, f"Table {number + 1}", "=region")
     hidden = flags == "suppressed"
     assert hidden.any()
+    sheet = python_calamine.load_workbook(book).get_sheet_by_name(f"Table {number + 1}")
+    heading = [row[0] for row in sheet.to_python()[:6]]
+    assert any(text.startswith(f"{hidden.sum()} of {len(hidden)} counts are") for text in heading)
     assert not hidden.all()
     assert [value == "" for value in rows["published count"]] == hidden.tolist()
     assert [value != "" for value in rows["reason"]] == (flags != "publishable").tolist()
@@ -108,7 +113,7 @@ def test_pair_tables_have_crosstab_sheets(errors, book):
     expected = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
     rows = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
     assert rows.iloc[:, 0].tolist() == REGIONS
-    assert list(rows)[1:] == [SCHEMA["age in years"].label(i) for i in range(3)]
+    assert list(rows)[1:] == ["0 to 17", "18 to 64", "65 to 120"]
     written = rows.iloc[:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy()
     np.testing.assert_allclose(written, expected, rtol=1e-13, equal_nan=True)
 
@@ -121,7 +126,7 @@ def test_workbook_texts_are_never_formulas_or_links(book):
     assert "<f>" not in words
     assert "http" not in linked
     labels = rows_of(book, "Codebook", "attribute")["label"].tolist()
-    assert labels[:6] == REGIONS
+    assert labels[:9] == [*REGIONS, "0 to 17", "18 to 64", "65 to 120"]
 
 
 def test_cover_and_contents_describe_the_sheets(errors, book):

@@ -13,6 +13,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import publication_weights
+from engine.postprocess.published_tables import Published
 from engine.postprocess.uncertainty import Uncertainty
 from engine.privacy import Budget
 from engine.publish import (
@@ -23,6 +24,7 @@ from engine.publish import (
     write_tables,
     write_workbook,
 )
+from engine.publish.tables_package import is_cells, sums_of_counts, sums_text
 from engine.release import Measurement, load_measurement
 from engine.release.measure import load_rehearsal
 from engine.workload import Workload
@@ -61,6 +63,8 @@ def publish_tables(
     - "summary": table of errors with one row per group;
     - "bias": list with one table per group, the bias by cell size;
     - "files": the argument ``files``;
+    - "sums": list with one sentence per group: how many counts are suppressed, and what they add to
+      the sum; empty for a group without suppressed counts, or whose queries are not cells;
     - "too large": mapping from the kinds of files that were not written to the reason;
     - "acceptance": quality criteria of the synthetic records, only if they were drawn.
     """
@@ -85,6 +89,7 @@ def publish_tables(
         "summary": errors.summary(quality_rule),
         "files": dict(files),
     }
+    out["sums"] = _sums(tables, places["parquet"])
     out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
     for kind, write, fraction in (
@@ -116,6 +121,20 @@ def publish_tables(
     if checkpoint is not None:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return out
+
+
+def _sums(tables: Published, file: Path) -> list[str]:
+    """Return the sentences "sums" of `publish_tables`; ``file`` is of `write_published`."""
+    import pyarrow.parquet as pq
+
+    shown = pq.read_table(file, columns=["published"])["published"].to_numpy()
+    sentences, first = [], 0
+    for number, group in enumerate(tables.measurement.plan.workload.groups):
+        last = first + group.count
+        sums = sums_of_counts(tables, number, shown[first:last]) if is_cells(group) else None
+        sentences.append("" if sums is None else sums_text(sums))
+        first = last
+    return sentences
 
 
 def weigh(

@@ -16,7 +16,7 @@ from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.postprocess.uncertainty import REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
-from engine.workload.integer_bins import query_texts
+from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
 from pages.parts.shell import buttons, figure_view
@@ -251,6 +251,8 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     total_text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
     st.caption(f"All tables sum to {total_text} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
+    if text := result["sums"][number]:
+        st.caption(f"In this table, {text} Files leave suppressed counts empty, too.")
     shown = st.radio("Show", SHOWN, horizontal=True, key=f"{key}_shown", persist_state="session")
     plan, files = measurement.plan, result["files"]
     queries = level_choice.choose_queries(
@@ -264,13 +266,16 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
             return read_level_sums(files["levels"], number, queries.sums, first, end)
         return read_published(plan, files["parquet"], number, first, end)
 
+    def with_integers(answers: Any, between: str = ON_SCREEN) -> Any:
+        return answers.assign(query=query_texts(plan.schema.attributes, answers["query"], between))
+
     if queries.total > PAGE:
         st.caption(f"Answers {queries.first + 1:,} to {queries.end:,} of {queries.total:,}.")
     if queries.sums:
         st.caption("Sums of published cells. The workload has no unbiased answers on this level.")
     answers = queries.page(read)
     picture = figures.published_picture(
-        answers.assign(query=query_texts(plan.schema.attributes, answers["query"])),
+        with_integers(answers),
         rehearsal=measurement.rehearsal,
         unbiased=shown != PUBLISHED and not queries.sums,
         published=shown != UNBIASED or bool(queries.sums),
@@ -279,15 +284,16 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     st.caption(escape_markdown(picture.alt))
     left_out = [] if queries.sums else LEFT_OUT.get(shown, [])
     table = _with_reasons(picture.table.drop(columns=left_out))
-    mark = download_view.mark(measurement)
+    mark, full_table = download_view.mark(measurement), queries.full_table(read)
     figure_view.table(
         table,
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
         shares=SHARES,
-        # In the downloaded table, reasons are codes and integer bins are intervals. On screen, both
-        # are replaced by texts.
-        full_table=queries.full_table(read) or (lambda: answers.drop(columns=left_out)),
+        # In the downloaded table, reasons are codes. On screen, they are replaced by texts.
+        full_table=lambda: with_integers(
+            (full_table or (lambda: answers.drop(columns=left_out)))(), IN_FILES
+        ),
     )
     with st.expander("Bias of small cells"):
         st.caption("Expected bias and error by cell size, in counts, from simulations.")

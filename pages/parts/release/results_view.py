@@ -15,7 +15,7 @@ from engine.analysis.relative_error import quality_counts_text, with_quality
 from engine.plans import Plan
 from engine.release import Measurement
 from engine.workload import Schema
-from engine.workload.integer_bins import query_texts
+from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_widget, tasks
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
@@ -111,8 +111,8 @@ def browse(
         answers = measurement.answers(number, first, end, confidence)
         return answers if records is None else add_truth(answers, plan, number, first, records)
 
-    def with_integers(answers: Any) -> Any:
-        return answers.assign(query=query_texts(plan.schema.attributes, answers["query"]))
+    def with_integers(answers: Any, between: str = ON_SCREEN) -> Any:
+        return answers.assign(query=query_texts(plan.schema.attributes, answers["query"], between))
 
     queries = level_choice.choose_queries(plan, number, PAGE, key=key)
     if queries is None:
@@ -140,11 +140,12 @@ def browse(
             f" {scale.publishable:.0%} of the answer; doubtful: at most {scale.doubtful:.0%}."
             " Change these limits on Preview."
         )
+    full_table = queries.full_table(read)
     figure_view.table(
         with_integers(answers),
         name=f"{mark(measurement)}{name}",
         alt="Answers with standard errors, intervals and their quality",
-        full_table=queries.full_table(read) or (lambda: answers),
+        full_table=lambda: with_integers((full_table or (lambda: answers))(), IN_FILES),
     )
 
 
