@@ -31,7 +31,7 @@ def draw(key: str, steps: Mapping[str, str]) -> str:
         measurement = release_form.stored_measurement(book, key)
         if measurement is not None:
             release_form.receipt(book, measurement)
-            results_view.views(measurement, key="release_result", ledger=str(book.path))
+            results_view.views(measurement, key=release_form.RESULT_FORM, ledger=str(book.path))
     return (
         "from engine.release import load_measurement\n\n"
         f"measurement = load_measurement({book.path.name!r}, {key!r})\n"

@@ -201,3 +201,24 @@ def test_duplicated_tab_does_not_change_what_other_tab_restores(
     assert second.app.query_params["at"] != first.app.query_params["at"]
     assert reload_page(first).app.session_state["dataset"] == "survey"
     assert reload_page(second).app.session_state["dataset"] == "other"
+
+
+def test_options_of_published_tables_stay_with_their_release(ledger: Ledger) -> None:
+    keys = [
+        measure(plan, SURVEY, dataset="survey", ledger=ledger).key
+        for plan in (demo_plan("survey", (1,)), demo_plan("survey", (1, 2)))
+    ]
+    session = Session().go("release").set(ledger_path=str(ledger.path))
+    session.set(past_release=keys[0]).press("open_result")
+    session.set(release_result_view="Published tables", release_result_whole=True)
+    wait(session.press("release_result_publish"))
+    assert "All tables sum to" in session.text()
+    session.press("Past releases").set(past_release=keys[0]).press("open_result")
+    assert session.app.checkbox(key="release_result_whole").value
+    assert "All tables sum to" in session.text()
+    session.press("Past releases").set(past_release=keys[1]).press("open_result")
+    assert not session.app.checkbox(key="release_result_whole").value
+    assert "All tables sum to" not in session.text()
+    session.press("Past releases").set(past_release=keys[0]).press("open_result")
+    assert session.app.checkbox(key="release_result_whole").value
+    assert "All tables sum to" in session.text()
