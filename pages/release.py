@@ -54,10 +54,7 @@ def rehearse(plan: Plan) -> str:
     Return its Python code.
     """
     left, middle, right = st.columns([4, 3, 9], vertical_alignment="bottom")
-    limit = rehearsal_size.set_default("rows", plan.schema, plan.max_records)
-    rows = int(
-        left.number_input("Simulated records", 1, limit, key="rows", persist_state="session")
-    )
+    rows = rehearsal_size.records_field(left, "rows", plan.schema, plan.max_records)
     seed = rehearsal_size.seed(middle, "seed")
     key = rehearsal_size.job_key(plan, rows, seed)
     with right.container(horizontal=True):
@@ -86,7 +83,8 @@ def rehearse(plan: Plan) -> str:
         "REHEARSAL on simulated records: do not publish these numbers. Nothing was spent.",
         icon="🎭",
     )
-    rehearsal_size.what_determines(plan.to_json(), rows, seed)
+    note = rehearsal_size.example_note("rows", plan.schema)
+    rehearsal_size.what_determines(plan.to_json(), rows, seed, note)
     records = results_view.simulated_records(plan.schema.to_json(), rows, seed)
     results_view.views(
         measurement,

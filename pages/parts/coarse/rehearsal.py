@@ -62,10 +62,7 @@ def draw(
     """
     left, middle, right = st.columns([4, 3, 9], vertical_alignment="bottom")
     look = common.look
-    limit = rehearsal_size.set_default("coarse_rows", look.schema, look.max_records)
-    rows = int(
-        left.number_input("Simulated records", 1, limit, key="coarse_rows", persist_state="session")
-    )
+    rows = rehearsal_size.records_field(left, "coarse_rows", look.schema, look.max_records)
     seed = rehearsal_size.seed(middle, "coarse_seed")
     key = _look_job(common, rows, seed)
     with right.container(horizontal=True):
@@ -95,7 +92,8 @@ def draw(
         "REHEARSAL on simulated records: do not publish. Nothing was spent.",
         icon="🎭",
     )
-    rehearsal_size.what_determines(common.to_json(), rows, seed)
+    note = rehearsal_size.example_note("coarse_rows", look.schema)
+    rehearsal_size.what_determines(common.to_json(), rows, seed, note)
     # If the user repeats the first measurement, its job has the same key as before. The start time
     # in the keys of the later jobs keeps the page from showing results of the earlier measurement.
     _step(

@@ -18,6 +18,7 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
 ROWS = "rows_read"
+SEEN_WARNINGS = "seen_warnings"  # key of the page state for warnings that a check has shown
 
 
 @dataclass(eq=False)
@@ -100,12 +101,19 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
     return report.rows
 
 
-def show_rows(rows: Mapping[str, Any]) -> None:
+def show_rows(rows: Mapping[str, Any], *, before_release: bool = False) -> None:
     """Draw how many rows were read and dropped, and why, with further warnings on the records.
 
     If many rows were dropped, one warning contains all texts. Otherwise the numbers of rows are
-    captions, and each further warning is a warning of its own.
+    captions, and each further warning is a warning of its own. After a release, warnings that this
+    page showed ``before_release`` are left out.
     """
+    seen_before: tuple[str, ...] = history.page_state().get(SEEN_WARNINGS, ())
+    new_warnings = rows["warnings"]
+    if before_release:
+        history.page_state()[SEEN_WARNINGS] = tuple(dict.fromkeys([*seen_before, *new_warnings]))
+    else:
+        new_warnings = [text for text in new_warnings if text not in seen_before]
     lines = [
         f"{rows['text']} Private: only this browser tab shows these numbers, until you open"
         " another page."
@@ -114,14 +122,15 @@ def show_rows(rows: Mapping[str, Any]) -> None:
         counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
         lines.append(f"{column}: {counts}")
     if rows["many_dropped"]:
-        advice = "To keep such rows next time, give missing and unlisted values a label on Schema."
-        further_warnings = map(in_labels, rows["warnings"])
+        when = "" if before_release else " next time"
+        advice = f"To keep such rows{when}, give missing and unlisted values a label on Schema."
+        further_warnings = map(in_labels, new_warnings)
         text = "  \n".join(map(escape_markdown, [*lines, advice, *further_warnings]))
         st.warning(f"**{escape_markdown(rows['dropped'])}**  \n{text}", icon="⚠️")
         return
     for line in lines:
         st.caption(escape_markdown(line))
-    for text in rows["warnings"]:
+    for text in new_warnings:
         st.warning(escape_markdown(in_labels(text)))
 
 

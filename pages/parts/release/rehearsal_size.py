@@ -22,6 +22,31 @@ MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 QUICK_QUERIES, QUICK_RECORDS = 2_000_000, 200_000
 
 
+EXAMPLE_SIZE = (
+    f"{DEFAULT_RECORDS:,} records are only an example. Enter about how many records you have."
+)
+
+
+def records_field(place: DeltaGenerator, key: str, schema: Schema, max_records: int) -> int:
+    """Draw the field for the number of simulated records, and return the number."""
+    limit = set_default(key, schema, max_records)
+    number = place.number_input(
+        "Simulated records",
+        1,
+        limit,
+        key=key,
+        persist_state="session",
+        help="About how many records you have. Your file is not read for this.",
+    )
+    return int(number)
+
+
+def example_note(key: str, schema: Schema) -> str:
+    """Return a note if the number of records is an example that nobody entered, otherwise ""."""
+    is_example = _public_records(schema) == 0 and st.session_state[key] == DEFAULT_RECORDS
+    return EXAMPLE_SIZE if is_example else ""
+
+
 def seed(place: DeltaGenerator, key: str) -> int:
     """Draw a popover with the random seed of a rehearsal, and return the seed."""
     with place.popover(f"Seed {st.session_state.get(key, DEFAULT_SEED)}"):
@@ -37,8 +62,10 @@ def seed(place: DeltaGenerator, key: str) -> int:
     return int(number)
 
 
-def what_determines(plan_text: str, rows: int, seed: int) -> None:
+def what_determines(plan_text: str, rows: int, seed: int, note: str = "") -> None:
     """Draw what the numbers of a rehearsal depend on: a code of the plan, ``rows`` and ``seed``.
+
+    ``note`` is a further sentence on the number of records.
 
     The code is a digest of all digits of the plan, because tiny changes of a plan shift the random
     bits of the noise and change all numbers. `Plan.hash` would not do: it is a digest of the
@@ -47,7 +74,7 @@ def what_determines(plan_text: str, rows: int, seed: int) -> None:
     code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
     st.caption(
         f"Plan {code}, {pluralize(rows, 'record')}, seed {seed}. The same three give the same"
-        " numbers in every session."
+        f" numbers in every session. {note}"
     )
 
 
@@ -94,14 +121,19 @@ def set_default(key: str, schema: Schema, max_records: int) -> int:
     -------
     The largest number of records that the field allows.
     """
-    limit = min(max_records, MAX_RECORDS)
-    scale = record_count_form.entered_scale()
-    file = demo_records.file_of(schema)
-    demo_rows = 0 if file is None else demo_records.row_count(file)
-    records = demo_rows if scale is None else round(scale.records)
+    limit, records = min(max_records, MAX_RECORDS), _public_records(schema)
     default, form = max(1, min(records or DEFAULT_RECORDS, limit)), st.session_state
     # A field that still has an earlier default gets the new default.
     if key not in form or form[key] == form.get(f"{key}_default"):
         form[key] = default
     form[f"{key}_default"] = default
     return limit
+
+
+def _public_records(schema: Schema) -> int:
+    """Return the expected number of records that was entered, or that of the demo; 0 without."""
+    scale = record_count_form.entered_scale()
+    if scale is not None:
+        return round(scale.records)
+    file = demo_records.file_of(schema)
+    return 0 if file is None else demo_records.row_count(file)

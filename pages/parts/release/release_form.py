@@ -144,7 +144,7 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
     show_deferred_error("check")
     finished_job = job_widget.job(job, label="Check")
     if finished_job is not None:
-        job_widget.show_rows(finished_job.result)
+        job_widget.show_rows(finished_job.result, before_release=True)
         st.dataframe(
             finished_job.result["columns"],
             hide_index=True,

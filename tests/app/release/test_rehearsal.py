@@ -32,6 +32,19 @@ def test_release_page_starts_with_rehearsal_of_plan() -> None:
     assert "No rehearsal" in session.go("preview").go("release").text()
 
 
+def test_rehearsal_names_the_number_of_records_an_example_until_one_is_entered() -> None:
+    schema = Schema([Attribute.categorical("sex", ["F", "M"])])
+    studio = RequestState(workload=Workload(schema).add("sex"))
+    session = wait(Session(plan=permalink.packed(studio)).go("release"))
+    wait(session.press("rehearse"))
+    assert session.app.session_state["rows"] == 10_000
+    assert "10,000 records are only an example" in session.text()
+    wait(session.set(rows=9_000).press("rehearse"))
+    assert "only an example" not in session.text()
+    survey = open_demo("survey", (1,), page="release")
+    assert "only an example" not in wait(survey.set(seed=7).press("rehearse")).text()
+
+
 def test_file_step_proposes_records_of_demo() -> None:
     session = open_demo("survey", (1,), page="release", step=FILE)
     session.press("use_demo_records")

@@ -20,10 +20,12 @@ from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import (
     CONFIRM,
+    FILE,
     PAYER,
     SURVEY,
     answers_on_page,
     is_release_disabled,
+    open_confirmation,
     open_release,
     open_result,
     open_step,
@@ -300,3 +302,24 @@ def test_many_dropped_rows_are_an_amber_box(
     # The message that the release is done comes first, then at most one warning.
     boxes_in_order = [e.type for e in session.app.main if e.type in ("success", "warning")]
     assert boxes_in_order == ["success", "warning"][: 1 + is_warned]
+
+
+def test_warnings_of_the_check_are_not_repeated_after_the_release(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records.to_csv(tmp_path / "records.csv", index=False)
+    warned = open_release(ledger, records=str(tmp_path / "records.csv"))
+    wait(warned.set(step=FILE).press("check_records"))
+    assert "id" in " ".join(box.value for box in warned.app.warning)
+    wait(open_confirmation(warned).set(confirmation="survey").press("release"))
+    assert "Rows read 944" in warned.text()
+    assert not warned.app.warning
+
+
+def test_warnings_of_a_release_without_a_check_are_shown(ledger: Ledger, tmp_path: Path) -> None:
+    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records.to_csv(tmp_path / "records.csv", index=False)
+    session = open_release(ledger, records=str(tmp_path / "records.csv"))
+    wait(session.set(confirmation="survey").press("release"))
+    assert "id" in " ".join(box.value for box in session.app.warning)
