@@ -937,7 +937,7 @@ def _readme(
         ),
         "",
     ]
-    if uncertainty.determined:
+    if uncertainty.determined and format_name not in EARLIER_FORMATS:
         lines += [
             "## Attributes that follow from others",
             "",
