@@ -45,6 +45,7 @@ ARGUMENT = re.compile(
 )
 # first characters of a text that a spreadsheet evaluates as a formula
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+DELTA = re.compile(r"\bdelta (\d+(?:\.\d+)?e-\d+)")
 MARKDOWN = re.compile(r"([\\`*\[\]<>|&])")
 MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
@@ -268,6 +269,15 @@ def power_text(value: float) -> str:
     decimal = Decimal(repr(float(value))).normalize()
     power, mantissa = f"10^{decimal.adjusted()}", decimal.scaleb(-decimal.adjusted())
     return power if mantissa == 1 else f"{mantissa:f} * {power}"
+
+
+def deltas_as_powers(text: str) -> str:
+    """Return a text in which each delta such as "delta 1e-06" is written as by `power_text`.
+
+    >>> deltas_as_powers("epsilon 1 at delta 1e-06; epsilon 2 at delta 2.5e-07.")
+    'epsilon 1 at delta 10^-6; epsilon 2 at delta 2.5 * 10^-7.'
+    """
+    return DELTA.sub(lambda match: f"delta {power_text(float(match[1]))}", text)
 
 
 def duration_text(seconds: float) -> str:

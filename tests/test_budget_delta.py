@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from engine._format import deltas_as_powers
 from engine.analysis import budget_for, comparison
 from engine.analysis.error_targets import budget_for_error
 from engine.cli.main import main
@@ -109,7 +110,8 @@ def test_exact_totals_state_requested_delta() -> None:
 
 def test_comparison_page_states_requested_delta() -> None:
     compared = comparison(WORKLOAD, REQUESTED, ["identity"])
-    assert STATEMENT in comparison_page(compared, WORKLOAD, REQUESTED)
+    page = comparison_page(compared, WORKLOAD, REQUESTED)
+    assert deltas_as_powers(STATEMENT) in page
 
 
 def test_rehearsal_states_requested_delta() -> None:

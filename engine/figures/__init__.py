@@ -62,6 +62,7 @@ from engine.figures.two_stage import (
     spend_table,
     summary_text,
     to_finish_text,
+    verdict_reason,
 )
 
 __all__ = [
@@ -118,5 +119,6 @@ __all__ = [
     "summary_text",
     "tied_mechanisms",
     "to_finish_text",
+    "verdict_reason",
     "where_picture",
 ]

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 
 from engine._format import (
     cost,
+    deltas_as_powers,
     duration_text,
     format_number,
     number,
@@ -786,7 +787,7 @@ def comparison_page(
             f" {pluralize(len(workload.groups), 'table')} on"
             f" {pluralize(len(workload.schema), 'attribute')}. No records were read."
         ),
-        _text(budget.describe()),
+        _text(deltas_as_powers(budget.describe())),
     ]
     if comparison.plans:
         pictures = (

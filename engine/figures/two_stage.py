@@ -219,19 +219,29 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
 def to_finish_text(
     common: CommonPlan, left: float, format_budget: Callable[[Budget], str] = in_pcost
 ) -> str:
-    """Return sentences with the cost of every option, and the options that a dataset can pay.
+    """Return sentences with the cost of every option, and the analyses that a dataset can pay.
+
+    If a finer option leads to another choice, a sentence states the costs after that choice.
 
     Parameters
     ----------
     left : remaining budget of the dataset, in pcost.
     format_budget : function that returns the text of a budget.
     """
-    costs = {name: option_cost(p) for name, p in zip(common.names, common.options, strict=True)}
+    options = [*zip(common.names, common.options, strict=True), *common.analyses]
+    costs = {in_screen_words(name): option_cost(p) for name, p in options}
     totals = [
         f"{format_budget(p.budget)} with '{in_screen_words(name)}'"
         for name, p in zip(common.names, common.options, strict=True)
     ]
-    affordable = [f"'{in_screen_words(name)}'" for name, total in costs.items() if total <= left]
+    after = ""
+    if common.following is not None:
+        finer = [f"{format_budget(p.budget)} with '{n}'" for n, p in common.following.analyses]
+        after = (
+            f" After 'a finer one', another choice follows: all steps together then cost"
+            f" {' or '.join(finer)}."
+        )
+    affordable = [f"'{name}'" for name, total in costs.items() if total <= left]
     if len(affordable) == len(costs):
         fits = "What the dataset has left is enough for each."
     elif affordable:
@@ -243,7 +253,7 @@ def to_finish_text(
         )
     return (
         f"The first measurement (look) costs {format_budget(common.look.budget)}. Together with the"
-        f" second measurement (remainder), it costs {' or '.join(totals)}. {fits}"
+        f" second measurement (remainder), it costs {' or '.join(totals)}.{after} {fits}"
     )
 
 
@@ -285,8 +295,8 @@ def summary_text(
         f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look "
         "at what the analyses have in common.",
         _requirement_text(rules),
-        *_findings(verdicts),
-        *_deciders(choices),
+        *_findings(rules, verdicts),
+        *_deciders(choices, rules, verdicts),
     ]
     if is_stop:
         sentences += ["Only the look is released.", f"It cost {total_text} in all."]
@@ -323,15 +333,16 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
     return f"The rule, set before the first look, was: {'; '.join(texts)}."
 
 
-def _findings(verdicts: Sequence[Decision]) -> list[str]:
+def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decision]) -> list[str]:
     """Return one sentence per look with the estimated share of reliable cells under each option."""
     sentences = []
-    for number, verdict in enumerate(verdicts, start=1):
+    recorded = [rule for rule in rules if rule is not None]
+    for number, (rule, verdict) in enumerate(zip(recorded, verdicts, strict=False), start=1):
         look = "The look" if len(verdicts) == 1 else f"Look {number}"
         finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]
         shares = [
             f"{_range_text(verdict.shares[f'{name}, lower'], verdict.shares[f'{name}, upper'])} in"
-            f" '{in_screen_words(name)}'"
+            f" {_quoted_option(rule.common, name)}"
             for name in finer
         ]
         if verdict.choice is None:
@@ -351,18 +362,86 @@ def _range_text(low: float, high: float) -> str:
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)
 
 
-def _deciders(choices: Sequence[Choice]) -> list[str]:
-    """Return sentences that say whether the rule or a person decided after each look."""
-    sentences = []
+def _quoted_option(common: CommonPlan, name: str) -> str:
+    """Return an option in quotes; an option that leads to another choice with its analyses."""
+    if name != CLOSER_LOOK_NAME or common.following is None:
+        return f"'{in_screen_words(name)}'"
+    finer = " or ".join(f"'{analysis}'" for analysis, _ in common.following.analyses)
+    return f"a finer one ({finer})"
+
+
+def _deciders(
+    choices: Sequence[Choice],
+    rules: Sequence[NestedPlanRule | None],
+    verdicts: Sequence[Decision],
+) -> list[str]:
+    """Return sentences that say why the rule decided as it did, and whether a person overruled it.
+
+    ``verdicts`` has one entry per rule that is not None, or is empty; the sentences then do not
+    state reasons.
+    """
+    sentences, by_rule = [], 0
+    remaining = iter(verdicts)
     for number, choice in enumerate(choices, start=1):
         after = f"After look {number}, " if len(choices) > 1 else ""
+        rule = rules[number - 1] if number <= len(rules) else None
+        verdict = next(remaining, None) if rule is not None else None
+        if rule is not None and verdict is not None:
+            sentences.append(_upper_first(f"{after}{_lower_first(verdict_reason(rule, verdict))}"))
         if choice.by:
             reason = choice.reason.rstrip(". ")
             sentences.append(f"{after}{choice.by} decided against the rule ({reason}).")
-    if len(sentences) < len(choices):
-        others = " all other times" if sentences else ""
+        else:
+            by_rule += 1
+    if by_rule:
+        others = " all other times" if by_rule < len(choices) else ""
         sentences.append(f"The rule decided{others}.")
     return sentences
+
+
+def verdict_reason(rule: NestedPlanRule, verdict: Decision) -> str:
+    """Return sentences on why a rule decided as it did: which share of cells met which limit."""
+    names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
+    limit = f"(required: {rule.share:.0%})"
+    if verdict.choice is None:
+        share = _share_beside(verdict.shares[f"{names[0]}, upper"], rule.share)
+        return (
+            f"At most {share} of the cells can be reliable in '{names[0]}' {limit}. So the rule"
+            " chose to stop."
+        )
+    chosen = rule.common.names[verdict.choice]
+    place = names.index(chosen)
+    reasons = []
+    if place > 0:
+        share = _share_beside(verdict.shares[f"{chosen}, lower"], rule.share)
+        reasons.append(
+            f"At least {share} of the cells are reliable in {_quoted_option(rule.common, chosen)}"
+            f" {limit}"
+        )
+    if place + 1 < len(names):
+        share = _share_beside(verdict.shares[f"{names[place + 1]}, lower"], rule.share)
+        reasons.append(
+            f"Only {share} of the cells are sure to be reliable in"
+            f" {_quoted_option(rule.common, names[place + 1])} {limit}"
+        )
+    return f"{'. '.join(reasons)}. So the rule chose {_quoted_option(rule.common, chosen)}."
+
+
+def _share_beside(share: float, limit: float) -> str:
+    """Return a share as a percentage with the decimals that set it apart from a limit.
+
+    >>> _share_beside(0.4996, 0.5), _share_beside(0.5, 0.5), _share_beside(0.228, 0.5)
+    ('49.96%', '50.0%', '22.8%')
+    """
+    for decimals in (1, 2, 3, 4):
+        text = f"{share:.{decimals}%}"
+        if (float(text[:-1]) < 100.0 * limit) == (share < limit):
+            break
+    return text
+
+
+def _upper_first(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _lower_first(text: str) -> str:

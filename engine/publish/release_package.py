@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine._format import format_number, markdown, pluralize, set_name
+from engine._format import deltas_as_powers, format_number, markdown, pluralize, set_name
 from engine.analysis import group_table
 from engine.analysis.error_targets import claim_text
 from engine.ledger import Ledger, Receipt
@@ -384,7 +384,12 @@ def report_html(
         "<p><b>To the people in these records:</b>"
         f" {html.escape(plan.schema.promise(plan.budget))}</p>"
     )
-    parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(fields)]
+    parts += [
+        "<h2>Privacy</h2>",
+        promise,
+        f"<p>{html.escape(deltas_as_powers(plan.meaning))}</p>",
+        _facts(fields),
+    ]
     claim = claim_text(plan)
     if fields["bound"] not in claim:
         claim = f"{claim} {fields['bound']}"

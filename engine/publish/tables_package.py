@@ -77,6 +77,7 @@ import pyarrow as pa
 from engine._arrays import Array, Index
 from engine._format import (
     csv_text,
+    deltas_as_powers,
     escape_formula,
     markdown,
     markdown_code,
@@ -1459,7 +1460,7 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
     plan = measurement.plan
     return [
         plan.schema.promise(plan.budget),
-        plan.meaning,
+        deltas_as_powers(plan.meaning),
         "",
         (
             "To read one number, or to hand out tables: the published count. It is not negative,"

@@ -8,7 +8,7 @@ from engine import figures
 from engine.common_mechanism import NestedPlanRule
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import Choice
-from tests.common_mechanism.steps import COMMON
+from tests.common_mechanism.steps import CHAIN, COMMON
 
 RULE = NestedPlanRule(common=COMMON, share=0.5, snr=5.0)
 CHOICE = Choice(
@@ -22,6 +22,49 @@ def test_to_finish_text_names_options_that_fit() -> None:
     assert "left is too little" in text
     assert "choose a smaller budget on Preview" in text
     assert "'1-way'" in text
+
+
+def test_to_finish_text_states_costs_after_the_next_choice() -> None:
+    text = figures.to_finish_text(CHAIN, 10.0)
+    assert "After 'a finer one', another choice follows: all steps together then cost" in text
+    assert "'2-way' or " in text.partition("another choice follows")[2]
+    assert "with '3-way'." in text
+    assert "enough for each" in text
+    closer, last = CHAIN.options[-1].budget.pcost, CHAIN.analyses[-1][1].budget.pcost
+    text = figures.to_finish_text(CHAIN, 0.5 * (closer + last))
+    assert "enough only for 'a finer one'." in text
+    assert "another choice" not in figures.to_finish_text(COMMON, 10.0)
+
+
+def test_verdict_reason_compares_shares_with_the_limit() -> None:
+    shares = {"1-way, upper": 0.4, "2-way, lower": 0.6, "2-way, upper": 0.7}
+    verdict = Decision(choice=1, certain=True, shares=shares, sentence="")
+    assert figures.verdict_reason(RULE, verdict) == (
+        "At least 60.0% of the cells are reliable in '2-way' (required: 50%). So the rule chose"
+        " '2-way'."
+    )
+    coarse = replace(verdict, choice=0, shares=shares | {"2-way, lower": 0.4999})
+    assert figures.verdict_reason(RULE, coarse) == (
+        "Only 49.99% of the cells are sure to be reliable in '2-way' (required: 50%). So the rule"
+        " chose '1-way'."
+    )
+    assert figures.verdict_reason(RULE, replace(verdict, choice=None)) == (
+        "At most 40.0% of the cells can be reliable in '1-way' (required: 50%). So the rule chose"
+        " to stop."
+    )
+
+
+def test_texts_name_the_analyses_behind_a_finer_one() -> None:
+    rule = NestedPlanRule(common=CHAIN, share=0.5, snr=5.0)
+    shares = {"1-way, upper": 0.9, "look closer, lower": 0.2, "look closer, upper": 0.4}
+    verdict = Decision(choice=0, certain=True, shares=shares, sentence="")
+    choice = replace(CHOICE, option="1-way", verdict="1-way")
+    text = figures.summary_text("office", [choice], [rule], [0.1], CHAIN, verdicts=[verdict])
+    assert "20.0% to 40.0% in a finer one ('2-way' or '3-way')." in text
+    assert (
+        "Only 20.0% of the cells are sure to be reliable in a finer one ('2-way' or '3-way')"
+        " (required: 50%). So the rule chose '1-way'." in text
+    )
 
 
 def test_summary_text_states_decision_rule_and_cost() -> None:

@@ -140,6 +140,8 @@ def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
     assert "REHEARSAL" not in page
     assert len(page) < 500_000
     assert "rmse_counts" not in page
+    assert "at delta 10^-6" in page
+    assert "delta 1e-" not in page
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decisio
         st.caption("Decision by the rule")
         sentence = figures.in_screen_words(decision.sentence)
         st.markdown(f"**{escape_markdown(sentence)}**")
+        st.caption(escape_markdown(figures.verdict_reason(rule, decision)))
         if not decision.certain:
             st.caption("Uncertain at this safety margin; the rule is conservative.")
     views = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from engine import analysis
-from engine._format import pluralize
+from engine._format import deltas_as_powers, pluralize
 from engine.errors import EngineError, LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
@@ -164,7 +164,7 @@ def choose(
     status = next((s for s in statuses if s.dataset == form.get("dataset")), None)
     if status is not None:
         st.markdown(escape_markdown(describe(status)))
-        st.caption(escape_markdown(f"Total: {status.describe()}."))
+        st.caption(escape_markdown(f"Total: {deltas_as_powers(status.describe())}."))
     with st.expander("New dataset", expanded=not names):
         _new_dataset(book, str(place), schema, budget)
     if status is not None:

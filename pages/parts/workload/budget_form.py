@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from engine._format import cost
+from engine._format import cost, deltas_as_powers
 from engine.privacy import Budget
 from pages.parts.shell import budgets, history
 from pages.parts.shell.budgets import APPROX, MAKERS, MU, PCOST, PURE, RHO, RISK
@@ -65,7 +65,9 @@ def promise() -> None:
         has_invariants = schema is not None and schema.invariants
         st.caption(
             escape_markdown(
-                schema.meaning(current) if schema and has_invariants else current.describe()
+                deltas_as_powers(
+                    schema.meaning(current) if schema and has_invariants else current.describe()
+                )
             )
         )
         st.caption(budgets.UNITS[budgets.chosen_unit()])
