@@ -322,8 +322,8 @@ def check_size(
     ----------
     memory_limit : largest memory of a plan, in bytes.
     closed_form : if True, marginals need no dense matrix and have no limit of cells.
-    intervals : if True, queries on one wide attribute need no dense matrix of shape (cells, cells)
-        if they are prefixes, suffixes, ranges or areas of a hierarchy.
+    intervals : if True, prefixes, suffixes and areas of a hierarchy on one wide attribute need no
+        dense matrix of shape (cells, cells), and ranges on one need fewer such matrices.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]

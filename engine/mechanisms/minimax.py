@@ -137,7 +137,8 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # `has_equal_weights` is true only for two interval families: the marginal and the total.
+    # Interval families with equal weights and at most one query per cell ask for every cell or for
+    # the total.
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -452,7 +453,7 @@ class AdaptedStrategy:
 
     Attributes
     ----------
-    weights : query weights, shape (queries,).
+    weights : query weights divided by the largest, plus `QUERY_WEIGHT_FLOOR`, shape (queries,).
     cell_weights : weights of the cells, which determine the strategy, shape (cells,), with sum 1.
     variances : variances of the queries at privacy cost 1, shape (queries,).
 
@@ -673,10 +674,10 @@ def proof(
                 value *= bounds[factor]
             total += value
         totals.append(total)
-    total_root = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
+    sum_bound = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
     return Proof(
         emphasis=emphasis,
-        bound=total_root / dual_norm(workload, goal, emphasis)[0],
+        bound=sum_bound / dual_norm(workload, goal, emphasis)[0],
         duals=tuple(duals),
     )
 
@@ -1052,8 +1053,8 @@ class _SearchState:
     def emphasis(self, classes: Symmetry) -> Emphasis:
         """Return query weights for the lower bound, as products of one vector per part of a group.
 
-        For an adapted part, the entry of a query is the sum of ``weights`` over the queries of all
-        other parts.  For other parts all entries are equal.
+        For an adapted part, the entry of a query is proportional to the sum of ``weights`` over the
+        queries of all other adapted parts.  For other parts all entries are 1.
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
@@ -1286,6 +1287,7 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
     Returns
     -------
     The sums, shape (spaces,).  With a ``free_axis`` the shape is (spaces, length of this axis).
+    Without tables, the result is the single weight, shape (1,).
     """
     if free_axis >= 0:
         weights = np.moveaxis(weights, free_axis, 0)
@@ -1294,8 +1296,8 @@ def _weighted_sums(weights: Array, tables: Sequence[Array], free_axis: int = -1)
         return np.broadcast_to(weights, (len(tables[free_axis]), *weights.shape))
     if not other_tables:
         return weights.reshape(1)
-    # Vector instructions may signal invalid values in unused entries of a register.  So warnings
-    # are ignored, and the result is checked below.
+    # Vector instructions may signal invalid values in unused entries of a register.  Therefore
+    # warnings are ignored, and the result is checked below.
     with np.errstate(invalid="ignore"):
         sums = weights @ other_tables[-1].T
     if not np.isfinite(sums).all():

@@ -219,8 +219,8 @@ class ResidualMechanism(Mechanism):
         " smaller weighted RMSE than the bound."
     )
 
-    # If True, objectives other than the sum may use the search of `engine.mechanisms.minimax`.  The
-    # mechanism must then measure optimal strategies for any query weights.
+    # If True, the objective "max" may use the search of `engine.mechanisms.minimax`.  The mechanism
+    # must then measure optimal strategies for any query weights.
     uses_minimax_search: ClassVar[bool] = False
 
     @abstractmethod
@@ -328,8 +328,7 @@ class ResidualMechanism(Mechanism):
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:
             steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
-            # The search gives equal residual spaces different query weights, so that it solves each
-            # of them.
+            # The search gives equal residual spaces different query weights and solves each of them.
             first_costs = [solver.forecast([sub])[0] for sub in subs]
             # Later steps start from the last solution.  Only two kinds of spaces take time again:
             # mixed subworkloads and, for the objective "max", single attributes.
@@ -686,7 +685,8 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         bound : lower bound on the objective.  With None, the function computes the lower bound on
-            the weighted sum.
+            the weighted sum.  If the plan is charged the joint privacy cost, `_joint_bound` replaces
+            the bound.
         joint_share : result of `_joint_share`.  With None, the function computes it.
         """
         tradeoff = solved.tradeoff

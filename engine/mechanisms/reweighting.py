@@ -15,10 +15,11 @@ computes the budget shares that are optimal for the objective itself.  The searc
 plan and the best bound.  Its first step uses the weights of the workload, so the result is never
 worse than the strategies for the weighted sum with optimal shares.
 
-If no factored weights attain the optimum, `SeparateWeights` improves the best plan.  It has a
-separate weight for every query, which rises for queries above the mean variance and falls for
-queries below it.  Solvers require factored weights.  So each step adjusts the factored weights until
-their sums of weighted variances approach those of the separate weights.
+For the largest variance, factored weights may not attain the optimum.  `SeparateWeights` then tries
+to improve the best plan.  It has a separate weight for every query, which rises for queries above
+the mean variance and falls for queries below it.  Solvers require factored weights.  Therefore each
+step moves the sums of weighted variances of the factored weights towards those of the separate
+weights.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
@@ -415,7 +416,7 @@ class SeparateWeights:
     Attributes
     ----------
     weights : one array per class of groups, with one axis per table of its `LinearVariances`.  An
-        entry is (query weight * target * number of groups in the class).
+        entry is proportional to (query weight * target * number of groups in the class).
     """
 
     def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
@@ -558,7 +559,8 @@ MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
 # last optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# `SeparateWeights` are tried if a step lowers the gap by less than this share of the gap.
+# A step gains little if it lowers the gap by less than this share of the gap.  `SeparateWeights` are
+# then tried, and end after two such steps.
 SMALL_GAIN_SHARE = 0.05
 # Largest decrease of the logarithm of a factored weight while `SeparateWeights` are tried.
 MAX_LOG_DROP = 0.3
@@ -572,8 +574,9 @@ MAX_LOG_SETBACK = 1e-3
 # the bound improves by more than the share MIN_PROGRESS.
 MIN_PROGRESS = 1e-4
 MAX_STALE_STEPS = 6
-# The largest weight of a vector is at most exp(MAX_LOG_RANGE) times the smallest one.  A much
-# smaller weight would remove its query from the Gram matrix by rounding.
+# Each weight is divided by its initial weight.  In a vector, the largest of these ratios is at most
+# exp(MAX_LOG_RANGE) times the smallest.  A much smaller weight would remove its query from the Gram
+# matrix by rounding.
 MAX_LOG_RANGE = 12.0
 # A group with several parts has one weight per query, instead of factored weights, on two
 # conditions. The workload has at most MAX_FULL_DOMAIN_QUERIES queries, and the table of the group
@@ -599,7 +602,8 @@ class Candidate:
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
-    step_length : weighted root mean square of the next change of ``point``.  It is 0 at the optimum.
+    step_length : weighted root mean square of log(gain / cost), see `TradeoffSearch.evaluate`.  It is
+        0 at the optimum.
     value : objective of the plan.  It is infinite until the budget shares are optimized.
     """
 
@@ -650,8 +654,8 @@ class TradeoffSearch:
         self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None  # the candidate with the smallest objective
         self.witness: Candidate | None = None  # the candidate with the largest lower bound
-        # The candidate with the smallest `Candidate.step_length`.  It is None if the budget shares
-        # of this candidate were optimized.
+        # A candidate with a small `Candidate.step_length` whose budget shares were not optimized yet.
+        # `run` optimizes them at the end.
         self.pending: Candidate | None = None
         self.reshare_step = math.inf  # step length when budget shares were last optimized
         self.step_length = math.inf  # step length of the last candidate
@@ -686,7 +690,7 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # Equal parts on equivalent attributes share one vector, also in different groups.
+                # In groups with several parts, equal parts on equivalent attributes share one vector.
                 # The query weights on every residual space are then a product over attributes.
                 # Groups with several parts of inequivalent queries need other weights, so they
                 # share vectors only with each other.
@@ -757,9 +761,9 @@ class TradeoffSearch:
         Raises
         ------
         StopIteration
-            If the search has converged.
+            If the search is over, see `_update_best`.
         TimeoutError
-            If the deadline has passed.
+            If the deadline has passed and there is a plan.
         """
         if planning_time() > self.deadline and self.best is not None:
             raise TimeoutError
@@ -984,7 +988,7 @@ class TradeoffSearch:
             if self._should_try_separate_weights(self.witness.bound - previous_bound):
                 self._try_separate_weights(self.best)
             if not math.isfinite(value) or value < accepted_value - MAX_LOG_SETBACK:
-                # The point is rejected.  Half of the last accepted step is tried next.
+                # The point is rejected.  Half, then a quarter, ... of the last accepted step is tried.
                 step_factor *= 0.5
                 x = self._clip_range(accepted_point + step_factor * accepted_step)
                 points, steps = [], []

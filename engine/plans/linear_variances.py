@@ -41,8 +41,9 @@ MAX_EXPONENT = 60.0
 # A power with at most this many monomials is always expanded, because all groups with so few
 # monomials are evaluated together in one batch.
 MAX_BATCHED_MONOMIALS = 500
-# Two columns of a table count as equal if they agree in this number of decimal digits.  Equal
-# variances that are computed in different coordinates have a relative difference of about 1e-13.
+# Each row of a table is divided by its largest entry.  Two columns count as equal if they then agree
+# in this number of decimals.  Equal variances that are computed in different coordinates have a
+# relative difference of about 1e-13.
 EQUAL_DIGITS = 11
 # Columns of a table, shape (spaces, columns), and the weight of each column.
 WeightedColumns = tuple[Array, Array]
@@ -315,8 +316,8 @@ def _exponents(spaces: int, power: int) -> Array:
 def _merge_equal_columns(columns: Array, weights: Array) -> tuple[Array, Array]:
     """Return the distinct columns of a table, and the summed weight of the copies of each.
 
-    Columns that agree in `EQUAL_DIGITS` digits count as copies; they are replaced by their weighted
-    mean.
+    Columns that are equal up to rounding (see `EQUAL_DIGITS`) count as copies; their weighted mean
+    replaces them.
     """
     if columns.shape[1] <= 1:
         return columns, weights

@@ -5,7 +5,7 @@ Objectives and query weights
     name    minimized, over the queries with weight w above 0         p
     sum     sum of w Var                                              1
     lp      (sum of w Var^p)^(1/p)                                    option ``power``, from 1
-    max     largest Var / target^2, with targets 1 by default         infinite; weights only select
+    max     largest Var / target variance, which is 1 by default      infinite; weights only select
                                                                       the queries
 
 Every objective is a norm of the variances.  It is therefore the maximum of sum(u Var) over query
@@ -89,7 +89,7 @@ class Objective:
 
     @property
     def conjugate(self) -> float:
-        """Power q of the dual norm: 1 / power + 1 / q = 1."""
+        """Power q of the dual norm: 1 / power + 1 / q = 1, for a power above 1."""
         return 1.0 if math.isinf(self.power) else self.power / (self.power - 1.0)
 
     def target(self, group: int) -> float:
@@ -301,11 +301,11 @@ def symmetry(
 def _roles(group: Group) -> list[Hashable]:
     """Return one role per attribute of a group.
 
-    The role is the key of the attribute's query family and the position of the attribute in the
-    family.  Exchanging attributes with equal roles does not change the queries of the group.
+    Exchanging attributes with equal roles does not change the queries of the group.  The role is the
+    key of the attribute's query family and the position of the attribute in the family.  In a group
+    with query weights, the role is the position of the attribute in the group.
     """
-    # With individual query weights, exchanging two attributes would change the weights of queries,
-    # so all attributes have different roles: their positions in the group.
+    # With query weights, exchanging two attributes would change the weights of queries.
     roles: list[Hashable] = list(range(len(group.attributes)))
     if group.query_weights is None:
         for part in group.parts:

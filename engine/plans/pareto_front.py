@@ -66,8 +66,8 @@ def _front_of_columns(features: Array) -> Any:
     order = np.argsort(-features.sum(axis=0), kind="stable")
     front = []
     while len(order):
-        # The remaining point with the largest sum of features is on the front, because no other
-        # point is at least as large in every feature.  The points below it are removed.
+        # The remaining point with the largest sum of features is on the front, because every
+        # different point is smaller in some feature.  Points that are nowhere larger are removed.
         largest = order[0]
         front.append(largest)
         order = order[(features[:, order] > features[:, [largest]]).any(axis=0)]

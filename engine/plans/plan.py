@@ -366,8 +366,9 @@ class Plan(FrozenValue):
     def hash(self) -> str:
         """SHA-256 hash of the workload, the budget, the mechanism, its options and max_records.
 
-        Plans with equal hashes make the same release.  The delta at which epsilon is reported is
-        not hashed, because it changes neither the noise nor the privacy cost.
+        Equal hashes mean equal requests; the strategies differ if a limit ended one of the searches.
+        The delta at which epsilon is reported is not hashed, because it changes neither the noise
+        nor the privacy cost.
         """
         budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
         return hashlib.sha256(

@@ -48,10 +48,10 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
 
 def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     """Return the exception that a plan does not measure a query's component in ``space``."""
+    counts = f"counts by {' x '.join(space)}" if space else "the total"
     return NotAnswerable(
-        f"The query on {' x '.join(attributes)} depends on counts by {' x '.join(space)} that the"
-        " plan does not measure. Add this query, or the marginal on these attributes, to the"
-        " workload."
+        f"The query on {' x '.join(attributes) or 'nothing'} depends on {counts}, which the plan does"
+        " not measure. Add this query, or the marginal on these attributes, to the workload."
     )
 
 

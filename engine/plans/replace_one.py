@@ -257,8 +257,8 @@ class Distances:
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        # The bins of an attribute are defined by the Gram matrix of the first block that has the
-        # attribute.  Blocks on few attributes come first.
+        # If Gram matrices are computed for an attribute, the first block that has it defines the
+        # bins.  Blocks on few attributes come first.
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         attribute_index = {name: i for i, name in enumerate(self.names)}

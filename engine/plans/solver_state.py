@@ -93,7 +93,7 @@ class SolverState:
 
     Attributes
     ----------
-    duals : final dual weights of each search, one per cell.
+    duals : final dual weights of each search.
     endings : termination message of each search.
     memory_limit : memory limit in bytes, which chose between dense and alternating searches.
     split : decomposition of queries into residual spaces.

@@ -100,12 +100,12 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the component of each marginal cell that a strategy on the full table does not
-    measure.
+    """Return the component of each cell of a marginal that a strategy does not measure.
 
     Parameters
     ----------
-    axes : axes of the table that the marginal keeps; its cells are sums over all other axes.
+    axes : axes of the strategy's table that the marginal keeps; a cell of the marginal is a sum over
+        all other axes.
 
     Returns
     -------

@@ -280,6 +280,7 @@ class VarianceBuilder:
         return self._is_measured[spaces.key]
 
     def _spaces_of(self, group: Group) -> _GroupSpaces:
+        """Return the residual spaces of a group that no public table contains."""
         schema, ranks = self.schema, group.ranks(self.schema)
         spaces = [
             (a, self._block_of_space.get(s))
