@@ -41,6 +41,7 @@ import scipy
 
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
+from engine._values import cached_on_value
 from engine.residuals.basis import (
     UNIFORM,
     Axes,
@@ -874,6 +875,27 @@ def decompose(
     >>> len(parts.spaces), len(parts.subworkloads)
     (7, 3)
     """
+    if forecast and split is UNIFORM:
+        return _forecast_decomposition(workload, tuple((labels or {}).items()))
+    return _decompose(workload, split, labels or {}, forecast)
+
+
+@cached_on_value
+def _forecast_decomposition(
+    workload: Workload, labels: tuple[tuple[str, Hashable], ...]
+) -> Decomposition:
+    """Return the decomposition for forecasts with uniform centers.
+
+    It is stored, because planning and forecasts read it several times.  ``labels`` has the items of
+    the mapping from attribute names to labels.
+    """
+    return _decompose(workload, UNIFORM, dict(labels), forecast=True)
+
+
+def _decompose(
+    workload: Workload, split: Split, labels: Mapping[str, Hashable], forecast: bool
+) -> Decomposition:
+    """Return the result of `decompose`, without looking it up."""
     registry = Registry(split, forecast)
     products: dict[Factors, int] = {}
     weights = np.array([group.weight for group in workload.groups])
@@ -882,6 +904,13 @@ def decompose(
     )
     classes = []
     for group_class in workload.group_classes:
+        if not split.centers and not split.complements:
+            members = weights[group_class.numbers] > 0.0
+            if members.any():
+                classes.append(
+                    (group_class.numbers[members], group_class.places[members], group_class.ranks)
+                )
+            continue
         complements = [0] * len(group_class.numbers)
         if split.complements:
             keys = [
@@ -912,7 +941,7 @@ def decompose(
                 numbers=numbers, places=places, weights=weights[numbers], pattern=pattern
             )
         )
-    return _distinct_subworkloads(workload, registry, contributions, tuple(products), labels or {})
+    return _distinct_subworkloads(workload, registry, contributions, tuple(products), labels)
 
 
 def _class_numbers(keys: Sequence[Hashable]) -> Index:

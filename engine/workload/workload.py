@@ -444,11 +444,12 @@ class Workload(FrozenValue):
                 schema[name]
             default |= family
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
-        if isinstance(family, Mapping) or family == "auto":
+        by_attribute = isinstance(family, Mapping) or family == "auto"
+        if by_attribute or (max(ways, default=0) > 0 and _is_on_one_attribute(family)):
             # There can be 100,000 groups, so each family is bound once per attribute, not per
             # group.
             fitted = {
-                name: make_group(schema, name, {name: spec}).parts[0]
+                name: make_group(schema, name, {name: spec} if by_attribute else family).parts[0]
                 for name, spec in default.items()
             }
             parts_by_axis = [
@@ -458,7 +459,11 @@ class Workload(FrozenValue):
             all_groups = [
                 Group(
                     attributes=names,
-                    family=MappingProxyType({name: default[name] for name in names}),
+                    family=(
+                        MappingProxyType({name: default[name] for name in names})
+                        if by_attribute
+                        else family
+                    ),
                     parts=tuple(map(dict.__getitem__, parts_by_axis, names)),
                 )
                 for names in sets
@@ -600,6 +605,11 @@ def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: in
         index, row = divmod(index, part.count)
         texts.append(part.family.text([attributes[a] for a in part.axes], row))
     return " and ".join(t for t in reversed(texts) if t)
+
+
+def _is_on_one_attribute(spec: FamilySpec) -> bool:
+    """Return whether a specification is one family of queries on single attributes."""
+    return not isinstance(spec, Mapping) and family(spec).arity == 1
 
 
 def make_group(

@@ -95,3 +95,11 @@ def test_fourier_transforms_by_fft_equal_basis(
     assert by_fft.value == pytest.approx(by_basis.value, rel=1e-12)
     assert by_fft.strategy.rows == pytest.approx(by_basis.strategy.rows, abs=1e-12)
     assert by_fft.strategy.pinv == pytest.approx(by_basis.strategy.pinv, abs=1e-10)
+
+
+def test_forecasts_of_one_workload_share_the_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload.all_ways(shapes.numeric(4, 5, 6), (1, 2))
+    expected = forecast(workload).seconds
+    monkeypatch.setattr(decomposition, "_decompose", lambda *_, **__: pytest.fail("computed"))
+    assert forecast(workload).seconds == expected
+    assert forecast(workload, centers="tuned").seconds > 0.0

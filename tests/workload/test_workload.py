@@ -324,3 +324,19 @@ def test_unique_rows_matches_numpy_unique():
         assert np.array_equal(numbers, expected.ravel())
         assert np.array_equal(rows[first], distinct)
         assert all(not (rows[:i] == rows[i]).all(axis=1).any() for i in first)
+
+
+def test_all_ways_family_shares_parts_between_groups() -> None:
+    """Shared parts make the classes of 100,000 groups fast to compute."""
+    schema = Schema([Attribute.of_size(name, 4) for name in "abc"])
+    workload = Workload.all_ways(schema, ways=(0, 1, 2), family="prefix")
+    single = Workload(schema)
+    for group in workload:
+        single = single.add(group.attributes, "prefix")
+    assert [(g.attributes, g.family, g.key) for g in workload] == [
+        (g.attributes, g.family, g.key) for g in single
+    ]
+    distinct = {id(part) for group in workload for part in group.parts}
+    assert len(distinct) == 5  # three attributes in two positions, but the first is never second
+    with pytest.raises(WorkloadError, match="at least one attribute"):
+        Workload.all_ways(schema, ways=0, family="affine")
