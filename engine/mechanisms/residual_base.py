@@ -131,8 +131,7 @@ def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
     ``limits`` are keys of `STOPPED`.
     """
     note = "".join(text for limit, text in STOPPED.items() if limit in limits)
-    split = replace(plan.split, stopped=limits)
-    return replace(plan, split=split, statement=plan.statement + note) if limits else plan
+    return plan.with_statement(plan.statement + note, limits) if limits else plan
 
 
 # For forecasts: memory of the process before planning.
@@ -149,6 +148,9 @@ JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # For forecasts: typical number of steps of `TradeoffSearch` for the objective "max", for the
 # objective "lp", and for any objective if all queries of every group are equivalent.
 TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 32, 10, 4
+# If later strategies need all the time that is left, a search may still take this share of the time
+# left, or twice its expected time if that is less.
+MIN_SEARCH_SHARE = 0.1
 # Factors of the Kronecker product that measures a residual space: pairs of some axes of the space
 # and the strategy on these axes.
 Factored = tuple[tuple[Axes, Strategy], ...]
@@ -186,6 +188,9 @@ class SpaceSolver(Protocol):
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected time and memory of `solve` for each subworkload."""
+
+    def reserve(self, seconds: float) -> None:
+        """Let all further searches end ``seconds`` before the deadline of the solver."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until all searches are expected to take at most ``seconds``.
@@ -348,9 +353,20 @@ class ResidualMechanism(Mechanism):
         self.check_memory(workload, limits.memory_limit)
         limits = replace(limits, progress=monotone(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
+        if limits.time_limit is not None:
+            self._check_least_time(workload, limits)
         candidate = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
         return candidate.plan
+
+    def _check_least_time(self, workload: Workload, limits: Limits) -> None:
+        """Raise LimitExceeded if the time limit is too short for a plan with uniform centers.
+
+        The forecast takes milliseconds; the Grams of the decomposition can take seconds.
+        """
+        parts = decompose(workload, labels=self.axis_labels(workload), forecast=True)
+        solver = self.space_solver(workload, parts, limits, math.inf)
+        _check_start(solver, parts.subworkloads, solver.forecast(parts.subworkloads), limits)
 
     def best(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float
@@ -597,8 +613,16 @@ class ResidualMechanism(Mechanism):
                 )
 
             solver.ahead(parts.subworkloads, costs, limits.workers, watch)
+        # A strategy takes time even without search steps, so every search leaves this time to the
+        # strategies after it.  Short searches are completed nevertheless.
+        least_seconds = np.array([c.least_seconds for c in costs])
+        later_seconds = np.cumsum(least_seconds[::-1])[::-1] - least_seconds
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
+            if deadline < math.inf:
+                left = deadline - planning_time()
+                share = min(2.0 * costs[i].seconds, MIN_SEARCH_SHARE * left)
+                solver.reserve(min(float(later_seconds[i]), left - share))
             done = initial_progress + (1.0 - initial_progress) * float(
                 seconds_before[i] / seconds_before[-1]
             )

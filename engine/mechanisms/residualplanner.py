@@ -207,6 +207,9 @@ class AxisSolver:
         """Return whether the strategy of an attribute with n cells needs no matrix."""
         return is_wide(n) and self.is_equal_noise(label)
 
+    def reserve(self, seconds: float) -> None:
+        """Do nothing, because strategies in closed form have no search."""
+
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Do nothing, because no search has to end within a time limit."""
 

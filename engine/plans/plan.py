@@ -397,6 +397,21 @@ class Plan(FrozenValue):
         plan._variances.share_caches(self._variances)
         return plan
 
+    def with_statement(self, statement: str, stopped: frozenset[str]) -> Self:
+        """Return the plan with another statement, and other limits that stopped its search.
+
+        ``stopped`` has the names of the limits.  Measurements and errors stay the same, so they are
+        not checked again, which would take as long as all variances.
+        """
+        split = replace(self.split, stopped=stopped)
+        if self.full_tables:
+            return replace(self, statement=statement, split=split)
+        plan = object.__new__(type(self))
+        vars(plan).update({field.name: getattr(self, field.name) for field in fields(self)})
+        vars(plan).update(statement=statement, split=split)
+        plan._variances.share_caches(self._variances)
+        return plan
+
     def with_groups(self, groups: Iterable[Group]) -> Self:
         """Return a plan with the same measurements, whose workload consists of ``groups``.
 

@@ -448,6 +448,7 @@ class SubworkloadSolver:
         cache: SolveCache | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
+        self._deadline = options.deadline
         self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
         # The hints are copied once.  If solutions of this solver were added to them, results would
@@ -479,6 +480,10 @@ class SubworkloadSolver:
             costs[i] = replace(costs[i], seconds=costs[i].seconds + seconds)
             computed |= numbers
         return costs
+
+    def reserve(self, seconds: float) -> None:
+        """Let all further searches end ``seconds`` before the deadline of the solver."""
+        self.options = replace(self.options, deadline=self._deadline - seconds)
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower the memory limits so that dense searches are expected to take at most ``seconds``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,17 @@ from engine._clock import planning_time
 from engine.bounds import lower_bounds
 from engine.bounds.lower_bounds import Model, exact_bound, quick_bound
 from engine.errors import LimitExceeded
-from engine.mechanisms import forecast, plan, querysmasher
+from engine.mechanisms import forecast, plan, querysmasher, residual_base
 from engine.mechanisms.base import Limits
 from engine.mechanisms.hdmm import best_of
 from engine.mechanisms.hierarchical import LevelPart
 from engine.mechanisms.querysmasher import QuerySmasher
+from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
-from engine.residuals.strategy_search import Search
+from engine.residuals.decomposition import Subworkload, decompose
+from engine.residuals.strategy_search import Cost, Search
+from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.workload import Workload
 from engine.workload.families import Random
 from tests import shapes
@@ -140,13 +144,13 @@ def random_pair_queries(*cells: int, count: int) -> Workload:
 
 
 def test_uniform_search_ends_early_only_for_union_that_fits() -> None:
-    """5 s are too short for a union of all spaces; 1,000 s are enough for both searches."""
+    """2 s are too short for a union of all spaces; 1,000 s are enough for both searches."""
     tuned, workload = QuerySmasher(centers="tuned"), random_pair_queries(60, 60, count=500)
     ends_early = {
         limit: tuned._ends_uniform_search_early(workload, Limits(time_limit=limit))
-        for limit in (5.0, 20.0, 1e3)
+        for limit in (2.0, 5.0, 20.0, 1e3)
     }
-    assert ends_early == {5.0: False, 20.0: True, 1e3: False}
+    assert ends_early == {2.0: False, 5.0: True, 20.0: True, 1e3: False}
     assert not tuned._ends_uniform_search_early(workload, Limits())
     assert not replace(tuned, keep=0.1)._ends_uniform_search_early(
         workload, Limits(time_limit=20.0)
@@ -169,15 +173,23 @@ def test_uniform_search_that_ends_early_leaves_time_for_better_plans(
     assert tuned.weighted_rmse <= complete.weighted_rmse * (0.95 if has_union else 1.0 + 1e-5)
 
 
-def test_slow_setup_leaves_less_than_half_for_the_search(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("low_rank", "step", "expected"),
+    [(True, 0.1, 6.4), (False, 0.1, 5.2), (False, 1.3, -math.inf)],
+)
+def test_slow_setup_leaves_time_for_the_strategy(
+    low_rank: bool, step: float, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The strategy is computed after the search, and takes about as long as the setup."""
-    factor = Factor(sizes=(4,), matrix=np.diag([1.0, 2.0, 3.0]), low_rank=False)
+    """After a setup of 4 s, the plan takes 5.6 s at low rank and 12.8 s at full rank.
+
+    Steps of the search may take 1.2 s nevertheless.
+    """
+    monkeypatch.setattr("engine.residuals.strategy_search._evaluation_seconds", lambda _: step)
+    factor = Factor(sizes=(4,), matrix=np.diag([1.0, 2.0, 3.0]), low_rank=low_rank)
     search = Search(
-        method="optimal", factor=factor, options=Options(deadline=10.0), centers=(None,)
+        method="optimal", factor=factor, options=Options(deadline=12.0), centers=(None,)
     )
-    clock = iter([2.0, 6.0])
+    clock = iter([0.0, 4.0])
     monkeypatch.setattr("engine.residuals.strategy_search.planning_time", lambda: next(clock))
     deadlines: list[float] = []
 
@@ -188,4 +200,61 @@ def test_slow_setup_leaves_less_than_half_for_the_search(
     monkeypatch.setattr(DualProblem, "maximise", maximise)
     with pytest.raises(TimeoutError):
         search.run()
-    assert deadlines == [pytest.approx(7.6)]
+    assert deadlines == [pytest.approx(expected)]
+
+
+def test_search_leaves_time_for_the_strategies_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search ends before the deadline by the least time of all later strategies."""
+    deadlines: list[float] = []
+    solve, forecast_spaces = SubworkloadSolver.solve, SubworkloadSolver.forecast
+
+    def recorded_solve(solver: SubworkloadSolver, sub: Subworkload) -> SpaceSolution:
+        deadlines.append(solver.options.deadline)
+        return solve(solver, sub)
+
+    def slow_forecast(solver: SubworkloadSolver, subs: Sequence[Subworkload]) -> list[Cost]:
+        return [replace(c, least_seconds=1.0) for c in forecast_spaces(solver, subs)]
+
+    monkeypatch.setattr(SubworkloadSolver, "solve", recorded_solve)
+    monkeypatch.setattr(SubworkloadSolver, "forecast", slow_forecast)
+    plan(Workload(shapes.numeric(5, 4)).add(("a", "b"), "affine"), ONE, time_limit=50, cache=False)
+    assert np.diff(deadlines) == pytest.approx([1.0] * 3)
+
+
+def test_random_queries_plan_too_short_time_limit_computes_no_gram(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Gram of 10,800 queries on 3,600 cells takes seconds."""
+    decomposed = residual_base.decompose
+
+    def only_forecast(*args: Any, forecast: bool = False, **options: Any) -> Any:
+        assert forecast
+        return decomposed(*args, forecast=forecast, **options)
+
+    monkeypatch.setattr(residual_base, "decompose", only_forecast)
+    workload = random_pair_queries(60, 60, count=10_800)
+    with pytest.raises(LimitExceeded, match="time_limit"):
+        plan(workload, ONE, time_limit=5.0, cache=False)
+
+
+def test_stop_reasons_do_not_compute_variances_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = plan(Workload(shapes.numeric(6, 5)).add(("a", "b"), "affine"), ONE, cache=False)
+    rmse = complete.weighted_rmse
+    monkeypatch.setattr(Plan, "__post_init__", lambda _: pytest.fail("checked again"))
+    stopped = residual_base.with_stop_reasons(complete, frozenset({"time"}))
+    assert stopped.statement.endswith("The time limit ended the search for centers.")
+    assert stopped.split.stopped == {"time"}
+    assert not complete.split.stopped
+    assert stopped.weighted_rmse == rmse
+    assert stopped.workload is complete.workload
+
+
+def test_random_queries_short_time_limit_search_a_union() -> None:
+    """5 s are too short for all steps of the union; half of them are better than no union."""
+    workload = random_pair_queries(60, 60, count=500)
+    tuned, spaces = QuerySmasher(centers="tuned"), decompose(workload, forecast=True).spaces
+    unions = {
+        limit: len(tuned._choose_unions(workload, spaces, Limits(time_limit=limit)))
+        for limit in (2.0, 5.0)
+    }
+    assert unions == {2.0: 0, 5.0: 1}
