@@ -209,22 +209,29 @@ class QuerySmasher(ResidualMechanism):
                 workload, budget, replace(limits, progress=report), deadline, split, allowance
             )
 
+        limits.tell(0.1, "Choosing spaces to measure together")
+        unions = self._choose_unions(workload, uniform.values, limits)
+        product_allowance = replace(plan_allowance, memory=allowance.memory)
+        product: Plan | None = None
+        searches_product_first = self._searches_product_first(workload, limits, unions, uniform)
+        if searches_product_first:
+            product = self._product_plan(workload, budget, limits, product_allowance, done=0.1)
         candidates = sorted(
-            self._candidates(workload, uniform, plans_of_split, limits, allowance),
+            self._candidates(workload, uniform, unions, plans_of_split, limits, allowance),
             key=lambda plan: plan.error,
         )
         # A plan is not answerable if rounding drops the measurements of queries with a small
         # weight.  The loop skips such a plan if it is tuned.  The plan with uniform centers raises
         # `Unanswered`, which tells the user the reason.
         best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
-        if (
+        if not searches_product_first and (
             not _covers_all(best.split.unions, uniform.values)
             or best.plan.certificate.gap > MIN_PRODUCT_SAVING
         ):
-            # The search for a product strategy may use the time that tuning could not use.
-            best = self._better_with_product(
-                workload, budget, limits, replace(plan_allowance, memory=allowance.memory), best
-            )
+            # This search may use the time that is left after tuning.
+            product = self._product_plan(workload, budget, limits, product_allowance, done=0.95)
+        if product is not None:
+            best = self._better_with_product(product, best)
         if best is uniform and started + elapsed >= first_deadline and planning_time() < deadline:
             best = self.candidate_plan(
                 workload, budget, limits, deadline, UNIFORM, warm=uniform.duals
@@ -394,36 +401,58 @@ class QuerySmasher(ResidualMechanism):
         seconds = table_seconds(workload)
         return seconds if seconds <= longest else math.inf
 
-    def _better_with_product(
+    def _searches_product_first(
+        self,
+        workload: Workload,
+        limits: Limits,
+        unions: Mapping[Space, tuple[Space, ...]],
+        uniform: CandidatePlan,
+    ) -> bool:
+        """Return whether a product strategy on the full table is searched before tuning.
+
+        It is searched first if tuning cannot make it unnecessary or is expected to take at least
+        ten times as long.  Tuning may then use all of the remaining time.  It can be unnecessary
+        only if one strategy measures all residual spaces.
+        """
+        if not _covers_all(unions, uniform.values):
+            return True
+        union_seconds = math.fsum(strategy_seconds(workload, *union) for union in unions.items())
+        return self._table_seconds(workload, limits) <= 0.1 * union_seconds
+
+    def _product_plan(
         self,
         workload: Workload,
         budget: Budget,
         limits: Limits,
         allowance: Allowance,
-        best: CandidatePlan,
-    ) -> CandidatePlan:
-        """Return the plan of a product strategy on the full table if it is better than ``best``.
+        *,
+        done: float,
+    ) -> Plan | None:
+        """Return the plan of a product strategy on the full table.
 
-        Otherwise, or if time is short, return ``best``.
+        The result is None if the search does not apply or its expected time exceeds a limit.
+        ``done`` is the share of planning that is done, for progress reports.
         """
         seconds = self._table_seconds(workload, limits)
         if math.isinf(seconds) or not allowance.has_time(seconds):
-            return best
+            return None
         try:
             design = table_design(
-                workload, allowance.deadline, lambda text: limits.tell(0.95, text)
+                workload, allowance.deadline, lambda text: limits.tell(done, text)
             )
-            plan = self._table_plan(workload, budget, design)
+            return self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
-            return best
+            return None
+
+    def _better_with_product(self, product: Plan, best: CandidatePlan) -> CandidatePlan:
+        """Return the plan ``product`` of a product strategy if it is better than ``best``."""
         # The RMSE of a built plan includes the rounding of noise to a grid.  `CandidatePlan.error`
         # does not include it.
-        if plan.weighted_rmse >= best.plan.weighted_rmse * (
-            1.0 - max(self.gap, MIN_PRODUCT_SAVING)
-        ):
+        saving = max(self.gap, MIN_PRODUCT_SAVING)
+        if product.weighted_rmse >= best.plan.weighted_rmse * (1.0 - saving):
             return best
         return CandidatePlan(
-            split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan
+            split=UNIFORM, error=product.weighted_rmse, values={}, assemble=lambda: product
         )
 
     def _table_plan(self, workload: Workload, budget: Budget, design: Design) -> Plan:
@@ -449,19 +478,17 @@ class QuerySmasher(ResidualMechanism):
         self,
         workload: Workload,
         uniform: CandidatePlan,
+        unions: Mapping[Space, tuple[Space, ...]],
         plans_of_split: Callable[[Split], list[CandidatePlan]],
         limits: Limits,
         allowance: Allowance,
     ) -> list[CandidatePlan]:
-        """Return candidate plans: with uniform centers, with tuned splits and with unions.
+        """Return candidate plans: with uniform centers, with tuned splits and with ``unions``.
 
         If one strategy for all residual spaces gives a better plan than uniform centers, that plan
         is the only candidate.
         """
-        limits.tell(0.1, "Choosing spaces to measure together")
-        unions = _affordable_unions(
-            workload, self._choose_unions(workload, uniform.values, limits), allowance
-        )
+        unions = _affordable_unions(workload, unions, allowance)
         if _covers_all(unions, uniform.values):
             united = _plans_with_unions(uniform, unions, plans_of_split)
             # The RMSE of a built plan includes the rounding of noise to a grid, which costs more

@@ -69,6 +69,22 @@ def test_tuned_plan_matches_hdmm_error(product_plan: Plan, monkeypatch: pytest.M
     assert product_plan.weighted_rmse < tuned(mixed_workload()).weighted_rmse * (1.0 - 1e-4)
 
 
+def test_product_is_found_before_tuning_reaches_time_limit() -> None:
+    sizes = {"a": 20, "b": 2, "c": 3, "d": 12}
+    products = (
+        ({"a": "circular", "b": "circular", "d": "range"}, 2.0),
+        ({"a": "total", "b": "total", "d": "total"}, 2.0),
+        ({"a": "total", "d": "range"}, 1.0),
+        ({"a": "marginal", "b": "circular", "d": "range"}, 0.25),
+    )
+    workload = Workload(Schema([Attribute.of_size(name, n) for name, n in sizes.items()]))
+    workload = workload.add(("a", "b"), "affine", weight=4.0).add(("a", "c"), "affine", weight=2.0)
+    for families, weight in products:
+        workload = workload.add(tuple(families), families, weight=weight)
+    hdmm_plan = plan(workload, BUDGET, "hdmm")
+    assert tuned(workload, time_limit=1.0).weighted_rmse <= hdmm_plan.weighted_rmse * (1.0 + 1e-9)
+
+
 def test_product_plan_round_trip_and_budget_change(product_plan: Plan) -> None:
     assert isinstance(product_plan, ExplicitPlan)
     assert (product_plan.mechanism, product_plan.options["centers"]) == ("querysmasher", "tuned")
