@@ -147,8 +147,8 @@ def _group_strategy(
             continue
         if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
             raise NotApplicable(
-                f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells. In this"
-                " mechanism the number of queries times the number of cells must be at most"
+                f"A query family has {part.count:,} queries on {math.prod(part.sizes):,} cells. In"
+                " this mechanism the number of queries times the number of cells must be at most"
                 f" {MAX_PART_ENTRIES:,}."
                 " Use 'querysmasher', or coarser attributes."
             )

@@ -86,8 +86,8 @@ MAX_FULL_LATTICE_AXES = 14
 # largest number of marginals that OPT_marginals considers
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-# A marginal is not measured if its budget, divided by the largest budget of a marginal, is below
-# this. It is measured nevertheless if leaving it out would increase the error.
+# Marginals with less than this share of the largest budget of a marginal are not measured, unless
+# leaving them out would increase the error.
 MIN_SHARE = 1e-9
 
 
@@ -103,7 +103,7 @@ class MarginalStrategy:
     precision : mapping from each measured residual space B to f_B at unit budget.
     squared_error : weighted sum of the variances of all queries, in counts^2, at unit budget.
     bound : lower bound on the squared error of all marginal strategies; None for Laplace noise.
-    status : reason for the end of the search.
+    status : "closed form", or the number of steps of the search.
     """
 
     noise: str

@@ -4,7 +4,7 @@ Fixed trees and wavelets
 ------------------------
 The functions `identity`, `hierarchy`, `hb`, `wavelet`, `quadtree` and `greedy_hierarchy` return a
 strategy as a matrix, shape (rows, cells), with full column rank.  The mechanisms compute such a
-matrix for every attribute and measure the Kronecker product of these matrices.
+matrix for every numeric attribute and measure the Kronecker product of these matrices.
 
     rows          A   shape (rows, cells)
     Gram matrix   G   W^T W of the workload W, shape (cells, cells)
@@ -29,10 +29,10 @@ error.
                       error = (squared column norm) tr(G R)
     level       P     0/1 rows, one per box; Z = P R, Y = P M, S = I + P R P^T, T = P M P^T
 
-A level lowers tr(G R) by tr(S^-1 T).  Splitting a box q into q1 + q2 changes the precision by
-- q1 q2^T - q2 q1^T, of rank 2, so the gains of all splits of all boxes follow from partial sums of
-R and M over each box.  One level costs a few matrix products of the size of the Gram, regardless of
-the number of splits.
+A level lowers tr(G R) by tr(S^-1 T).  Splitting a box q into q1 + q2 subtracts q1 q2^T + q2 q1^T
+from the precision.  This matrix has rank 2, so the gains of all splits of all boxes follow from
+partial sums of R and M over each box.  One level costs a few matrix products of the size of the
+Gram, regardless of the number of splits.
 
 Source: Li and Miklau, Efficient batch query answering under differential privacy, program 4.1 and
 section 4.3; the partial sums and the joint splitting of all boxes of a level are extensions of this
@@ -708,7 +708,7 @@ def svd_bound(*grams: Array) -> float:
 
     No matrix mechanism with Gaussian noise has a smaller error.  The bound of a workload W is (sum
     of the singular values of W)^2 / cells.  Cells with equal columns of W are merged before, which
-    raises the bound.  The bound of a product is the product of the bounds of its factors.
+    can only raise the bound.  The bound of a product is the product of the bounds of its factors.
 
     ``grams`` are the Gram matrices W^T W of the factors.
 

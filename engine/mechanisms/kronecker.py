@@ -33,8 +33,8 @@ OPT_0 and OPT_kron
 OPT_0 is the optimal strategy for one Gram matrix.  OPT_kron is a product of strategies on units.
 Block-coordinate descent optimises the strategy of one unit u at a time, for fixed strategies of all
 other units.  This is OPT_0 for a weighted sum of the matrices G_{u, g}.  The weight of G_{u, g} is
-w_g times the squared errors of group g on all other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and
-6.2 (definition 18, equation 6.2).
+w_g times the product of the squared errors of group g on all other units.  Source: HDMM, sections
+4.2, 4.3, 6.1 and 6.2 (definition 18, equation 6.2).
 
 Table product
 -------------
@@ -597,7 +597,7 @@ def _single_query(gram: Array) -> Array | None:
 # Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
 # The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a.  For a
-# larger weight, searches end in local minima that do not measure the total.
+# larger weight, searches may end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
@@ -813,7 +813,7 @@ class KroneckerSolver:
         theta = current.theta if isinstance(current, PIdentity) else None
         # If Theta has one row, a search may end in a local minimum, from a start with entries above
         # 1 as well as from a start with entries below 1.  `p_identity_strategy` has entries above 1
-        # by default.  `_best_of_starts` tries both.
+        # by default.  With several starts, `_best_of_starts` tries both.
         if theta is None and small_start:
             theta = rng.random((default_p(total), len(total)))
         result = p_identity_strategy(total, restarts=1, seed=rng, start=theta)
@@ -831,8 +831,8 @@ def _covariance(strategy: Solution | PIdentity) -> Array:
 def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
     """Return the weight of every Gram matrix of unit u in the squared error, up to a factor.
 
-    The term of a group is its weight times its squared errors on all other units, which are in
-    ``costs``.  The weight of a matrix is the sum of the terms of all groups that have this matrix
+    The term of a group is its weight times the product of its squared errors (``costs``) on all
+    other units.  The weight of a matrix is the sum of the terms of all groups that have this matrix
     on unit u.
     """
     # Products over many units could overflow, so their logarithms are added.

@@ -249,9 +249,10 @@ class QuerySmasher(ResidualMechanism):
 
         - the search is expected to take more than `UNIFORM_SEARCH_SHARE` of the time limit;
         - one strategy for all residual spaces, which is at least as accurate, can be searched.
+
+        With the option ``keep`` the result is False, because the accuracy constraints refer to the
+        plan with uniform centers.
         """
-        # Accuracy constraints refer to the plan with uniform centers, so its search must not end
-        # early.
         if limits.time_limit is None or self.keep is not None:
             return False
         parts = decompose(workload, forecast=True)

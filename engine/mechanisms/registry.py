@@ -383,8 +383,7 @@ def forecast(
 def at_budget(base: Plan, budget: Budget) -> Plan:
     """Return a plan for another budget of the same kind, without another search.
 
-    Blocks, noise and grids equal those of
-    ``plan(base.workload, budget, base.mechanism, **base.options)``.
+    The strategies are those of ``base``; noise and grids are computed for the budget.
 
     Raises
     ------
@@ -405,8 +404,8 @@ def at_budget(base: Plan, budget: Budget) -> Plan:
 def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Load a plan from the text of `Plan.to_json`.
 
-    The function rebuilds the plan from the search result in the file.  The privacy cost, the error
-    and the hash of the plan must equal the numbers in the file.
+    The function rebuilds the plan from the search result in the file.  The hash of the plan must
+    equal that in the file.  Its privacy cost and error must agree with the file up to 1e-6.
 
     Parameters
     ----------
@@ -547,7 +546,7 @@ def default_options(
 
     1. With the option ``keep``, which requires tuned centers: tuned.
     2. With an objective other than "sum" or a solver other than "optimal": uniform.
-    3. If the predicted memory with tuned centers exceeds the limit: uniform.
+    3. If the forecast raises an error or predicts too much memory for tuned centers: uniform.
     4. If planning with tuned centers is predicted to take at most one second, or at most three
        times as long as with uniform centers: tuned.
     5. Otherwise: uniform.
