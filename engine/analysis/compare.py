@@ -234,7 +234,7 @@ def comparison(
     results: dict[str, dict[str, Any]] = {}
     pending: list[_Job] = []
     for job in _jobs(mechanisms):
-        estimate = _forecast(job, workload, budget, memory_limit)
+        estimate = _forecast(job, workload, budget, time_limit, memory_limit)
         if isinstance(estimate, str):
             results[job.label] = {"status": estimate}
         else:
@@ -459,9 +459,16 @@ def expected_costs(
     budget: Budget,
     mechanisms: str | Iterable[MechanismChoice] | None = None,
     *,
+    time_limit: float | None = None,
     memory_limit: float = 4e9,
 ) -> pd.DataFrame:
     """Return the predicted planning time and memory of the mechanisms of `compare`.
+
+    Parameters
+    ----------
+    time_limit : limit per mechanism, in seconds, or None for no limit.  With a longer limit, some
+        mechanisms search longer.
+    memory_limit : limit per mechanism, in bytes.
 
     Returns
     -------
@@ -472,7 +479,7 @@ def expected_costs(
 
     rows: list[tuple[str, float, float, str]] = []
     for job in _jobs(mechanisms):
-        estimate = _forecast(job, workload, budget, memory_limit)
+        estimate = _forecast(job, workload, budget, time_limit, memory_limit)
         if isinstance(estimate, str):
             rows.append((job.label, math.nan, math.nan, estimate))
         else:
@@ -480,11 +487,17 @@ def expected_costs(
     return pd.DataFrame(rows, columns=["mechanism", "seconds", "memory_mb", "status"])
 
 
-def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float) -> Forecast | str:
+def _forecast(
+    job: _Job,
+    workload: Workload,
+    budget: Budget,
+    time_limit: float | None,
+    memory_limit: float,
+) -> Forecast | str:
     """Return the forecast of a job, or the reason why it cannot start."""
     try:
         check_request(workload, budget, mechanism_class(job.name).laws)
-        estimate = forecast(workload, job.name, **job.options)
+        estimate = forecast(workload, job.name, time_limit=time_limit, **job.options)
     except EngineError as error:
         return str(error)
     if estimate.memory > memory_limit:

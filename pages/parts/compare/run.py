@@ -83,10 +83,18 @@ class Compared:
 
 @st.cache_resource(max_entries=8, show_spinner="Estimating time and memory")
 def _expected(
-    key: str, _request_state: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]
+    key: str,
+    _request_state: RequestState,
+    _choices: list[tuple[str, Mapping[str, Any]]],
+    limit: float,
 ) -> Frame:
-    """Return the estimated time and memory of each mechanism, one row per choice."""
-    return expected_costs(_request_state.required_workload, _request_state.budget, _choices)
+    """Return the estimated time and memory of each mechanism, one row per choice.
+
+    ``limit`` is the time limit per mechanism, in seconds.
+    """
+    return expected_costs(
+        _request_state.required_workload, _request_state.budget, _choices, time_limit=limit
+    )
 
 
 def current_choice(request_state: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
@@ -221,7 +229,9 @@ def _default_selection(
     These are quick mechanisms and, unless it is expected to take over a minute, the mechanism of
     the plan.
     """
-    table = _expected(f"{request_state.key}|{list(choices)}", request_state, list(choices.values()))
+    table = _expected(
+        f"{request_state.key}|{list(choices)}", request_state, list(choices.values()), _limit()
+    )
     return quick_choices(table, also=current_choice(request_state)[0])
 
 
@@ -235,7 +245,7 @@ def _is_quick_extension(
     labels = [label_of(name, options) for name, options in choices]
     if st.session_state.get(EXTENDED) != (request_state.workload_budget_key, labels):
         return False
-    table = _expected_of(request_state, choices)
+    table = _expected_of(request_state, choices, _limit())
     return bool((table["seconds"].fillna(0.0) <= REFERENCE_FORECAST_S).all())
 
 
@@ -283,11 +293,16 @@ def _selected(
     return labels, right
 
 
+def _limit() -> float:
+    """Return the chosen time limit per mechanism, in seconds."""
+    return float(st.session_state.get(LIMIT, DEFAULT_LIMIT_S))
+
+
 def _settings(
     request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]], labels: list[str]
 ) -> float:
     """Draw the expander with time limit and forecast; return the limit in seconds."""
-    limit = float(st.session_state.get(LIMIT, DEFAULT_LIMIT_S))
+    limit = _limit()
     with st.expander(
         "Time limit and forecast", key="compare_forecast", on_change="rerun"
     ) as opened:
@@ -309,7 +324,7 @@ def _settings(
             )
         if opened.open and choices:
             with show_errors():
-                table = _expected_of(request_state, choices)
+                table = _expected_of(request_state, choices, limit)
                 st.caption("Time is a rough estimate, memory an upper bound.")
                 figure_view.table(
                     table.assign(mechanism=[title_of(label) for label in table["mechanism"]]),
@@ -320,11 +335,11 @@ def _settings(
 
 
 def _expected_of(
-    request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]]
+    request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float
 ) -> Frame:
-    """Return the forecasts of the chosen mechanisms."""
+    """Return the forecasts of the chosen mechanisms; ``limit`` is in seconds per mechanism."""
     labels = [label_of(name, options) for name, options in choices]
-    return _expected(f"{request_state.workload_budget_key}{labels}", request_state, choices)
+    return _expected(f"{request_state.workload_budget_key}{labels}", request_state, choices, limit)
 
 
 def _start(
@@ -336,7 +351,7 @@ def _start(
 ) -> None:
     """Draw the start button in the column ``place``, and the expected time below the columns."""
     job = job_queue.find(key)
-    table = _expected_of(request_state, choices)
+    table = _expected_of(request_state, choices, limit)
     is_running, is_done = job is not None and job.running, job is not None and job.done
     can_start = bool((table["status"] == "ok").any())
     buttons.button(

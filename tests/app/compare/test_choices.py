@@ -82,6 +82,23 @@ def test_expected_wait_names_slowest_mechanism() -> None:
     assert "HDMM is expected to take about" in session.text()
 
 
+def test_expected_wait_refers_to_time_limit() -> None:
+    """With a longer time limit, tuning also searches for a product strategy."""
+    families = {"day": "prefix", "age": "range", "sex": "marginal"}
+    sizes = {"day": 365, "age": 100, "sex": 2}
+    schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
+    workload = Workload.all_ways(schema, (1, 2), family=families)
+    tuned = [("querysmasher", {"centers": "tuned"})]
+    short, long = (
+        float(expected_costs(workload, Budget(pcost=1.0), tuned, time_limit=s)["seconds"][0])
+        for s in (1.0, 120.0)
+    )
+    assert short < long
+    session = Session(plan=permalink.packed(RequestState(workload=workload)))
+    session.go("compare", compare_chosen=["querysmasher (centers=tuned)"], compare_limit=120)
+    assert f"is expected to take about {duration_text(long)}." in session.text()
+
+
 def test_hdmm_with_long_forecast_starts_only_on_request() -> None:
     table = expected_costs(WORKLOAD, Budget(pcost=1.0))
     slow_table = table.assign(seconds=table["seconds"].where(table["mechanism"] != "hdmm", 1000.0))
