@@ -79,9 +79,12 @@ def advanced_form(schema: Schema | None) -> None:
     """
     code_list_form.draw(schema)
     if schema is not None:
-        constraints_form.rules(schema)
-        constraints_form.exact(schema)
-        draft_form.upload()
+        left, right = st.columns(2)
+        with left:
+            constraints_form.rules(schema)
+            draft_form.upload()
+        with right:
+            constraints_form.exact(schema)
     draft_form.public_table()
     st.toggle("Show columns for number and date formats in the grid", key=grid.SHOW_FORMATS)
 

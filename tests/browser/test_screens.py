@@ -77,6 +77,13 @@ def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not
 
 
+def test_schema_with_open_settings_is_low(visit: Visit) -> None:
+    open_at(visit, "schema", WIDTH)
+    visit.unfold("Advanced: code list, impossible combinations, published totals, dictionary")
+    visit.unfold("As Python")
+    assert visit.page.evaluate(MEASURE, HEIGHT)["height"] <= LIMITS["schema"][2]
+
+
 def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
     open_at(visit, "preview", WIDTH)
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25

@@ -38,10 +38,10 @@ def draw(schema: Schema | None) -> None:
     serial = st.session_state.get(SERIAL, 0)
     names = [] if schema is None else [a.name for a in schema.attributes if a.labels is not None]
     names += [name for name in grid.incomplete_names() if name not in names]
-    left, right = st.columns(2)
+    places = iter(st.columns(3))
     choice = NEW
     if names:
-        choice = left.selectbox(
+        choice = next(places).selectbox(
             "Column with the codes",
             [NEW, *names],
             key=f"code_list_column_{serial}",
@@ -49,20 +49,25 @@ def draw(schema: Schema | None) -> None:
         )
     column = choice
     if choice == NEW:
-        column = left.text_input(
-            "Name of the new column",
-            key=f"code_list_new_{serial}",
-            placeholder="county",
-            persist_state="session",
-        ).strip()
-    levels = right.text_input(
+        column = (
+            next(places)
+            .text_input(
+                "Name of the new column",
+                key=f"code_list_new_{serial}",
+                placeholder="county",
+                persist_state="session",
+            )
+            .strip()
+        )
+    levels = next(places).text_input(
         "Level names, coarse to fine (optional)",
         key=f"code_list_levels_{serial}",
         placeholder="region, state",
         persist_state="session",
         help="Without the total and the codes. Blank: the names in the list, or level 1, level 2.",
     )
-    file = st.file_uploader(
+    left, right = st.columns(2)
+    file = left.file_uploader(
         "Code list (CSV, Excel or .hrc)",
         type=["csv", "tsv", "txt", "hrc", *SHEET_ENDINGS],
         key=f"code_list_file_{serial}",
@@ -73,7 +78,7 @@ def draw(schema: Schema | None) -> None:
             " leading zeros count. Areas are shown by their labels, the finest codes by the code."
         ),
     )
-    text = st.text_area(
+    text = right.text_area(
         "Or paste the list",
         key=f"code_list_text_{serial}",
         placeholder=EXAMPLE,

@@ -168,8 +168,15 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Answers").set(rehearsal_view="Published tables")
     assert session.app.session_state["rehearsal_simulate"]
     assert files <= {b.label for b in session.app.get("download_button") if not b.disabled}
-    session.set(rehearsal_least=1e6)  # another rule needs another run
+    session.set(rehearsal_least=100.0)  # another rule needs another run
     assert not session.app.get("download_button")
+    wait(session.press("rehearsal_publish"))
+    session.set(rehearsal_shown="Both", rehearsal_published_group=5)
+    counts = session.app.dataframe[0].value["published"]
+    assert counts.isna().any()
+    assert f"In this table, {counts.isna().sum()} of {len(counts)} counts are" in session.text()
+    assert f"the counts shown sum to {counts.sum():,.1f}" in session.text()
+    session.set(rehearsal_least=1e6)
     session.set(scale_publishable=50.0)
     assert "publishable" in session.errors()
     assert not any(b.key == "rehearsal_publish" for b in session.app.button)

@@ -104,6 +104,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
         == len(stored.publish(integer=True).people)
     )
     assert result["acceptance"]["met"][0]
+    assert len(result["sums"]) == len(stored.plan.workload.groups)
     assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}
     for kind in ("csv", "zip"):
         assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
