@@ -86,8 +86,10 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
-    """Add the option ``--workload`` to a command, or to ``group``, a group of alternative
-    options."""
+    """Add the option ``--workload`` to a command.
+
+    If ``group``, a group of alternative options, is given, the option is added to it instead.
+    """
     help_text = "workload as JSON, or as SQL that counts records"
     help_text += "" if group else "; by default --ways"
     (group or command).add_argument("--workload", type=Path, metavar="FILE", help=help_text)

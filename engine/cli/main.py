@@ -203,7 +203,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# Maps names of commands to the module and the function that add them to the parser.
+# Maps names of commands, which are defined together, to the module and the function that add them
+# to the parser.
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
     ("schema",): ("engine.cli.schema", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
@@ -221,7 +222,8 @@ _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
 def _parser(command: str | None) -> argparse.ArgumentParser:
     """Return the parser of the program.
 
-    Only ``command`` has its options; all other commands have only a name and a summary.
+    Only ``command``, and the commands that are defined together with it, have their options. All
+    other commands have only a name and a summary.
     """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

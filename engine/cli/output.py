@@ -131,7 +131,7 @@ EXAMPLES = {
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Formatter of help texts; the usage line shows only the required options."""
+    """Formatter of help texts; the usage line lists no optional options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=shutil.get_terminal_size((100, 50))[0])

@@ -340,8 +340,7 @@ def _check_counts_path(out: Path) -> None:
 
 
 def _save(counts: Counts, out: Path) -> Reply:
-    """Write counts to a file and return the reply of the commands ``count`` and ``counts
-    merge``."""
+    """Write counts to a file; return the reply of the commands ``count`` and ``counts merge``."""
     counts.save(out)
     intake = Intake.of(counts)
     print_row_summary(intake)

@@ -351,7 +351,8 @@ class Receipt:
 class Fingerprint:
     """Keyed digests that recognise counted records without storing their values.
 
-    Two fingerprints belong to the same records if they share columns and agree on all of them.
+    Two fingerprints count as fingerprints of the same records if they share a column and agree on
+    all shared columns.
 
     Attributes
     ----------

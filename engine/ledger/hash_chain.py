@@ -46,7 +46,7 @@ _COLUMNS = (
 )
 # SQL statements that create the table and make its rows append-only. INSERT OR REPLACE deletes rows
 # without firing delete triggers, so the trigger never_replace refuses it.
-_TRIGGERS = (
+_SCHEMA = (
     """CREATE TABLE rows(
         seq INTEGER PRIMARY KEY AUTOINCREMENT, utc TEXT NOT NULL, kind TEXT NOT NULL, dataset TEXT NOT NULL,
         key TEXT NOT NULL, pcost TEXT NOT NULL, plan_hash TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
@@ -129,8 +129,8 @@ def create_file(path: Path) -> None:
             " folder in which you may write."
         ) from error
     with transaction(path, write=True, wait=5.0, new=True) as connection:
-        for rule in _TRIGGERS:
-            connection.execute(rule)
+        for statement in _SCHEMA:
+            connection.execute(statement)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT}")
         # a unique id of this ledger, so that two ledgers never share a hash
@@ -153,8 +153,8 @@ def transaction(
     Raises
     ------
     LedgerError
-        SQLite or the file system reports an error, the file is not a ledger, or it was replaced
-        during a writing transaction.
+        There is no file, the file is not a ledger, SQLite reports an error, or the file was
+        replaced during a writing transaction.
     """
     before = _file_identity(path)
     if before is None:
@@ -262,7 +262,9 @@ def file_problems(connection: sqlite3.Connection) -> list[str]:
 def chain_problems(
     connection: sqlite3.Connection, rows: list[Row], after: Row | None = None
 ) -> list[str]:
-    """Return one message per edited, inserted, reordered or missing row of the hash chain.
+    """Return messages about edited, inserted, reordered or missing rows of the hash chain.
+
+    The check of the rows ends at the first row whose number is not the expected one.
 
     Parameters
     ----------
@@ -327,7 +329,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise LedgerError for a file of another program or later format, or with altered triggers."""
+    """Raise LedgerError for a file of another program or format, or with an altered table or trigger."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
@@ -343,10 +345,10 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     statements = connection.execute(
         "SELECT sql FROM sqlite_master WHERE name <> 'sqlite_sequence'"
     ).fetchall()
-    if version != FORMAT or {sql for (sql,) in statements} != set(_TRIGGERS):
+    if version != FORMAT or {sql for (sql,) in statements} != set(_SCHEMA):
         raise LedgerError(
-            f"The ledger {path} is damaged: its triggers, which make rows append-only, were"
-            " changed. Restore it from a copy."
+            f"The ledger {path} is damaged: its table, or the triggers that make rows append-only,"
+            " were changed. Restore it from a copy."
         )
 
 

@@ -13,14 +13,12 @@ may draw noise; the other callers read the saved result. If the ledger is missin
 spend raises an error; a new budget is never assumed. The ledger contains names, costs, hashes and
 notes, and no private values.
 
-**Incremental checks.** Budget decisions use rows that this program has verified and stores in
-memory, so editing the file cannot grant budget. Every transaction verifies the rows that were added
-since the last verification. If the timestamps of the file have changed since the last transaction
-of this program, all rows are also compared with the rows in memory, which detects edits of earlier
-rows (about 2 ms per 1,000 rows). Opening the ledger and calling `verify` check the complete file.
-
-If the file lacks rows that this program wrote, it is an earlier copy, and the next transaction
-raises an error.
+**Incremental checks.** Budget decisions use rows that a `Ledger` object has verified and stores in
+memory, so editing an earlier row cannot grant budget. Every transaction verifies the rows that were
+added since the last verification. If the timestamps of the file have changed since the last
+transaction of this object, all rows are also compared with the rows in memory, which detects edits
+of earlier rows (about 2 ms per 1,000 rows). Opening the ledger and calling `verify` check the
+complete file.
 
 **Changes of a total.** A new row with author and reason raises or lowers a total; earlier rows
 never change. A total is never below the amount spent, and its unit never changes. Each spend is
@@ -158,8 +156,8 @@ def visible_text(name: str) -> str:
 def looks_like(name: str, other: str) -> bool:
     """Return whether a reader may confuse two names.
 
-    The result is True if the names are equal, or differ only in case, spaces, invisible characters
-    or letters that look alike.
+    The result is True if the names are equal, or differ only in case, repeated spaces, invisible
+    characters or characters that look alike.
 
     >>> looks_like("\\u0430dult", "adult"), looks_like("wave l", "Wave I"), looks_like("mail", "mall")
     (True, True, False)
@@ -170,9 +168,9 @@ def looks_like(name: str, other: str) -> bool:
 def _skeletons(name: str) -> set[str]:
     """Return two forms of a name in which characters that look alike are equal.
 
-    Each class of look-alike characters becomes one letter, "rn" becomes "m", and case and repeated
-    spaces are ignored.  The first form reads a capital I as i, the second as l. Two names are confusable if they have a
-    form in common.
+    Each class of look-alike characters becomes one character, "rn" becomes "m", and case and
+    repeated spaces are ignored. The first form reads a capital I as i, the second as l. Two names
+    are confusable if they have a form in common.
     """
     text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
@@ -299,8 +297,8 @@ MAX_NAME_CHARS, MAX_KEY_CHARS, MAX_NOTE_CHARS = 200, 500, 2000
 def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
     """Check that a text is one printable line, and return it in Unicode normal form NFC.
 
-    Raises LedgerError if the text has a character that is not printable, is too long, or starts or
-    ends with a space.
+    Raises LedgerError if the text has a character that is not printable, has a length that is not
+    allowed, or starts or ends with a space.
 
     Parameters
     ----------
@@ -312,8 +310,8 @@ def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> s
     if not isinstance(text, str):
         raise LedgerError(f"The {what} is of type {type(text).__name__}. {allowed}.")
     text = unicodedata.normalize("NFC", text)
-    # Unicode categories starting with C are control, format and unassigned characters; Zl and Zp
-    # are line and paragraph separators
+    # Unicode categories starting with C are control, format, surrogate, private-use and unassigned
+    # characters; Zl and Zp are line and paragraph separators
     forbidden = [
         char
         for char in text
@@ -408,8 +406,9 @@ def changed_total(
     guarantee = (total.rows_per_person, total.neighbours)
     if guarantee != (definition.rows_per_person, definition.neighbours):
         raise LedgerError(
-            f"The total of {dataset!r} is in {definition.describe()}, which cannot change. Give the"
-            " new total in the same unit."
+            f"The total of {dataset!r} is in {definition.describe()}, which cannot change. Give a"
+            f" new total with rows_per_person={definition.rows_per_person} and"
+            f" neighbours={definition.neighbours!r}."
         )
     amount = definition.total(total)
     if exact(amount) < book.spent[dataset]:
@@ -567,7 +566,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The ledger has a dataset whose name is equal or differs only in case, spaces or
+            The ledger has a dataset whose name is equal or differs only in case, repeated spaces or
             invisible characters; the name or the note is not allowed; or ``total`` cannot be
             converted to the unit ``kind``.
         """
@@ -589,7 +588,7 @@ class Ledger:
                 if lookalike(existing) == lookalike(name):
                     raise LedgerError(
                         f"Dataset {existing!r} is in the ledger already and has a budget. Use it,"
-                        " or give a name that differs in more than case and spaces."
+                        " or give a name that differs in more than case and repeated spaces."
                     )
             add(
                 kind="dataset",
@@ -693,8 +692,10 @@ class Ledger:
             return list(book.notes.get((f"note:{kind}", key), ()))
 
     def secret(self, purpose: str) -> bytes:
-        """Return 32 secret bytes of this ledger for one purpose; the first call creates its key
-        file."""
+        """Return 32 secret bytes of this ledger for one purpose.
+
+        They are derived from the key file of the ledger, which is created if it does not exist.
+        """
         return secret(self.path, purpose)
 
     def sign(self, content: bytes) -> tuple[str, str]:
@@ -952,8 +953,10 @@ class Ledger:
         return result_file(self.path, key)
 
     def load_result(self, key: str) -> bytes:
-        """Return the content of a saved result; for large results read `result_path(key)`
-        instead."""
+        """Return the content of a saved result.
+
+        For large results read the file at `result_path(key)` instead.
+        """
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:
@@ -1018,8 +1021,8 @@ def verify_ledger(
     """Return one message per problem of a ledger; empty if the ledger is valid.
 
     Problems are a damaged file, altered triggers, rows that were edited, removed, inserted or
-    reordered, violated budget rules, and results without a spend. The ledger need not be valid
-    enough for `Ledger` to open it.
+    reordered, violated budget rules, results without a spend, and saved results that are missing or
+    were changed. The ledger need not be valid enough for `Ledger` to open it.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 The folder `<ledger>.results` contains one file per release key. Before budget is spent, a temporary
 file reserves disk space. After the spend, the result is written to the temporary file and synced,
-the file is renamed, and its SHA-256 and size are recorded in the ledger. Temporary files of killed
-runs are removed when the ledger is opened the next time.
+the file is renamed, and its SHA-256 and size are recorded in the ledger. On a system with file
+locks, temporary files of killed runs are removed when the ledger is opened the next time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
     Raises
     ------
     LedgerError
-        The disk has too little space, or the folder is not writable.
+        The disk has too little space, the folder is not writable, or the block of the ``with``
+        statement raises OSError.
     """
     folder = results_folder(ledger)
     try:
@@ -116,7 +117,10 @@ def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
 
 
 def remove_stale(ledger: Path) -> None:
-    """Remove temporary files of killed runs; locked files of active runs remain."""
+    """Remove temporary files of killed runs; locked files of active runs remain.
+
+    On a system without file locks nothing is removed.
+    """
     for path in results_folder(ledger).glob(f"*{_PART}"):
         with suppress(OSError), open(path, "r+b") as file:
             if locked(file):

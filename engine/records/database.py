@@ -1124,12 +1124,12 @@ def _count_tables(
     tally : `_Tally` of `marginals`.
     table : snapshot of the cell codes, which does not change.
     columns : columns of the snapshot, one per name of the tally.
-    count_sets : function that counts several tables with one query: `_one_by_one` if the snapshot
+    count_sets : function that counts several tables with one query: `_union_all` if the snapshot
         is a temporary table, `_grouping_sets` if it is a cached table of Spark.
     """
     # a temporary table contains the cell codes, so its queries are quick; each query of a cached
     # Spark table may compute the cell codes again
-    is_quick = count_sets is _one_by_one
+    is_quick = count_sets is _union_all
     weight = columns[-1] if tally.weighted else None
     n_records = _add_refused(tally, table, columns, weight)
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
@@ -1250,7 +1250,7 @@ def _total(values: Any) -> Any:
     return values.cast("int64").sum().fill_null(0).cast("int64")
 
 
-def _one_by_one(
+def _union_all(
     schema: Schema,
     table: Any,
     requests: Sequence[_TableRequest],
@@ -1315,7 +1315,7 @@ def _grouping_sets(
     ----------
     requests : attribute set and columns of each table.
     weight : name of the count column of ``table``; None without a count column.
-    _n_records : not used; `_one_by_one` has the same parameters.
+    _n_records : not used; `_union_all` has the same parameters.
     """
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS_BACKENDS or len(requests) == 1:
@@ -1461,7 +1461,7 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
             DATABASE_SUBJECT,
             describe_error,
         )
-        yield snapshot, _one_by_one
+        yield snapshot, _union_all
     finally:
         # if this fails, the table is removed at the end of the connection
         with suppress(Exception):
@@ -1469,7 +1469,7 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
 
 
 def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
-    """Create a temporary table from a query; return False if the database raises an error.
+    """Create a temporary table from a query; return False if the database cannot create it.
 
     If the database does not work at all, the next query raises the error.
     """

@@ -270,8 +270,8 @@ def code_type(size: int) -> type[np.signedinteger]:
 class Encoder:
     """Convert values of one attribute to codes.
 
-    The code of a value in the domain is the index of its cell, from 0 to size - 1. The code of
-    another value is -1 - i, where REASONS[i] is the reason.
+    The code of a value that is counted in a cell is the index of the cell, from 0 to size - 1. The
+    code of a refused value is -1 - i, where REASONS[i] is the reason.
 
     >>> Encoder(attribute=Attribute.numeric("age", [0, 20, 120])).encode_array(pa.array([19.5, 120, None, -1])).tolist()
     [0, 1, -1, -2]
@@ -984,8 +984,7 @@ class Hints:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Sentences for the curator; they name columns and public labels, but no value of a
-        record."""
+        """Sentences for the curator, which name columns and public labels, but no value of a record."""
         sentences = [
             f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
             for name, reasons in self._reasons.items()

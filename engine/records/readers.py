@@ -226,8 +226,7 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     number, is_complete = 0, False
 
     def read_block() -> bool:
-        """Append a block to the text that is not parsed yet; return False at the end of the
-        file."""
+        """Append a block to the text that is not parsed yet; return False at the file's end."""
         nonlocal text, at
         block = file.read(BLOCK)
         text, at = text[at:] + utf8_decoder.decode(block, final=not block), 0
@@ -319,8 +318,9 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
         ]
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
-            check_group_size(
-                max((row_group.column(i).total_uncompressed_size for i in positions), default=0)
+            check_decompressed_size(
+                "a column of a row group",
+                max((row_group.column(i).total_uncompressed_size for i in positions), default=0),
             )
     # Texts remain dictionary-encoded, so that memory holds a text once even if many rows have it. A
     # small buffer makes the reader load one page at a time instead of a complete column chunk.
@@ -343,11 +343,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def check_group_size(size: int) -> None:
-    """Raise LimitExceeded if ``size``, the bytes of a row group in memory, is too large."""
+def check_decompressed_size(what: str, size: int) -> None:
+    """Raise LimitExceeded if ``what``, a row group or its column, has a too large ``size`` in bytes."""
     if size > CHUNK_BYTES:
         raise LimitExceeded(
-            f"a row group of the file decompresses to {size:,} bytes; at most {CHUNK_BYTES:,} are"
+            f"{what} of the file decompresses to {size:,} bytes; at most {CHUNK_BYTES:,} are"
             " allowed. Write the file again with at most a million rows per row group"
         )
 
@@ -690,7 +690,7 @@ def _is_pandas(data: Any) -> bool:
 
 
 def _dataset_type() -> Any:
-    # imported here because this module also imports pandas
+    # imported here because `pyarrow.dataset` also imports pandas
     from pyarrow.dataset import Dataset
 
     return Dataset
@@ -854,7 +854,8 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     for fragment in guard_batches(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
             groups = without_values(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
-            check_group_size(max((group.num_rows for group in groups), default=0) * width)
+            largest_size = max((group.num_rows for group in groups), default=0) * width
+            check_decompressed_size("a row group", largest_size)
         elif isinstance(fragment, FileFragment) and isinstance(fragment.format, IpcFileFormat):
             without_values(lambda fragment=fragment: _check_arrow(fragment), "the dataset")  # type: ignore[misc]
     scanner = data.scanner(

@@ -69,7 +69,8 @@ class ColumnFit:
     refused : number of rows that a release drops because of this column: its value is missing,
         unlisted or out of range, and the attribute has no cell that collects such values.
     values : unknown value -> number of rows, for the `MAX_SHOWN_VALUES` most frequent unknown
-        values; each value is cut to `MAX_SHOWN_CHARACTERS`.
+        values; each value is cut to `MAX_SHOWN_CHARACTERS`. If a column has more than
+        `MAX_UNKNOWN_VALUES` distinct unknown values, these numbers may be too small.
     """
 
     column: str

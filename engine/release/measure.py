@@ -480,7 +480,8 @@ def spend_draw_save(
         # A receipt must be fresh to save a result. It is not fresh if an interrupted run wrote the
         # spend, but this run continues that run and has locked its journal.
         receipt = replace(receipt, fresh=True)
-        # every call returns the same random bits, so writing the file again gives the same noise
+        # each call of `start_bits` starts the same stream of random bits again, so writing the file
+        # again gives the same noise
         start_bits = partial(own_journal.bits, receipt.hash)
 
         def write_noisy_answers(file: BinaryIO) -> None:
@@ -496,15 +497,16 @@ def spend_draw_save(
 def is_unfinished(ledger: Ledger, key: str) -> bool:
     """Return whether a release was interrupted after its spend and can be completed.
 
-    This is true if no result is saved under ``key`` and the release has a journal that no active
-    run has locked.  A call of `measure` with the same arguments and records then completes the
-    release without a second spend.
+    This is true if no intact result is saved under ``key`` and the release has a journal that no
+    active run has locked.  A call of `measure` with the same arguments and records then completes
+    the release without a second spend.
 
     Raises
     ------
     LedgerError
-        No result is saved, and the journal exists but cannot be opened.  If the journal becomes
-        readable again, the release can be completed, so it does not count as lost.
+        The journal exists, and nothing was spent under ``key``.  Or no intact result is saved, and
+        the journal cannot be opened.  If the journal becomes readable again, the release can be
+        completed, so it does not count as lost.
     """
     try:
         is_interrupted = journal_state(ledger.path, key) == INTERRUPTED
@@ -517,7 +519,7 @@ def is_unfinished(ledger: Ledger, key: str) -> bool:
 
 
 def _unsaved(ledger: Ledger, key: str) -> bool:
-    """Return whether no result is stored under ``key``."""
+    """Return whether the result under ``key`` was not saved, is missing or was changed."""
     try:
         ledger.result_path(key)
     except ResultLost:
@@ -668,10 +670,10 @@ class BlockEstimates(Mapping[Space, Array]):
     arrays: Mapping[Space, Array] = field(default_factory=dict)
 
     def stored(self) -> BlockEstimates:
-        """Return a copy of the mapping that contains all estimates in memory as arrays.
+        """Return a copy of the mapping that holds estimates in memory.
 
-        Estimates of identity strategies are still computed on access, because they are multiples
-        of the answers, which are in memory already.
+        Only estimates of blocks with an identity factor are still computed on access.  Such an
+        estimate is large and quickly computed from the answers.
         """
         arrays = {
             key: self[key]

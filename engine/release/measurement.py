@@ -8,7 +8,8 @@ the attributes A is
 
 with the cosine basis N and the center pi of each attribute.  It is computed as one linear map per
 attribute.  Every residual space is measured by exactly one block, so tables on overlapping
-attribute sets are consistent.
+attribute sets are consistent.  A plan that measures the cells of full tables answers each query
+from one of these tables instead, and its tables need not be consistent.
 
 The second half of the module reads and writes result files.  A result file is a zip archive of a
 JSON header, texts, int64 answers and float64 estimates, with one array per residual space.  The
@@ -88,7 +89,8 @@ class Measurement(FrozenValue):
         estimated cells.
 
     Guarantee: answers are unbiased, and their variances are exactly those that the plan predicts.
-    Tables on overlapping attribute sets agree.
+    Tables on overlapping attribute sets agree, unless the plan measures the cells of several full
+    tables.
     """
 
     plan: Plan
@@ -587,8 +589,8 @@ class Archive:
         trace: TracebackType | None,
     ) -> None:
         self._opened.__exit__(None, None, None)
-        # A damaged file causes errors of many types, which are replaced by one message.  Errors of
-        # the engine are passed on, because their messages explain what is wrong.
+        # A damaged file causes errors of many types, which are replaced by one message.  A PlanError
+        # and errors of the ledger are passed on, because their messages explain what is wrong.
         if isinstance(error, Exception) and (
             not isinstance(error, EngineError)
             or (isinstance(error, ValueError) and not isinstance(error, PlanError))

@@ -119,13 +119,13 @@ def test_counts_of_table_equal_local_counts(
 def test_slow_database_counts_fewer_tables_per_statement(
     reports: int, first: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_counts, fractions, real = list[int](), list[float](), database_module._one_by_one
+    set_counts, fractions, real = list[int](), list[float](), database_module._union_all
 
-    def one_by_one(schema: Schema, rows: Any, sets: Any, *rest: Any) -> Any:
+    def counted_union(schema: Schema, rows: Any, sets: Any, *rest: Any) -> Any:
         set_counts.append(len(sets))
         return real(schema, rows, sets, *rest)
 
-    monkeypatch.setattr(database_module, "_one_by_one", one_by_one)
+    monkeypatch.setattr(database_module, "_union_all", counted_union)
     monkeypatch.setattr(database_module, "MAX_REPORTS_PER_QUERY", reports)
     monkeypatch.setattr(database_module, "MAX_TABLES_OF_FIRST_QUERY", first)
     sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
