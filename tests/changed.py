@@ -3,7 +3,8 @@
 For a changed module these are the test files that import it, the test files of its package that
 import it indirectly, and test files with the name of the module or of a module that imports it. For
 a test helper they are the tests that import it, for a conftest the tests in its folder, and for any
-other file the tests in whose text its name occurs.
+other file the tests in its folder and those in whose text its name occurs.  For a module of the
+app, all test files of its package and `APP_TESTS` are added.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def in_process_readers(monkeypatch: pytest.MonkeyPatch) -> None:
 def seed_noise(name: str) -> None:
     """Let releases draw noise from random bits that depend only on the name of a test or file.
 
-    Doctests of the engine keep the noise of the operating system.
+    A name outside the folder tests, such as that of a doctest of the engine, changes nothing.
     """
     if not name.startswith("tests/"):
         return
@@ -138,9 +138,9 @@ def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    """In a fresh clone, let one worker collect first, so that the others read its bytecode.
+    """If CI is set, let one worker collect first, so that the others read its bytecode.
 
-    Otherwise all workers compile the same modules at the same time.
+    Otherwise all workers would compile the modules of the fresh clone at the same time.
     """
     if not (os.environ.get("CI") and hasattr(session.config, "workerinput") and fcntl):
         return (yield)

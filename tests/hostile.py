@@ -57,7 +57,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def with_value(document: Any, path: tuple[Any, ...], value: Any) -> bytes:
-    """Return the text of a JSON document in which ``value`` replaces the value at ``path``."""
+    """Return the bytes of a JSON document in which ``value`` replaces the value at ``path``."""
     if not path:
         changed = value
     else:

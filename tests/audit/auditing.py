@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -38,7 +39,9 @@ def halve_noise_scale() -> Iterator[None]:
     """Plant a bug: releases draw noise of half the stated scale."""
     real = grid.discrete_gaussian
     with patch.object(
-        grid, "discrete_gaussian", lambda *, variance, size: real(variance=variance // 4, size=size)
+        grid,
+        "discrete_gaussian",
+        lambda *, variance, **options: real(variance=variance // 4, **options),
     ):
         yield
 
@@ -50,11 +53,11 @@ def reuse_noise_of_block() -> Iterator[None]:
     # removed when another block with this number of measurements has used its noise.
     real, earlier = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
 
-    def draw_or_reuse(*, variance: int, size: int) -> Array:
+    def draw_or_reuse(*, variance: int, size: int, **options: Any) -> Array:
         if size in earlier:
             earlier_variance, noise = earlier.pop(size)
             return np.rint(noise * (variance / earlier_variance) ** 0.5).astype(np.int64)
-        earlier[size] = (float(variance), real(variance=variance, size=size))
+        earlier[size] = (float(variance), real(variance=variance, size=size, **options))
         return earlier[size][1]
 
     with patch.object(grid, "discrete_gaussian", draw_or_reuse):
@@ -63,7 +66,7 @@ def reuse_noise_of_block() -> Iterator[None]:
 
 @contextmanager
 def count_last_record_twice() -> Iterator[None]:
-    """Plant a bug: the last record of every table is counted twice."""
+    """Plant a bug: the last record of every batch of records is counted twice."""
     real = _Tally._accepted
 
     def repeat_last(self: _Tally, columns: list[Array], rows: int) -> list[Array]:

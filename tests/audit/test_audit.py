@@ -8,6 +8,7 @@ import pytest
 from engine.records import count_marginals
 from engine.release import measure
 from engine.workload import Workload
+from tests.audit.__main__ import main
 from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan, shown_rho
 
 AUDITED = audited_plan(Workload(SCHEMA).add((), "total").add(("b",), "marginal"))
@@ -30,6 +31,13 @@ def test_audit_exceeds_stated_rho_only_with_bug(name: str) -> None:
             AUDITED, release, runs=RUNS.get(name, 300), confidence=0.999 if sound else 0.99
         )
     assert result.exceeded != sound, result
+
+
+def test_command_audits_releases_with_a_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    """So few releases show no bug, so the exit code is 1."""
+    assert main(["--runs", "6"]) == 1
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith(name) for line, name in zip(lines, BUGS, strict=True)] == [True] * 4
 
 
 def test_rho_bound_of_gaussian_answers_is_tight() -> None:

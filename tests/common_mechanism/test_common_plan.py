@@ -241,23 +241,24 @@ def coefficients_by_space(option, group):
 
     Each array has the shape (queries, coordinates of the space).
     """
-    queries = np.concatenate([dense for _, dense in _rows(group)])
-    by_query = [option.query_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
+    by_query = [
+        option.query_pieces(group.attributes, row.reshape(group.sizes)) for row in query_rows(group)
+    ]
     return {
         space: np.array([pieces[space].ravel() for pieces in by_query]) for space in by_query[0]
     }
 
 
-def _rows(group):
-    out, order = np.ones((1, 1)), []
+def query_rows(group):
+    """Return the query rows of a group on the cells of its attributes, shape (queries, cells)."""
+    rows, order = np.ones((1, 1)), []
     for part in group.parts:
-        out = np.kron(out, part.family.rows(part.sizes))
+        rows = np.kron(rows, part.family.rows(part.sizes))
         order += part.axes
-    moved = out.reshape(len(out), *(group.sizes[a] for a in order))
-    yield (
-        0,
-        moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1),
-    )
+    # the Kronecker product has the axes in the order of the parts
+    tensors = rows.reshape(len(rows), *(group.sizes[axis] for axis in order))
+    by_attribute = tensors.transpose(0, *(1 + order.index(axis) for axis in range(len(order))))
+    return by_attribute.reshape(len(rows), -1)
 
 
 def exact_answers(plan_schema, blocks, table):

@@ -82,8 +82,9 @@ class Person:
 
     @property
     def marks(self) -> list[bytes]:
-        """Private byte strings: names, number of rows, and released answers as the server sends
-        them.
+        """Private byte strings: a name, the number of rows, and released answers.
+
+        Answers have the form in which the server sends them.
         """
         for row in self.book.rows():
             if row.kind == "saved" and row.key not in self.answers:
@@ -222,7 +223,10 @@ def find_leaks(
 
 
 def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
-    """Yield files with values of records; private working copies are allowed until the end."""
+    """Yield a sentence for each file below ``place`` that has a private value or a private name.
+
+    Private working copies may have values unless ``at_end``.
+    """
     for file in place.rglob("*"):
         try:
             private = (

@@ -78,7 +78,11 @@ def variances(rows, std, queries):
 
 
 def brute_force(workload, strategy):
-    """Weighted squared error and sensitivity of a strategy, on explicit matrices."""
+    """Return (weighted squared error, cost) of a strategy, on explicit matrices.
+
+    The cost is the squared L2 sensitivity for Gaussian noise, and the L1 sensitivity for Laplace
+    noise, with the rows of every component divided by their noise scale.
+    """
     W, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
     rows = [full_rows(workload.schema, c) for c in strategy.components]
     std = [noise_std(strategy.noise, c.share) for c in strategy.components]

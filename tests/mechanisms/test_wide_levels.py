@@ -41,8 +41,10 @@ WORDS = {"dataset": "", "key": "", "utc": ""}
 
 
 def code_list(counties=STATES):
-    """Return a code list of states and counties; ``counties`` lists the number of counties of each
-    state."""
+    """Return a code list of states and counties.
+
+    ``counties`` lists the number of counties of each state.
+    """
     rows = []
     for i, count in enumerate(counties):
         rows.append((f"S{i}", f"State {i}", "", "state"))

@@ -34,8 +34,7 @@ _TICK = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """A privacy bug: a text that occurs once in a file, its replacement, and the tests that must
-    fail.
+    """A privacy bug: a replacement of a text that occurs once in a file, and tests that must fail.
 
     `tests` are pytest names of files or tests; for an engine file, its doctests are run.
     """
@@ -47,8 +46,9 @@ class Bug:
     tests: tuple[str, ...]
 
     def patched(self, root: Path) -> str:
-        """Content of the file with the bug; raises ValueError unless the old text occurs exactly
-        once.
+        """Return the content of the file with the bug.
+
+        Raises ValueError unless the old text occurs exactly once and differs from the new text.
         """
         text = (root / self.file).read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1 or self.old == self.new:

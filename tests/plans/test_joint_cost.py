@@ -72,9 +72,11 @@ def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget
 def test_plan_custom_rows_is_more_accurate() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     before = load_plan(_summed_cost_file(result))
-    saved = total_pcost(result.blocks, result.max_records)
+    summed_pcost = total_pcost(result.blocks, result.max_records)
     assert not before.joint
-    assert result.weighted_rmse == pytest.approx(before.weighted_rmse / math.sqrt(saved), rel=1e-6)
+    assert result.weighted_rmse == pytest.approx(
+        before.weighted_rmse / math.sqrt(summed_pcost), rel=1e-6
+    )
 
 
 def _summed_cost_file(result: Plan) -> str:
@@ -84,8 +86,8 @@ def _summed_cost_file(result: Plan) -> str:
     """
     data = json.loads(result.to_json())
     assert data["solved"].pop("joint") is True
-    saved = total_pcost(result.blocks, result.max_records)
-    data["solved"]["weighted_rmse"] *= math.sqrt(saved)
+    summed_pcost = total_pcost(result.blocks, result.max_records)
+    data["solved"]["weighted_rmse"] *= math.sqrt(summed_pcost)
     return json.dumps(data)
 
 

@@ -95,8 +95,9 @@ def mark(draws: Path, key: str) -> None:
 
 
 def check(path: Path, draws: Path) -> Counter:
-    """Assert the invariants of a ledger; costs are summed here as decimals, independently of the
-    engine.
+    """Assert the invariants of a ledger, and return its numbers of spends, draws and results.
+
+    Costs are summed here as decimals, independently of the engine.
     """
     drawn = draws.read_text().split("\n")[:-1] if draws.exists() else []
     ledger = Ledger(path, wait=CEILING)
@@ -126,8 +127,9 @@ def check(path: Path, draws: Path) -> Counter:
 
 
 def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Counter:
-    """Kill a random worker `kills` times, check the ledger after each kill, and return counts of
-    events.
+    """Kill a random worker `kills` times and check the ledger after each kill.
+
+    Returns the number of events of each kind.
     """
     rng, counts, started = random.Random(seed), Counter(), time.monotonic()
     while counts["kills"] < kills:
@@ -208,7 +210,11 @@ def tamper(path: Path, *statements: str) -> None:
 
 
 def random_edit(path: Path, rows: int, rng: random.Random) -> None:
-    """Edit a ledger: change a byte or a cell, delete a row or the last rows, or swap two rows."""
+    """Edit a ledger at random.
+
+    The edit changes a byte or a cell, deletes a row or the last rows, or swaps the numbers of two
+    rows.  A swap of a row with itself changes nothing.
+    """
     seq, other, kind = rng.randint(1, rows), rng.randint(1, rows), rng.randrange(5)
     column = rng.choice(
         ("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash")
@@ -262,8 +268,9 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
 
 
 def faults() -> str:
-    """Run the ledger tests (full disks, locks, damage, lost files, clocks) and return the last
-    line.
+    """Run the ledger tests (full disks, locks, damage, lost files); return the last line.
+
+    If a test fails, print the output and exit.
     """
     tests = Path(__file__).parents[1] / "ledger"
     run = subprocess.run(

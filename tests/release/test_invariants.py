@@ -172,8 +172,9 @@ def test_releases_equal_exact_totals(releases) -> None:
 
 
 def test_releases_disclose_only_the_exact_totals() -> None:
-    """Linear programs on 50 cells: constraints common to all releases bound no cell further than
-    exact totals.
+    """The constraints that all releases have in common bound no cell further than exact totals.
+
+    The bounds are linear programs on 50 cells.
     """
     exact_plan = plan(Workload(SCHEMA).add(("region", "age", "sex")), Budget(pcost=1.0))
     truth = COUNTS[PLAIN.names].ravel().astype(float)

@@ -145,7 +145,7 @@ def test_open_ledger_removes_only_orphaned_parts(small_plan: Plan, ledger: Ledge
 def test_simultaneous_runs_of_one_key_draw_once(
     small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both runs search for the key before either of them spends."""
+    """No run finds the key, as if both searched for it before either of them spent."""
     calls, draw = [], measuring.draw
 
     def record_draw(*arguments):

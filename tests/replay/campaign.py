@@ -4,8 +4,9 @@
 
 A campaign replays random plans of every mechanism and option, some of them read back from their
 files, and multi-stage releases of two or three stages.  It computes the released integers, with the
-noise replaced by zeros, for tables that differ in one record or one person.  Their squared distance
-in units of the noise scale is the true privacy cost.  It may not exceed the charge (the cost that
+noise replaced by zeros, for tables that differ in the rows of one person.  Their squared distance
+in units of the noise scale (for Laplace noise the squared sum of absolute differences) is the true
+privacy cost.  It may not exceed the charge (the cost that
 the ledger is charged), and for some cell it must reach the charge within 1e-4.  The lower limit
 does not apply to stages of a release, nor to plans with charge="groups", which by definition add
 the costs of the groups as if each were released separately.  The table shows the largest and
@@ -128,8 +129,9 @@ def replay(
 ) -> Iterator[Replayed]:
     """Yield the largest true cost for each way in which neighbouring tables may differ.
 
-    The ways are: one more record, in any cell; one record in another cell; and all rows of one
-    person in a random panel (a table with several rows per person).
+    With k rows per person, the ways are: k more records in a cell; k records in another cell; and
+    all rows of one person in a random panel (a table with several rows per person). For a budget of
+    replace-one neighbours only the second way is replayed.
 
     Parameters
     ----------
@@ -137,7 +139,7 @@ def replay(
     parts : the plan, or the stages of a multi-stage release, whose integers are released.
     final_plan : plan whose budget defines the privacy unit.
     charged : pcost that the ledger is charged for all parts together.
-    tight : whether the cost of adding a record must reach the charge.
+    tight : whether the cost of k more records in some cell must reach the charge.
     """
     budget, schema = final_plan.budget, final_plan.schema
     k = budget.rows_per_person
@@ -234,7 +236,10 @@ def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
 
 
 def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Replayed]:
-    """Replay a plan of the mechanism ``name`` on the first random workload that it supports."""
+    """Replay a plan of the mechanism ``name`` on the first random workload that it supports.
+
+    Nothing is yielded if it supports none of 20 workloads.
+    """
     laws = next(m.laws for m in MECHANISMS if m.name == name)
     for attempt in range(20):
         workload = random_union(rng) if options == UNION else random_workload(rng)

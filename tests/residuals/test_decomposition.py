@@ -54,8 +54,7 @@ def expected_gram(workload, space, centers=None):
 
 
 def dense(term, factors, sizes):
-    """Return the Kronecker product of the factors of one term, with its axes in the order of
-    ``sizes``."""
+    """Return the Kronecker product of the factors of a term, with axes in the order of ``sizes``."""
     letters, axes_of, arrays = itertools.count(), {}, []
     for axes, number in term.factors:
         indexed_axes = [(axis, next(letters), next(letters)) for axis in axes]
