@@ -12,9 +12,9 @@ stored, if possible (modules `database` and `dask`).
 
 Aggregated data have a count column, which says how many records a row stands for. If each row of
 aggregated data were counted once, the counts would be wrong, and no error would reveal it.
-Therefore every numeric column must have a role: it is an attribute of the schema, the count column,
-or ignored. If a numeric column has no role, an error is raised. Names and types of columns are
-public, so this error reveals nothing about records.
+Therefore, if no count column is given, every numeric column must have a role: it is an attribute of
+the schema, the person column, or ignored. If a numeric column has no role, an error is raised.
+Names and types of columns are public, so this error reveals nothing about records.
 
 The columns of a text file have names but no types. A text column without a role causes the same
 error if its name is usual for counts, such as "n" or "freq". If it has another name, the values at
@@ -321,8 +321,9 @@ def count_marginals(
     Raises
     ------
     DataError
-        The data cannot be read; or a row is refused and `on_refused` is "error"; or a numeric
-        column is not an attribute, the count column or in `ignore`; or an option is not allowed.
+        The data cannot be read; or a row is refused and `on_refused` is "error"; or no count column
+        is given, and a numeric column is neither an attribute, nor the person column, nor in
+        `ignore`; or an option is not allowed.
     SchemaError
         An attribute is not in the schema.
     LimitExceeded

@@ -1,9 +1,9 @@
 """Schema drafts from public records, and public tables as invariants.
 
 `draft_of_public` drafts one attribute per column of public records, such that every value of the
-column has a cell.  If this is not possible, it reports the reason.  After a check that every column can
-be read, it passes over the records twice: the first pass collects the distinct values, the second
-checks that the drafted attributes encode all rows.
+column has a cell or is missing.  If this is not possible, it reports the reason.  After a check that
+every column can be read, it passes over the records twice: the first pass collects the distinct
+values, the second checks that the drafted attributes encode all rows.
 
 `public_table` and `public_tables` read tables of exact counts that are public already.  They become
 the invariants of a schema.
@@ -391,7 +391,7 @@ class _Summary:
         )
 
     def _add_value(self, value: Any) -> None:
-        """Add one value that is not null; do nothing if its text was added before."""
+        """Add one value that is not null; do nothing if its text is in `labels` already."""
         text, is_text = text_of(value), isinstance(value, str)
         if text in self.labels:
             return

@@ -198,7 +198,8 @@ def test_verify_damaged_zip_gives_verdict(packages, tmp_path) -> None:
         sound, target = path.read_bytes(), tmp_path / "damaged.zip"
         for _ in range(60):
             content = bytearray(sound)
-            # Half of the damage is in the last 600 bytes, which contain the directory of the zip.
+            # On average half of the damage is in the last 600 bytes, which contain the directory of
+            # the zip.
             for _ in range(rng.choice([1, 4, 40])):
                 content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = (
                     rng.randrange(256)
