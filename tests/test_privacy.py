@@ -224,7 +224,7 @@ def test_extreme_budgets_give_finite_safe_numbers():
         assert all(math.isfinite(x) and x >= 0 for x in numbers)
         assert 0 < budget.delta(1.0) <= 1
         assert budget.describe().startswith("Privacy cost")
-    # never rounded down to 0
+    # delta is rounded up to the smallest positive double, never down to 0
     assert Budget(pcost=1e-4).delta(1e4) == 5e-324
     assert Budget(pcost=1e8).delta(1.0) == 1.0
 

@@ -38,7 +38,8 @@ def take_picture(visit: Visit, name: str, top: str) -> str:
     """
     visit.settle()
     visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(SCROLL)
-    visit.page.mouse.move(0, 0)  # no hover effects
+    # move the pointer away, so that no element has its hover effect
+    visit.page.mouse.move(0, 0)
     visit.settle()
     seen = Image.open(BytesIO(visit.page.screenshot())).convert("RGB")
     for colors in (256, 128, 64, 32):
@@ -59,7 +60,8 @@ def main() -> int:
         print(take_picture(visit, "workload", "Workload"))
         visit.open(f"preview?{permalink.NAME}={survey}")
         visit.expect_text("Typical error (counts)")
-        visit.page.get_by_text("searching…").wait_for(state="detached")  # the gap is known
+        # wait until the search for the lower bound has ended
+        visit.page.get_by_text("searching…").wait_for(state="detached")
         print(take_picture(visit, "preview", "Preview"))
         visit.open(f"compare?{permalink.NAME}={census}")
         visit.expect_text("Done: the results are below")

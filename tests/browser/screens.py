@@ -111,7 +111,9 @@ def open_page(visit: Visit, name: str) -> None:
     visit.open(page + query)
     if name == "release":
         visit.press("Rehearse", exact=True)
-    if name != "learn":  # its progress bar counts answers
-        with suppress(PageTimeout):  # such a page is measured as it is
+    # the page Learn is never done: its progress bar counts answered questions
+    if name != "learn":
+        # a page that is not done within MAX_WAIT is measured as it is
+        with suppress(PageTimeout):
             visit.page.wait_for_function(IS_DONE, timeout=MAX_WAIT)
     visit.settle()

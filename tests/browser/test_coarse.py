@@ -42,7 +42,7 @@ def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
     visit.expect_text("Look 2")
     visit.check_accessibility("30_coarse_census")
 
-    # another page without a schema
+    # the page Compare, in a session without a schema
     with visit.run():
         visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name="Compare").click()
     visit.expect_text("nothing to compare yet")
@@ -129,7 +129,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("(look + remainder)")
     visit.check_accessibility("30_coarse_rehearsed_rest")
 
-    # with records
+    # from here on with records and a ledger
     visit.press("Next: File")
     visit.choose("File on the server")
     visit.fill("Records file", str(records))
@@ -146,7 +146,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.expect_text("Choose 2-way: ")
     visit.check_accessibility("30_coarse_looked")
 
-    # another tab without analyses records the decision
+    # the decision is recorded in another tab, whose session has no analyses
     tab = page.context.new_page()
     other = Visit(page=tab, url=visit.url, pictures_folder=visit.pictures_folder)
     other.open("coarse")

@@ -28,7 +28,8 @@ def test_code_list_is_pasted_corrected_and_added(visit: Visit) -> None:
     assert visit.page.get_by_test_id("stDataFrame").first.evaluate(IS_CUT) is False
     visit.expect_text("1 attribute, 3 cells in the full table")
     visit.check_accessibility("code_list_added")
-    visit.page.reload()  # the address has the schema
+    # the address contains the schema, so a reload keeps it
+    visit.page.reload()
     visit.settle()
     visit.expect_text("1 attribute, 3 cells in the full table")
     visit.page.set_viewport_size({"width": NARROW, "height": 900})

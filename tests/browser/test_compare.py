@@ -26,8 +26,10 @@ def test_compare_views_are_accessible_and_set_mechanism(
 ) -> None:
     page = visit.page
     visit.open(f"compare?{permalink.NAME}={permalink.packed(census_studio())}")
-    visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
-    visit.expect_text("of 6 mechanisms are the most accurate")  # HDMM is among the first
+    # the comparison of quick mechanisms starts without a click
+    visit.expect_text("Done: the results are below")
+    # HDMM is among these most accurate mechanisms
+    visit.expect_text("of 6 mechanisms are the most accurate")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     visit.unfold("Time limit and forecast")
     visit.check_accessibility("compare_ranking_and_forecast")
@@ -38,7 +40,8 @@ def test_compare_views_are_accessible_and_set_mechanism(
     page.locator(".js-plotly-plot .xtitle").first.evaluate(
         "one => { one.textContent = 'too long '.repeat(9); }"
     )
-    assert len(visit.find_overflows()) == 1  # overflow is detected
+    # the text that is too long is reported as overflow
+    assert len(visit.find_overflows()) == 1
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.get_by_role("button", name="Export").click()
     menu = page.get_by_test_id("stPopoverBody")
@@ -55,7 +58,8 @@ def test_compare_views_are_accessible_and_set_mechanism(
     assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in (
         drawn := saved.value.path().read_text("utf-8")
     )
-    assert f'width="{figure_view.EXPORT_WIDTH}"' in drawn  # width of a text column
+    # the saved figure is as wide as a text column
+    assert f'width="{figure_view.EXPORT_WIDTH}"' in drawn
     # the saved file can be parsed
     assert len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5
     # wait until Plotly's message is gone
@@ -98,7 +102,7 @@ def test_compare_views_are_accessible_and_set_mechanism(
             visit.expect_text("The budget differs: pcost 1 and pcost 2.")
         visit.check_accessibility(f"compare_{view.replace(' ', '_').lower()}")
 
-    # use the best mechanism
+    # choose another mechanism for the plan
     visit.choose("Ranking")
     visit.pick("Mechanism of your plan", "Weighted Fourier Factorizations")
     visit.unfold("Options of Weighted Fourier Factorizations")

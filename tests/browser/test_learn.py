@@ -64,7 +64,7 @@ def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
 
     check_last_step(visit, 1)
 
-    # keyboard only
+    # the second lesson is used with the keyboard only
     page.get_by_role("combobox", name="Lesson").focus()
     page.keyboard.type(LESSONS[1].tab)
     with visit.run():
@@ -87,7 +87,7 @@ def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
     visit.settle()
     check_last_step(visit, 2)
 
-    # other lessons
+    # the lessons from the third on
     for number, lesson in enumerate(LESSONS[2:], 3):
         visit.pick("Lesson", lesson.tab)
         visit.expect_text(lesson.title)
@@ -188,7 +188,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     delete_answers(visit)
     visit.expect_text(f"0 of {every} questions answered")
 
-    # the guide
+    # the page Guide, opened from the sidebar
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
     visit.expect_text("A census table")

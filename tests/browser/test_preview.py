@@ -52,10 +52,11 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
             assert is_in_window(visit, locator), (width, locator)
         if width == WINDOW_SIZES[0][0]:
             grid = page.get_by_test_id("stDataFrame").first
-            assert grid.evaluate(IS_CUT) is False  # no column is cut
+            # no column of the table is cut off at the side
+            assert grid.evaluate(IS_CUT) is False
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
-    # table
+    # a click on a row of the table selects a group
     group = visit.page.get_by_role("combobox", name="Table").first
     before = group.input_value()
     with visit.run():
@@ -63,12 +64,13 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     expect(group).not_to_have_value(before)
     clicked = group.input_value()
     visit.choose("1-way")
-    expect(group).to_have_value(clicked)  # the selected group stays
+    # the selected group remains selected
+    expect(group).to_have_value(clicked)
     visit.pick("Table", "1: ")
     expect(group).not_to_have_value(clicked)
     visit.take_picture("30_group")
 
-    # map
+    # the map of errors per pair of attributes
     visit.choose("Map")
     visit.expect_text("Largest standard error per pair")
     visit.settle()
@@ -129,7 +131,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.press("Undo")
     expect(slider).to_have_attribute("aria-valuetext", before)
 
-    # ad hoc query
+    # a query that is not in the workload
     visit.choose("One query")
     visit.choose("Draw a range")
     visit.expect_text("95% interval at other budgets")

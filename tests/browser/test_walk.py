@@ -50,7 +50,8 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     cells = page.get_by_test_id("stPlotlyChart").locator(".nsewdrag").first
     cells.hover()
     bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
-    assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons do not cover cells
+    # the buttons of the figure do not cover its cells
+    assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1
     visit.unfold("Find the budget for a target error")
     visit.choose("Publishable answers")
     visit.number("Expected record count (public)", "944")
@@ -121,7 +122,8 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     # back button, reload and second tab show the same plan and result
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
-    visit.go_in_history("Release", page.go_back)  # the same step
+    # going back shows the same step of the page
+    visit.go_in_history("Release", page.go_back)
     visit.expect_text("Released for survey 1996")
     address, tab = page.url, page.context.new_page()
     for again in (page, tab):
@@ -141,7 +143,8 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.open("")
     before = page.evaluate("history.length")
-    visit.press("Describe my own data")  # through all pages
+    # walk through all pages by their main buttons
+    visit.press("Describe my own data")
     visit.upload(demo_data.schemas()["census"])
     visit.press("Next: Workload")
     visit.press("Add ")
@@ -165,7 +168,7 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     for title in ("Workload", "Schema"):
         visit.go_in_history(title, page.go_back)
 
-    # edits of the grid
+    # edit the grid of attributes on the Schema page
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.settle()
     visit.unfold("As Python")
@@ -240,8 +243,11 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
 
 
 def test_ledger_form_keeps_total_and_clears_dataset(visit: Visit, tmp_path: Path) -> None:
-    """Opening the popover with further options does not change the typed total, and the name of a
-    dataset disappears when another ledger is opened."""
+    """The typed total and the name of a dataset on the form of a ledger.
+
+    Opening the popover with further options does not change the total. The name of the dataset
+    disappears when another ledger is opened.
+    """
     open_page(visit, "release")
     visit.choose("3. Who pays")
     ledger = tmp_path / "people.ledger"

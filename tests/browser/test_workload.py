@@ -89,7 +89,7 @@ def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     visit.press("from SQL")
     visit.expect_text("2 tables, 3 queries")
 
-    # range by mouse
+    # choose a range of values with the mouse
     visit.choose("Pick a range")
     visit.expect_text("Range: ")
     visit.drag((0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
@@ -98,7 +98,7 @@ def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     visit.press("Add this range")
     visit.expect_text("3 tables, 4 queries")
 
-    # range by keyboard
+    # choose a range of values with the keyboard
     last = visit.page.get_by_role("slider").nth(1)
     last.focus()
     with visit.run():

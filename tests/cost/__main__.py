@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
         *arguments,
     ]
     tests, code = subprocess.Popen(command, cwd=ROOT), 0
-    with suppress(ChildProcessError):  # no process is left
+    # `os.wait` raises this error when no process is left
+    with suppress(ChildProcessError):
         while True:
             ended, status = os.wait()
             if ended == tests.pid:

@@ -272,7 +272,8 @@ def cancelled_frame(spark: Any) -> Any:
 
 
 def frame_of_stopped_session(spark: Any) -> Any:
-    return endless(spark, spark.stop)  # must be the last test
+    # stops the session, so this test must be the last one
+    return endless(spark, spark.stop)
 
 
 @pytest.mark.parametrize(

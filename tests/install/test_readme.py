@@ -71,7 +71,8 @@ def test_readme_blocks_print_shown_output(
     monkeypatch.setattr(best, "global_bound", partial(best.global_bound, steps=0))
     run_shell(shell, tmp_path_factory.mktemp("work"))
     assert capsys.readouterr().out.count("; spent pcost") == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["demo_data"]  # git status stays clean
+    # the commands leave no file in the checkout, so git status stays clean
+    assert [file.name for file in tmp_path.iterdir()] == ["demo_data"]
 
 
 @pytest.mark.full

@@ -203,7 +203,8 @@ def test_further_lesson_pictures_match_their_numbers() -> None:
 
 def test_handout_leaves_room_for_labels_of_axes() -> None:
     picture = centers_picture(centered_pairs("range", 4), "age")
-    picture.figure.update_layout(template="none")  # a template without automatic margins
+    # this template does not widen margins for labels automatically
+    picture.figure.update_layout(template="none")
     page = handout_html("Noise", [], [picture], [])
     assert page.rpartition("Plotly.newPlot(")[2].count('"automargin":true') >= 2
 
@@ -248,7 +249,8 @@ def test_handout_of_several_lessons_contains_plotly_once() -> None:
 def test_error_bars_of_clipped_counts_end_at_zero() -> None:
     trace = clipping_picture(clipping_example(bin_counts(1), 4.0), 1).figure.data[1]
     assert min(y - below for y, below in zip(trace.y, trace.error_y.arrayminus, strict=True)) >= 0
-    assert trace.error_y.array[0] > trace.error_y.arrayminus[0]  # an empty cell
+    # the cell has no records, so its lower error bar is cut at zero
+    assert trace.error_y.array[0] > trace.error_y.arrayminus[0]
 
 
 def test_axis_of_caps_ends_at_smallest_and_largest_cap() -> None:

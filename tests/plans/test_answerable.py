@@ -134,7 +134,8 @@ def test_explicit_variance_crossing_factors_matches_full_table() -> None:
 
 def test_by_group_unmeasured_groups_are_infinite() -> None:
     schema = domain(3, 3, 3, 3, 3)
-    zero_rows = Custom(np.zeros((2, 3)))  # the answer is always 0
+    # the answers to these queries are always 0
+    zero_rows = Custom(np.zeros((2, 3)))
     workload = Workload(schema).add("a0", "marginal")
     for name, family in zip(
         schema.names[1:], (zero_rows, zero_rows, "marginal", "marginal"), strict=True

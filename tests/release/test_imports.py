@@ -50,8 +50,9 @@ PICKLES = {
 ALLOWED = {
     "ledger/hash_chain.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
     "ledger/signing.py": {"secrets"},  # a new key, from the operating system
-    "_atomic_io.py": {"secrets"},  # an unused file name
-    # dates in records
+    # random part of the name of a temporary file
+    "_atomic_io.py": {"secrets"},
+    # conversion of dates in records
     "release/public_draft.py": {"datetime"},
     "records/encoding.py": {"datetime"},
     "records/database.py": {"datetime"},

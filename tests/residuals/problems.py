@@ -97,10 +97,12 @@ def check_solution(solution, gram):
     assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
     assert 0 < solution.bound <= solution.value * (1 + 1e-12)
     N = residual_basis(strategy.sizes)
-    measured = strategy.rows @ N  # strategy rows as residual rows
+    # strategy rows in residual coordinates
+    measured = strategy.rows @ N
     # The strategy rows are in the residual space.
     np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)
-    span = strategy.pinv @ measured  # identity on the measured components
+    # projection onto the measured components
+    span = strategy.pinv @ measured
     np.testing.assert_allclose(span @ span, span, atol=1e-6)
     np.testing.assert_allclose(gram @ span.T, gram, atol=1e-6 * np.abs(gram).max())
     assert strategy.complete == (np.linalg.matrix_rank(measured, tol=1e-7) == N.shape[1])

@@ -112,7 +112,8 @@ def test_alternating_value_matches_explicit_error() -> None:
             if len(axis_grams) == 1
             else np.kron(axis_grams[0][1], axis_grams[1][1])
         )
-        if axis_grams[0][0] == (1, 0):  # attributes in the other order
+        # the term has the attributes in the order (b, a)
+        if axis_grams[0][0] == (1, 0):
             term_gram = term_gram.reshape(7, 8, 7, 8).transpose(1, 0, 3, 2).reshape(gram.shape)
         gram += term.coefficient * term_gram
     assert pair.value == pytest.approx(float(np.sum(gram * covariance)), rel=1e-9)

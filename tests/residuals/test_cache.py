@@ -81,7 +81,8 @@ def test_plan_with_cache_equals_plan_without(options, joint):
         target = Workload.all_ways(shapes.numeric(5, 4), (1, 2))
     cold = plan(target, BUDGET, cache=False, **options).to_json()
     assert plan(target, BUDGET, **options).to_json() == cold
-    assert plan(target, BUDGET, **options).to_json() == cold  # from memory
+    # this plan comes from the cache in memory
+    assert plan(target, BUDGET, **options).to_json() == cold
 
 
 def test_plan_from_cache_files_is_equal(folder, monkeypatch):

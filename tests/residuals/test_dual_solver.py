@@ -82,7 +82,8 @@ def test_bound_random_weights_is_below_all_strategies(name):
     for _ in range(20):
         half = rng.standard_normal((len(gram), len(gram))) + 3 * rng.random() * np.eye(len(gram))
         X = N.T @ half.T @ half @ N
-        X = X / np.max(np.einsum("cr,rs,cs->c", N, X, N))  # feasible
+        # scale X so that it is feasible: the largest diagonal entry of N X N^T becomes 1
+        X = X / np.max(np.einsum("cr,rs,cs->c", N, X, N))
         values.append(float(np.trace(np.linalg.solve(X, N.T @ gram @ N))))
     assert min(values) == pytest.approx(values[0], rel=1e-9)
     for k in range(30):

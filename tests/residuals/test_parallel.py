@@ -160,11 +160,14 @@ def test_plan_cached_searches_are_not_sent(sent_tasks, monkeypatch, tmp_path):
 
 def test_workers_for_returns_number_of_workers():
     cores = joblib.cpu_count()
-    assert workers_for(100.0, 1, 1.0, 1e9, None) == 0  # a single task
-    assert workers_for(1.0, 50, 1.0, 1e9, None) == 0  # too short
+    # a single task needs no workers
+    assert workers_for(100.0, 1, 1.0, 1e9, None) == 0
+    # the tasks are too short to start workers
+    assert workers_for(1.0, 50, 1.0, 1e9, None) == 0
     assert workers_for(100.0, 50, 1.0, 1e9, 1) == 0
     assert workers_for(0.0, 50, 1.0, 1e9, 7) == 7
-    assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0  # memory for one worker
+    # the memory suffices for only one worker
+    assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0
     assert workers_for(100.0, 50, 1.0, 1e9, None) == (cores if cores > 1 else 0)
     assert not is_configured()
     for setting in ({"backend": "threading"}, {"n_jobs": 2}, {"backend": "loky", "n_jobs": 1}):

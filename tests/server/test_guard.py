@@ -265,7 +265,8 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
                         statuses.append(answer.status)
                 except urllib.error.HTTPError as error:
                     statuses.append(error.code)
-                except OSError:  # not started yet
+                # the server has not started yet
+                except OSError:
                     return False
                 return True
 

@@ -118,7 +118,8 @@ def test_invalid_export_paths_overwrite_nothing(released: Client, folder: Path) 
     for place in (*(str(planted[word]) for word in PROTECTED_FILES), *INVALID_PATHS):
         released.set("release_result_path", string_value=place)
         assert "to replace it" not in released.text
-        released.press("release_result_write")  # the button is disabled
+        # a press must do nothing, because the button is disabled
+        released.press("release_result_write")
         assert "Written" not in released.text
     assert read_files(folder) == before
 
@@ -141,7 +142,8 @@ def test_export_replaces_file_after_typed_name(released: Client, folder: Path) -
 def test_failed_export_shows_error_without_path(released: Client) -> None:
     released.set("release_result_view", string_value="Download")
     released.set("release_result_path", string_value=UNWRITABLE_PATH)
-    released.press("release_result_write").until("could not be")  # `office` checks the log
+    # at the end the fixture `office` checks that the log has no traceback
+    released.press("release_result_write").until("could not be")
 
 
 @pytest.mark.parametrize("key", ["ledger_path", "records_path"])
@@ -165,7 +167,8 @@ def test_invalid_input_paths_do_not_break_page(
 def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -> None:
     book = folder / "race.ledger"
     pages = [open_release(office, book, "missing.csv") for _ in range(4)]
-    pages[0].press("release").until("there is no file")  # its job fails
+    # this release fails, because its records are missing
+    pages[0].press("release").until("there is no file")
     for page in pages[1:]:
         choose_records(page, "records.csv").set("confirmation", string_value="canary-second")
     racers = [
@@ -178,7 +181,8 @@ def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -
     for page in pages:
         assert "Released for canary" in page.until("Released for").text
     assert sum(row.kind == "spend" for row in Ledger(book).rows()) == 1
-    measure(demo_plan("survey", (1,)), SURVEY, dataset="first", ledger=book)  # as another program
+    # a release by another program
+    measure(demo_plan("survey", (1,)), SURVEY, dataset="first", ledger=book)
     pages[0].press("release_leave_0").set("step", string_value=PAYER)
     pages[0].set("dataset", string_value="first").set("step", string_value=CONFIRM)
     pages[0].until("was released on").press("open_result")

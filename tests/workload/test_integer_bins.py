@@ -6,7 +6,8 @@ from engine.workload import Attribute
 from engine.workload.integer_bins import cell_text, query_texts
 
 AGE = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
-INCOME = Attribute.numeric("age of income", [0, 10, 20])  # not of integers
+# bins of numbers that need not be integers
+INCOME = Attribute.numeric("age of income", [0, 10, 20])
 
 
 def test_cell_text_of_other_attributes_is_their_label() -> None:
