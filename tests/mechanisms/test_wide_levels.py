@@ -289,7 +289,7 @@ def test_cost_of_replacement_without_gram_bounds_every_pair(monkeypatch):
     assert pair.pcost <= Distances(blocks).bound() <= 1.1 * exact
 
 
-def test_error_of_precisions_has_the_derivatives_of_its_gradient():
+def test_gradient_of_level_problem_matches_differences():
     problem = LevelProblem.of(level_gram((1.0, 0.5, 0.2)))
     logs = np.random.default_rng(0).normal(size=sum(problem.tree.counts[1:]))
     _, gradient, _ = problem.smoothed(logs, 20.0)
