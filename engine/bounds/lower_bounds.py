@@ -20,9 +20,9 @@ only:
 
 `maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact
 gradient.  A search uses few functions per attribute; its weights are then evaluated with as many
-functions as the time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices
-that are too large are omitted, and every intermediate value is a valid bound: the search may end at
-any time.
+functions as the time allows.  Omitting rows or blocks cannot raise a nuclear norm, so a bound stays
+valid without the matrices that are too large.  Every intermediate value of the search is a valid
+bound, so the search may end at any time.
 
 Source: our own; the bound for one mu is the dual of the matrix mechanism.
 
@@ -410,9 +410,9 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# The search has one starting point per number in this list.  The starting point has the weights of
-# cells that are optimal for the queries on each attribute and the total, if the number is the
-# weight of the total.
+# The search has one starting point per number in this list, after the uniform weights.  The starting
+# point has the weights of cells that are optimal for the queries on one attribute and the total.  The
+# weight of the total is the number times the mean entry of the Gram of these queries.
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
 # The search has several stages with increasing numbers of basis functions.  In each stage the
 # largest matrix has about this number of rows.
@@ -473,8 +473,8 @@ class Model:
         }
         terms = symmetric_terms(self.reduced_workload, subproblem)
         if terms is None:
-            # With more than one basis function, `SymmetricProducts` would leave out query families
-            # on several attributes, so subproblems with such families are left to `DenseNormBound`.
+            # `SymmetricProducts` leaves out query families on several attributes.  Subproblems with
+            # such families use it for k = 1 only.
             has_joint_parts = any(
                 len(names) > 1 for product in subproblem.terms for names, _ in product
             )
@@ -564,9 +564,8 @@ class FunctionCounts:
         """Return for every subproblem how many functions per attribute keep matrices small.
 
         This is the largest number with matrices of at most about ``order`` rows, and at least 1.
-        One kind of subproblem has matrices of equal size for any number of functions: those that
-        are invariant under permutations of attributes and have no products of two families.  For
-        these the result is the number of cells.
+        Subproblems that are invariant under permutations of attributes and have no products of two
+        families get one function per cell.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
@@ -653,9 +652,10 @@ def starting_roots(
     A starting point has the square roots of the weights of cells, shape (n,), for every class of
     equivalent attributes.  The first starting point has uniform weights.  Every number c in
     `TOTAL_WEIGHTS` then gives one starting point.  The cells of an attribute get the weights that
-    are optimal for the queries on this attribute and the total, if the total has weight c.  If the
-    mean of all queries over the other attributes is 0, the weights are uniform.  The computation of
-    the weights ends at the deadline with the best weights so far.
+    are optimal for the queries on this attribute and the total.  The weight of the total is c times
+    the mean entry of the Gram of these queries.  If the mean of all queries over the other
+    attributes is 0, the weights are uniform.  The computation of the weights ends at the deadline
+    with the best weights so far.
     """
     uniform = {
         attribute_class: np.full(n, n**-0.5)
@@ -687,7 +687,10 @@ def starting_roots(
 
 
 def _optimal_interval_weights(gram: IntervalGram, total_weight: float, options: Options) -> Array:
-    """Return optimal weights of cells for interval queries and their total, shape (n,)."""
+    """Return optimal weights of cells for interval queries and the total, shape (n,).
+
+    The weight of the total is ``total_weight`` times the mean entry of the Gram.
+    """
     n = gram.cells
     mean = total_square(gram, np.full(n, 1.0 / n))
     space = IntervalSpace(gram=replace(gram, total=total_weight * mean), whole=True)
@@ -695,7 +698,10 @@ def _optimal_interval_weights(gram: IntervalGram, total_weight: float, options: 
 
 
 def _optimal_weights(gram: Array, total_weight: float, options: Options) -> Array:
-    """Return optimal weights of cells for queries with this Gram and their total, shape (n,)."""
+    """Return optimal weights of cells for queries with this Gram and the total, shape (n,).
+
+    The weight of the total is ``total_weight`` times the mean entry of the Gram.
+    """
     problem = DualProblem(
         lift=FullDomain(len(gram)),
         factor=Factor(sizes=(0,), matrix=gram + total_weight * gram.mean()),
@@ -794,7 +800,7 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
     Parameters
     ----------
     reduced_workload : the workload after the elimination of attributes with uniform weights.
-    deadline : time at which the search ends, on the clock of `planning_time`.
+    deadline : time after which no step begins, on the clock of `planning_time`.
     steps : largest number of steps of the first stage (later stages: `HIGHER_LEVEL_STEPS`).  With 0
         only the starting points are evaluated, and the result does not depend on the clock.
     """
@@ -826,7 +832,7 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
     if not steps:
         return best[0]
     # More functions per attribute raise the bound more than further search steps with few
-    # functions, so that the stages with larger matrices get most of the time.
+    # functions.  Therefore the stages with larger matrices get most of the time.
     now = planning_time()
     best = max(
         best,
@@ -922,8 +928,8 @@ def single_interval_gram(workload: Workload) -> IntervalGram | None:
 def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error of interval queries on one attribute.
 
-    It is optimized over the weights of all cells, as in `exact_bound`, but a step of the search
-    takes time proportional to the number of cells.
+    The bound is optimized over the weights of all cells.  It holds for every matrix mechanism at
+    privacy cost 1 (epsilon 1 for Laplace noise), in counts^2.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
     return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)
@@ -1028,7 +1034,9 @@ def global_bound(
     -------
     The best bound of the search, in counts^2 at privacy cost 1.
 
-    Guarantee: the bound holds for the floating-point result, see `root_trace`.
+    Notes
+    -----
+    The result is lowered by more than its rounding error, so the returned number is a valid bound.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "marginal")
@@ -1101,7 +1109,8 @@ def quick_bound(workload: Workload, law: str = "gaussian") -> float:
     number of cells of the widest attribute whose Gram must be formed:
 
     - at most `MAX_EXACT_CELLS`: `global_bound` without search steps;
-    - more, and only interval queries on this attribute: `interval_bound`;
+    - more, and the workload has only interval queries and totals of this attribute:
+      `interval_bound`;
     - more than `MAX_BOUND_CELLS` otherwise: `largest_entry_bound`, which is weaker;
     - in between: the larger one of `global_bound` without steps and `largest_entry_bound`.
     """
@@ -1123,7 +1132,8 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
 
     Raises
     ------
-    LimitExceeded : an attribute has too many cells for a search of a few seconds.
+    LimitExceeded : an attribute whose Gram must be formed has more than `MAX_BOUND_CELLS` cells.
+        Interval queries on a single attribute have no such limit.
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"

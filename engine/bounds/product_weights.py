@@ -77,13 +77,13 @@ EIGENVALUE_CUTOFF = 1e-11
 def root_trace(
     matrix: Array, derivative: bool = True, size: float = 0.0
 ) -> tuple[float, Array | None]:
-    """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
+    """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and the derivative of the trace.
 
     Parameters
     ----------
     matrix : M, shape (n, n).
     derivative : if False, the second result is None, except for n = 1.  Otherwise it is the
-        derivative with respect to M, shape (n, n).
+        derivative of tr sqrt(M) with respect to M, shape (n, n), without negligible eigenvalues.
     size : upper bound on the spectral norm of the terms of which M is a sum.  It is needed if terms
         were subtracted, because their rounding errors may be larger than those of M.
 
@@ -407,8 +407,8 @@ class _UniformFactors:
             circulant = np.allclose(
                 gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
             )
-            # Repeating the first row makes the constant vector an eigenvector without rounding
-            # errors.
+            # Shifting the first row cyclically makes all rows equal up to order, so the constant
+            # vector is an eigenvector without rounding errors.
             scaled_gram = scipy.linalg.circulant(gram[0]) / n
             mean = float(scaled_gram[0].sum())
             deviation = root_trace(scaled_gram - mean / n)[0]
@@ -535,7 +535,7 @@ class Frame:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
         # The signs of the columns of a QR decomposition are arbitrary.  Each column gets the sign
-        # of its function on the first cell, because the norm would jump if signs changed.
+        # of its function on the first cell.
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
         self.F = self.K * s[:, None]

@@ -4,17 +4,17 @@ The symmetric group block-diagonalizes the matrices of such workloads into a few
 
 Notes
 -----
-**Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and
-an antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric
-and antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors,
-with the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
+**Single attributes and pairs** (`SymmetricPairs`).  Queries on a pair are the sum of a symmetric
+and an antisymmetric component under the exchange of the two attributes.  The columns of a sector
+are 1 (the constant), U (the functions of K except the constant), and S and L (the symmetric and the
+antisymmetric products of two functions of U).  With P = d(d-1)/2 the sectors of d attributes are:
 
-    sector         times         columns    coefficients, column by column
+    sector         times         columns    coefficients of single attributes and of both components
     trivial        1             1 + U + S  single: root(d), 1; symmetric: root(P), root(d-1), 1
     standard       d-1           U + S + L  single: 1; symmetric: root(d/2 - 1), 1;
                                             antisymmetric: root(d/2), 1
-    two rows       d(d-3)/2      S of U     symmetric: 1
-    antisymmetric  (d-1)(d-2)/2  L of U     antisymmetric: 1
+    two rows       d(d-3)/2      S          symmetric: 1
+    antisymmetric  (d-1)(d-2)/2  L          antisymmetric: 1
 
 The complement of K on an attribute is represented by a scalar t, as in
 `engine.bounds.product_weights`.  For each of the C(d, m) choices of m attributes with this scalar,
@@ -26,7 +26,7 @@ its queries couple most strongly to the constant.  The Gram of the products of a
 attributes is the coefficient of z^j in
 
     B (x) B (x) ... (x) B,   d times,     B = [[1 + z a, z b], [z b, z c]],
-    C = [[a, b], [b, c]] of the family.
+    C = [[a, b], [b, c]] the Gram of the family in the functions 0 and 1.
 
 The symmetric group decomposes it as it decomposes d spins.  With m antisymmetric pairs,
 C(d, m) - C(d, m - 1) times, and N = d - 2m remaining attributes, a sector is det(B)^m times B on
@@ -51,11 +51,11 @@ unit vector w over the attributes, orthogonal to the constant, the columns of th
     two rows       S(x_i, x_j) of all pairs, orthogonal to the sectors above
     antisymmetric  L(x_i, x_j) of all pairs, orthogonal to the sectors above
 
-so that every M(c) is a combination of sums over values, for any d.  The bound is concave in the
+so every M(c) is a combination of sums over values, for any d.  The bound is concave in the
 shares.  The cost of a cell with composition c is <M^(-1/2), M(c)>.  If no cell costs more than the
-norm itself, the bound is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly
-compositions until none costs more than the norm.  Any shares give a valid bound, so that it may
-leave out compositions and end at any time.  Source: our own.
+norm itself, the bound is the optimum of all matrix mechanisms.  `shares_norm` adds costly
+compositions in rounds.  Any shares give a valid bound, so it may leave out compositions and end at
+any time.  Source: our own.
 """
 
 from __future__ import annotations
@@ -743,7 +743,8 @@ class SymmetricProducts:
             for order, terms in weights_by_size.items():
                 for key, weight in terms.items() if order >= pairs else ():
                     gram = np.zeros((2, 2))
-                    if key in families:  # an attribute with one cell has only one function
+                    if key in families:  # the total has no family
+                        # C is 1 x 1 for attributes with one cell
                         gram[: len(families[key].C), : len(families[key].C)] = families[key].C
                     matrix, slope = antisymmetric_sector(d, pairs, order, width).matrix(gram)
                     M += weight * matrix
@@ -869,7 +870,7 @@ class CompositionMatrix:
 def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatrix:
     """Return the matrix of a sector of d attributes as a function of the composition.
 
-    ``values``, shape (n, u), has the value of each basis function except the constant in each cell.
+    ``values``, shape (n, u), has the values of the u non-constant basis functions in the n cells.
     """
     n, u = values.shape
     tables = values[:, None, :, None] * values[None, :, None, :]
@@ -927,9 +928,9 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Com
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
-# number of starting points of a search for the most costly composition; half of them are random
+# largest number of starting points of a search for costly compositions; half of them are random
 SEARCH_STARTS = 16
-# In each step, a search for the most costly composition computes the costs of this number of
+# In each step, a search for costly compositions computes the costs of at most this number of
 # candidates, in each of which one attribute has a different value.
 CANDIDATE_MOVES = 12
 # sum of the shares that a round of `shares_norm` gives to the compositions that it adds
@@ -981,7 +982,7 @@ class Compositions:
 
 
 class CompositionBound:
-    """Lower bound on the nuclear norm, as a function of the weights of compositions of a cell.
+    """Lower bound on the nuclear norm, as a function of the shares of compositions in the weight.
 
     Parameters
     ----------
@@ -1043,8 +1044,8 @@ class CompositionBound:
     def maximize_norm(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,).
 
-        The search starts at the positive ``shares`` and ends at ``deadline``, on the clock of
-        `planning_time`.
+        The search starts at the positive ``shares``.  It ends after `LBFGS_STEPS` steps, or at
+        ``deadline`` on the clock of `planning_time`.
         """
         import scipy.optimize
 
@@ -1082,10 +1083,9 @@ class CompositionBound:
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
     def cost_matrices(self, slopes: Sequence[Array]) -> list[CompositionMatrix]:
-        """Return one matrix per sector, as a function of the composition.
+        """Return one matrix per sector; the sum of their traces is the cost of a composition.
 
-        The cost of a composition is the sum of their traces.  ``slopes`` are the derivatives that
-        `norm` returns, shapes (r, r).
+        ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
         return [
             sector.transformed(_root(2.0 * slope))
@@ -1095,7 +1095,7 @@ class CompositionBound:
     def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
         """Search for compositions of large cost from m starting points, ``counts`` of shape (m, n).
 
-        Returns the best composition of each search, shape (m, n), and its cost, shape (m,).  A step
+        Returns the last composition of each search, shape (m, n), and its cost, shape (m,).  A step
         changes the value of one attribute.  A search ends if none of the `CANDIDATE_MOVES` changes
         with the largest derivatives raises the cost.  ``slopes`` are the derivatives that `norm`
         returns.
@@ -1145,16 +1145,19 @@ def shares_norm(
     The weight of a cell depends only on its composition (the number of attributes with each value).
     These weights are not products of one weight per attribute.
 
-    The result is 0 if one of these conditions fails.  The reduced workload is one subproblem.
-    `symmetric_terms` returns weights for it, and some are weights of pairs.  An attribute has at
-    least 2 cells.  The matrices of the initial compositions have at most `MAX_ENTRIES` entries.
+    The result is 0 without a search unless all of these conditions hold:
+
+    - the nuclear norm of the workload is that of one subproblem;
+    - `symmetric_terms` returns weights for this subproblem, some of them for pairs;
+    - an attribute has at least 2 cells;
+    - the matrices of the initial compositions have at most `MAX_ENTRIES` entries.
 
     Parameters
     ----------
     reduced_workload : the workload after the elimination of attributes with uniform weights.
     roots : square roots of the weights of cells, shape (n,), for every class of equivalent
         attributes; initial compositions are drawn near these weights.
-    deadline : time at which the search ends, on the clock of `planning_time`.
+    deadline : time after which no round begins, on the clock of `planning_time`.
     """
     terms = (
         symmetric_terms(reduced_workload, reduced_workload.subproblems[0])
@@ -1181,7 +1184,7 @@ def shares_norm(
 
 
 def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
-    """Add the most costly compositions in rounds, and return the largest norm of a round.
+    """Add costly compositions in rounds, and return the largest norm of a round.
 
     ``weights``, shape (n,), are weights of the values of an attribute; initial compositions are
     drawn near them.
@@ -1225,7 +1228,7 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
 
 
 def round_compositions(x: Array, d: int) -> Array:
-    """Round ``x`` >= 0, shape (m, n), to integers >= 0 with sum d in every row.
+    """Round ``x`` >= 0, shape (m, n), whose rows have sum d, to integers with the same row sums.
 
     >>> round_compositions(np.array([[0.4, 1.7, 0.9]]), 3)
     array([[0., 2., 1.]])
