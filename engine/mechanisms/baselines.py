@@ -93,6 +93,11 @@ class GaussianQueries(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
+        """Return one component per group of the workload: its queries, scaled to sensitivity 1.
+
+        The noise of a query is then the same in all groups, because a group with the sensitivity s
+        has a budget share in proportion to s^2 (Gaussian noise) or s (Laplace noise).
+        """
         strategies, sensitivities = [], []
         for group in workload.groups:
             order = group.ranks(workload.schema)
@@ -220,6 +225,7 @@ class Optimum(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
+        """Return the optimal strategy on the full table, from a search or from stored dual weights."""
         attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "The global optimum")
         sizes = workload.schema.sizes(attributes)
@@ -296,6 +302,7 @@ class DataCube(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
+        """Return one component, with an equal budget share, per marginal that `data_cube` chooses."""
         attributes = used_attributes(workload)
         for group in workload.groups:
             for part in group.parts:
@@ -397,12 +404,12 @@ def data_cube(
 def marginals_error(
     sizes: Sequence[int], queried_sets: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw
 ) -> float:
-    """Return the sum of the variances of all cells of queried marginals, in counts^2.
+    """Return the sum of the variances of all cells of queried marginals; half of it for Laplace.
 
-    The measured marginals have equal noise and together spend pcost 1 (Gaussian noise) or epsilon 1
-    (Laplace noise).  Least squares estimates the cells of the queried marginals from them.  For
-    Laplace noise the result is half of the sum.  The result is infinite if the measured marginals
-    do not determine some queried marginal.
+    The unit is counts^2.  The measured marginals have equal noise and together spend pcost 1
+    (Gaussian noise) or epsilon 1 (Laplace noise).  Least squares estimates the cells of the queried
+    marginals from them.  The result is infinite if the measured marginals do not determine some
+    queried marginal.
 
     Parameters
     ----------

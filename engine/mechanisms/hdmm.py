@@ -1010,6 +1010,7 @@ class HDMM(ExplicitMechanism):
                 raise PlanError(f"{name} is {value!r}. Give an integer from 0 to 2^31 - 1.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        """Predict the time of all operators, and the memory."""
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
         # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more
@@ -1040,6 +1041,7 @@ class HDMM(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
+        """Return the components of the best strategy, from a search or from stored arrays."""
         if not bases:
             bases = self._run_operators(workload, law, limits).arrays(workload.schema)
         design = Design.from_arrays(bases, workload, law)

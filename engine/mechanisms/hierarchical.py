@@ -1122,6 +1122,7 @@ class LevelSelection(ExplicitMechanism):
     def design(
         self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]
     ) -> Design:
+        """Return a strategy on the full table, from level selection or from stored rows."""
         attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "Level selection")
         sizes = workload.schema.sizes(attributes)

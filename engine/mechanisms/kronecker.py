@@ -596,8 +596,8 @@ def _single_query(gram: Array) -> Array | None:
 
 # Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
-# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a.  For a
-# larger weight, searches may end in local minima that do not measure the total.
+# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a of the first
+# start.  From a larger weight, searches may end in local minima that do not measure the total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0

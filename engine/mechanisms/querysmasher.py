@@ -137,6 +137,7 @@ class QuerySmasher(ResidualMechanism):
         return replace(self, gap=max(self.gap, gap))
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        """Predict the time and memory of planning; tuned centers take additional time and memory."""
         self.check_memory(workload, limits.memory_limit)
         parts = decompose(workload, forecast=True)
         base = self.forecast_split(workload, parts, limits)

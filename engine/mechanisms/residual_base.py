@@ -636,6 +636,13 @@ class ResidualMechanism(Mechanism):
         return parts, solutions, solver
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
+        """Rebuild a plan from the dual weights and query weights of an earlier search.
+
+        Raises
+        ------
+        ValueError
+            If the stored weights do not fit the workload or the objective.
+        """
         check_request(workload, budget)
         self.check_memory(workload, Limits().memory_limit)
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff

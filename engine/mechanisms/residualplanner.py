@@ -409,6 +409,7 @@ class ResidualPlannerPlus(ResidualMechanism):
         object.__setattr__(self, "base", dict(self.base))
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
+        """Return the query family of the base workload of every attribute."""
         family_counts: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
         for group in workload.groups:
             for part in group.parts:

@@ -584,7 +584,7 @@ class Emphasis:
         return np.array([self.weights[k] if k >= 0 else 0.0 for k in self.class_of_group])
 
     def apply(self, workload: Workload) -> Workload:
-        """Return ``workload`` with these query weights, without the groups that have none."""
+        """Return ``workload`` with these query weights; groups without query weights are left out."""
         groups, weighted_parts = [], dict[tuple[Any, int], Part]()
         for group, group_class in zip(workload.groups, self.class_of_group, strict=True):
             if group_class < 0:
@@ -951,7 +951,7 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
 def _shares_for_power(
     classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float
 ) -> Shares:
-    """Return the allocation that minimizes the p-norm of the weighted variances.
+    """Return the allocation that minimizes the weighted p-norm of the variances.
 
     The parameters are those of `best_shares`; ``classes`` are its ``queries``.
     """

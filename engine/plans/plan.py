@@ -366,7 +366,7 @@ class Plan(FrozenValue):
     def hash(self) -> str:
         """SHA-256 hash of the workload, the budget, the mechanism, its options and max_records.
 
-        Equal hashes mean equal requests; the strategies differ if a limit ended one of the searches.
+        Equal hashes mean equal requests; the strategies can differ if a limit ended a search.
         The delta at which epsilon is reported is not hashed, because it changes neither the noise
         nor the privacy cost.
         """

@@ -36,12 +36,13 @@ def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> A
     try:
         tensor = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
-        tensor = np.full((), np.nan)
-    if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
+        tensor = np.full(tuple(sizes), np.nan)
+    is_finite = np.isfinite(tensor).all()
+    if tensor.shape != tuple(sizes) or not is_finite:
+        fault = f"the shape {tensor.shape}" if is_finite else "entries that are not finite numbers"
         raise PlanError(
-            f"The table of a query on {set_name(names) if names else 'no attribute'} has the shape"
-            f" {tensor.shape}, or entries that are not finite numbers. Give finite numbers of shape"
-            f" {tuple(sizes)}."
+            f"The table of a query on {set_name(names) if names else 'no attribute'} has {fault}."
+            f" Give finite numbers of shape {tuple(sizes)}."
         )
     return tensor
 

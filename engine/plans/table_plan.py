@@ -828,6 +828,7 @@ class MarginalsPlan(Plan):
 
     @cached_property
     def estimate_blocks(self) -> Mapping[Space, Block]:
+        """Residual space -> block with the noise of the averaged estimate of its coordinates."""
         blocks = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
             # The estimates are averaged with inverse-variance weights, so the precision of the mean
@@ -844,6 +845,10 @@ class MarginalsPlan(Plan):
         return blocks
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
+        """Return the averages of the residual coordinates over all tables that contain a space.
+
+        ``estimates`` has the noisy cells of every table, which the function may overwrite.
+        """
         averages: dict[Space, Array] = {}
         # The estimate of each block is read once, because reading it can compute it.
         for key, block in self.blocks.items():

@@ -226,6 +226,7 @@ class VarianceBuilder:
         return variances
 
     def _computed_variances(self, group: Group, spaces: _GroupSpaces) -> GroupVariance:
+        """Compute the variances of a group as the sum of one term per measured space or block."""
         # The matrix products are small, so several threads would be slower than one.
         with threads_for(1):
             terms = self._separable_terms(group, spaces.separable)
