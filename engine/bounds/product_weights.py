@@ -838,7 +838,7 @@ class DenseNormBound:
         parts on other attributes to weights.
         """
         # M_T has one block of rows for every set of attributes on which a function other than the
-        # constant is taken.  This is the first row of each block.
+        # constant is taken.  ``first_rows`` has the first row of each block.
         first_rows: dict[Space, int] = {}
         order, rows_of_terms = 0, []
         for product, weight in terms.items():

@@ -427,7 +427,7 @@ def _search_shares(
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
         # All entries of a start are positive.  At theta_A = 0 the derivative with respect to
-        # theta_A is 0, so the search would never change theta_A.
+        # theta_A is positive, so the search would never raise theta_A.
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
         starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
@@ -947,7 +947,7 @@ def _rounding_ratio(strategy: HDMMStrategy, max_records: int) -> float:
         blocks = component_blocks(strategy.components, budget, max_records, strategy.joint)
     except PlanError:
         return math.inf
-    # All components have the same factor, so it is computed for the first component.
+    # `calibrate` raises the noise of all components by one factor, which is read off the first.
     share = strategy.components[0].share
     without_rounding = UNIT_VARIANCE[strategy.noise] / (share if is_gaussian else share**2)
     return blocks[component_key(0)].noise ** 2 / without_rounding
@@ -1010,7 +1010,7 @@ class HDMM(ExplicitMechanism):
                 raise PlanError(f"{name} is {value!r}. Give an integer from 0 to 2^31 - 1.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        """Predict the time of all operators, and the memory."""
+        """Predict the time of the searches, and the memory."""
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
         # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more

@@ -144,7 +144,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """
     check_int("number of cells", n)
     if branching < 2:
-        raise PlanError(f"branching is {branching}. Give an integer from 2.")
+        raise PlanError(f"branching is {branching}. Give an integer of at least 2.")
     nodes = list(_nodes(0, n, branching))
     rows = np.zeros((len(nodes), n))
     for row, (first, end) in zip(rows, nodes, strict=True):
@@ -393,12 +393,14 @@ BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
-    """An interval of cells whose levels (partitions into boxes) are searched separately.
+    """Cells whose levels (partitions into boxes) are searched separately.
+
+    The cells are an interval of a domain with one axis, or a complete domain.
 
     Attributes
     ----------
-    first : index of the first cell of the interval.
-    sizes : shape of the interval, one entry per axis.
+    first : index of the first cell.
+    sizes : number of cells along every axis.
     R : block of (A^T A)^-1 for the cells of the interval.  A has the rows of the strategy.
     M : block of (A^T A)^-1 G (A^T A)^-1 for these cells.  G is the Gram matrix of the workload.
     """
@@ -936,9 +938,10 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy that measures each box in proportion to its number of levels.
+    """Return the strategy whose squared row weights are proportional to the numbers of levels.
 
-    If measuring only the single cells has a smaller error, that strategy is returned instead.
+    ``counts`` has the number of levels that contain each box, and each box is one row.  If measuring
+    only the single cells has a smaller error, that strategy is returned instead.
     """
     # Every level contains each cell once, which gives the number of levels.
     box_cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
@@ -1051,7 +1054,8 @@ class Hierarchical(PerAttribute):
 
     Options
     -------
-    branching : number of children of a node, from 2; "best" has the smallest mean variance (HB).
+    branching : number of children of a node, at least 2.  "best" is the number with the smallest
+        mean variance of ranges (HB).
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -1068,7 +1072,9 @@ class Hierarchical(PerAttribute):
         super().__post_init__()
         branching: Any = self.branching
         if branching != "best" and (not is_integer(branching) or branching < 2):
-            raise PlanError(f"branching is {branching!r}. Give an integer from 2, or 'best'.")
+            raise PlanError(
+                f"branching is {branching!r}. Give an integer of at least 2, or 'best'."
+            )
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
         return _tree(n, self.branching, law)

@@ -355,9 +355,9 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        The function searches group weights for several splits: means of the split of ``best`` and
-        uniform centers, with the shares `TUNED_SHARES` of the former.  It returns the first plan
-        that satisfies the constraints and has a smaller error than ``uniform``.  If there is none,
+        The function searches group weights for several splits: weighted means of uniform centers and
+        the split of ``best``, which gets the weights `TUNED_SHARES`.  It returns the first plan that
+        satisfies the constraints and has a smaller error than ``uniform``.  If there is none,
         it returns ``uniform``, which satisfies the constraints.
         """
         assert self.keep is not None

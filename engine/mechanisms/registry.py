@@ -77,8 +77,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not isinstance(solved.get("duals"), list)
     ):
         raise PlanError(
-            f"The plan file lacks a field. It must have the fields {', '.join(needed)} and solved."
-            " Export the plan again."
+            f"The plan file lacks a field. It must have the fields {', '.join(needed)} and solved,"
+            " with the list duals in solved. Export the plan again."
         )
     if untrusted and (entries := _packed_entries(data["workload"])) > max(
         MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)

@@ -81,7 +81,7 @@ ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
 # The search for group weights u_g is a secant method, which estimates the slope of log V_g as a
-# function of log u_g.  INITIAL_SLOPE is the first estimate.  Later estimates are at most MAX_SLOPE.
+# function of log u_g.  INITIAL_SLOPE is the first estimate; later ones are from -1 to MAX_SLOPE.
 # A step changes log u_g by at most MAX_LOG_STEP.
 INITIAL_SLOPE = -0.5
 MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0

@@ -275,7 +275,7 @@ def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes
 
 
 def component_key(number: int) -> Space:
-    """Return the key in `Plan.blocks` of strategy ``number`` of a plan of marginal tables."""
+    """Return the key of component ``number`` in the blocks of a plan that measures tables."""
     return ("component", str(number))
 
 
