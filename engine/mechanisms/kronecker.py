@@ -341,7 +341,7 @@ def _kron(first: Array, second: Array) -> Array:
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
-    """Return the indices of the groups of positive weight that have a query other than 0."""
+    """Return the indices of the groups that have a nonzero query of positive weight."""
     return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _has_nonzero_row(g))
 
 
@@ -914,7 +914,7 @@ def table_seconds(workload: Workload) -> float:
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     """Return the design that measures one product strategy on one table, with Gaussian noise.
 
-    The table has the attributes of all groups that have a query of positive weight other than 0.
+    The table has the attributes of all groups that have a nonzero query of positive weight.
 
     Parameters
     ----------

@@ -160,8 +160,8 @@ def check_targets(targets: Any, name: str = "targets") -> float | tuple[float, .
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"{name} is {str(targets)[:60]}, but a standard error must be a number from 1e-50"
-                " to 1e50, in counts. Give one number, or one number per group."
+                f"{name} is {str(targets)[:60]}, but a standard error must be a number between"
+                " 1e-50 and 1e50, in counts. Give one number, or one number per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 

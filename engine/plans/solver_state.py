@@ -161,7 +161,7 @@ class Certificate:
         bound : lower bound on `Plan.achieved` over the plans that the mechanism chooses from.
         statement, weighted_rmse : see `Certificate`.
         search : function that returns a lower bound on the weighted RMSE of all matrix mechanisms,
-            in counts.  It is called only if no table is public.
+            in counts.  It is not called if tables are public or neighbours replace a record.
         exact : text that names the public tables; empty if there are none.
         searched : whether the strategies come from a search.  It decides the gap if the bound is 0:
             infinite if True, 0 if False.
@@ -170,7 +170,7 @@ class Certificate:
         -----
         The bounds are proved for neighbours that add or remove a record.  They do not hold if
         neighbours replace a record, because the number of records can then be released exactly.
-        The certificate then has the lower bound 0 and an infinite gap; ``search`` is not called.
+        The certificate then has the lower bound 0 and an infinite gap.
         """
         gap = math.inf if searched else 0.0
         if bound > 0:

@@ -100,7 +100,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
-    """Return the component of each cell of a marginal that a strategy does not measure.
+    """Return the unmeasured component of each cell of a marginal, as a row over all cells.
 
     Parameters
     ----------
