@@ -1049,8 +1049,7 @@ def global_bound(
 
 
 def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
-    """Return a lower bound on the weighted squared error from the largest coefficient of each
-    query.
+    """Return a lower bound on the weighted squared error from the largest query coefficients.
 
     At privacy cost 1 the variance of a query q is at least the square of its largest coefficient,
     because the precision matrix of a strategy has diagonal entries of at most 1.

@@ -982,7 +982,10 @@ class Compositions:
 
 
 class CompositionBound:
-    """Lower bound on the nuclear norm, as a function of the shares of compositions in the weight.
+    """Lower bound on the nuclear norm, as a function of the shares of compositions.
+
+    A composition is the number of attributes with each value.  Its share is the total weight of the
+    cells with this composition.
 
     Parameters
     ----------

@@ -401,7 +401,7 @@ class LevelPart:
     ----------
     first : index of the first cell.
     sizes : number of cells along every axis.
-    R : block of (A^T A)^-1 for the cells of the interval.  A has the rows of the strategy.
+    R : block of (A^T A)^-1 for these cells.  A has the rows of the strategy.
     M : block of (A^T A)^-1 G (A^T A)^-1 for these cells.  G is the Gram matrix of the workload.
     """
 

@@ -258,8 +258,7 @@ class LazyBlocks(Mapping[Space, Block]):
 
 
 def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
-    """Return a mapping from each measured residual space to the key of the block that measures
-    it."""
+    """Return measured residual space -> key of the block that measures it."""
     if isinstance(blocks, LazyBlocks):  # creating its blocks would be slow
         return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.block_keys())
     return {space: key for key, block in blocks.items() for space in block.spaces}
@@ -538,13 +537,13 @@ def calibrate(
 ) -> LazyBlocks:
     """Return blocks whose answers are rounded to a grid and whose privacy cost meets a budget.
 
-    Rounding adds to the privacy cost, so all noises are raised by a common factor.
+    All noises are raised by one common factor until the cost, which includes rounding, meets the
+    budget.
 
     Parameters
     ----------
     strategies : key of a block -> its factors, pairs (axes, strategy).
-    noises : key of a block -> standard deviation in counts; without rounding to the grid, these
-        noises cost exactly the budget.
+    noises : key of a block -> standard deviation in counts before it is raised.
     budget : largest allowed privacy cost (pcost) of the release.
     max_records : public upper bound on the number of records.
     law : "gaussian" or "laplace".
