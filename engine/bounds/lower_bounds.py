@@ -433,8 +433,8 @@ HIGHER_LEVEL_STEPS = 20
 # The Gram times the constant function has a component orthogonal to the constant.  It counts as 0
 # if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
-# starting weights of attributes with interval queries and at least this number of cells are
-# computed without matrices, which takes a hundredth of the time
+# Starting weights are computed without matrices for attributes with at least this number of cells and
+# only marginals, prefixes, suffixes and ranges.  This takes a hundredth of the time.
 MIN_LINEAR_CELLS = 250
 # Square roots of weights are raised to at least this share of the largest root, because functions
 # are divided by them.
@@ -717,7 +717,8 @@ def single_intervals(
     """Return the Gram of `normalized_gram` without a matrix, as weights of interval queries.
 
     The result is None if the attributes of this class have fewer than `MIN_LINEAR_CELLS` cells,
-    occur in a part on several attributes, or have queries that are not intervals.
+    occur in a part on several attributes, or have other queries than marginals, prefixes, suffixes
+    and ranges.
     """
     keys = reduced_workload.single_parts.get(attribute_class, [])
     is_joint = any(attribute_class in classes for classes in reduced_workload.joint_parts.values())
@@ -873,7 +874,7 @@ MAX_EXACT_CELLS = 512
 # a bound without a search evaluates several starting points if no attribute has more cells than
 # this, and otherwise only one starting point
 MAX_SEVERAL_STARTS_CELLS = 1_000
-# smallest number of cells of an attribute for which interval queries are bounded without matrices
+# smallest number of cells of an attribute for which `single_interval_gram` returns a Gram
 MIN_INTERVAL_CELLS = 100
 # `interval_bound` ends its search for optimal weights at this relative gap of the RMSE
 INTERVAL_GAP = 1e-5
@@ -899,11 +900,11 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 
 
 def single_interval_gram(workload: Workload) -> IntervalGram | None:
-    """Return the Gram of interval queries and totals, if the workload has no other queries.
+    """Return the Gram of the queries of a workload on one attribute, as weights of interval queries.
 
-    All queries must be on one attribute with at least `MIN_INTERVAL_CELLS` cells, at least one
-    group must have interval queries, and all queries of a group must have equal weights.  Otherwise
-    the result is None.
+    The attribute must have at least `MIN_INTERVAL_CELLS` cells.  All queries must be marginals,
+    prefixes, suffixes, ranges or totals, and not only totals.  All queries of a group must have
+    equal weights.  Otherwise the result is None.
     """
     names = queried_attributes(workload)
     if len(names) != 1 or workload.schema[names[0]].size < MIN_INTERVAL_CELLS:
@@ -926,10 +927,11 @@ def single_interval_gram(workload: Workload) -> IntervalGram | None:
 
 
 def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
-    """Return the lower bound on the weighted squared error of interval queries on one attribute.
+    """Return the lower bound on the weighted squared error of queries on one attribute.
 
-    The bound is optimized over the weights of all cells.  It holds for every matrix mechanism at
-    privacy cost 1 (epsilon 1 for Laplace noise), in counts^2.
+    ``gram`` is the result of `single_interval_gram`.  The bound is optimized over the weights of all
+    cells.  It holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace noise), in
+    counts^2.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
     return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)
@@ -1108,8 +1110,7 @@ def quick_bound(workload: Workload, law: str = "gaussian") -> float:
     number of cells of the widest attribute whose Gram must be formed:
 
     - at most `MAX_EXACT_CELLS`: `global_bound` without search steps;
-    - more, and the workload has only interval queries and totals of this attribute:
-      `interval_bound`;
+    - more, and `single_interval_gram` returns a Gram for the workload: `interval_bound`;
     - more than `MAX_BOUND_CELLS` otherwise: `largest_entry_bound`, which is weaker;
     - in between: the larger one of `global_bound` without steps and `largest_entry_bound`.
     """
@@ -1132,7 +1133,7 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     Raises
     ------
     LimitExceeded : an attribute whose Gram must be formed has more than `MAX_BOUND_CELLS` cells.
-        Interval queries on a single attribute have no such limit.
+        There is no such limit if `single_interval_gram` returns a Gram for the workload.
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"

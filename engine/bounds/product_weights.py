@@ -225,8 +225,8 @@ class ReducedWorkload:
     joint_parts : mapping from keys of parts on several attributes to the equivalence classes of
         these attributes.  If several groups contain the part, the classes are those of the
         attributes of the first group.
-    intervals : mapping from keys of parts with interval queries on one attribute to their
-        `IntervalGram`, which has one weight per kind of interval query (prefix, range, ...).
+    intervals : mapping from keys of marginal, prefix, suffix and range parts on one attribute to
+        their `IntervalGram`, which has one weight per kind of query.
     """
 
     subproblems: list[Subproblem]

@@ -89,7 +89,7 @@ class LinearVariances:
     def extreme_columns(self) -> tuple[Array, ...]:
         """For each table, columns that suffice to find the largest variance.
 
-        Their shape is (spaces, columns).  For any noises, a query with the largest variance among
+        Their shape is (spaces, columns).  For any noises, some query with the largest variance among
         the queries with positive weight has only such columns.
         """
         return tuple(_maximal_columns(columns) for columns, _ in self.distinct_columns)
@@ -335,8 +335,8 @@ def _merge_equal_columns(columns: Array, weights: Array) -> tuple[Array, Array]:
 def _maximal_columns(columns: Array) -> Array:
     """Return columns of a table that maximize weighted sums of their entries.
 
-    For any nonnegative weights of the rows, a returned column has the largest weighted sum of
-    entries among all columns.
+    For any nonnegative weights of the rows, one of the returned columns has the largest weighted
+    sum of entries among all columns.
     """
     # A constant row changes all weighted sums equally.  A repeated row only changes the weight of
     # an equal row.
