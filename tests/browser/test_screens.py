@@ -84,6 +84,16 @@ def test_schema_with_open_settings_is_low(visit: Visit) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["height"] <= LIMITS["schema"][2]
 
 
+def test_names_of_all_compared_mechanisms_are_visible(visit: Visit) -> None:
+    open_at(visit, "compare", WIDTH)
+    field = visit.page.get_by_test_id("stMultiSelect").first
+    box, last = field.bounding_box(), field.get_by_text("HDMM", exact=True).bounding_box()
+    assert box is not None
+    assert last is not None
+    assert last["x"] + last["width"] <= box["x"] + box["width"]
+    assert last["y"] + last["height"] <= box["y"] + box["height"]
+
+
 def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
     open_at(visit, "preview", WIDTH)
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25

@@ -289,6 +289,7 @@ def _selected(
         key=CHOSEN,
         persist_state="session",
         help=f"{meaning('Mechanism')} Fast ones and HDMM are compared at once.",
+        wrap=True,  # a single line hides the last names
     )
     return labels, right
 
