@@ -334,8 +334,6 @@ def check_size(
                 " attributes."
             )
         for part in group.parts:
-            # dimension of the residual space on the attributes of the part
-            coordinates = math.prod([n - 1 for n in part.sizes])
             cells = part.cells
             if closed_form and has_identity_gram(part, group.query_weights):
                 continue
@@ -348,7 +346,7 @@ def check_size(
                 # A family on several attributes needs no matrix of shape (cells, cells).  It needs
                 # only its query rows in residual coordinates.
                 matrices = 0.0
-                entries = 8.0 * cells + 2.0 * min(part.count, coordinates) * coordinates
+                entries = _joint_entries(part.sizes, part.count)
             elif intervals and wide_interval_gram(part, group.query_weights) is not None:
                 # The variances of at most 2 * cells queries are computed without a matrix.  For
                 # more queries the covariance matrix of the cells is formed.
@@ -358,17 +356,38 @@ def check_size(
                 matrices = 4.5
                 entries = matrices * cells**2
             if 8 * entries > memory_limit:
-                merge = "Merge cells into coarser ones"
                 # largest number of cells that fits the limit, with 8 bytes per entry
                 max_cells = math.isqrt(int(memory_limit / 8.0 / matrices)) if matrices else 0
-                if max_cells:
-                    merge = f"Merge cells until at most {max_cells:,} remain"
+                fitting = f"at most {max_cells:,}" if max_cells else _fitting(part, memory_limit)
+                merge = f"Merge cells until {fitting} remain"
                 remedies = [merge, *_cheaper_requests(part), "or raise memory_limit."]
                 raise LimitExceeded(
-                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells"
+                    f"The family '{part.family.name}' on {_shape(part.sizes)} cells"
                     f" needs about {format_number(8 * entries / 1e9)} GB of memory, more than the"
                     f" limit of {memory_limit / 1e9:g} GB. " + ", ".join(remedies)
                 )
+
+
+def _joint_entries(sizes: Sequence[int], queries: int) -> float:
+    """Return the number of matrix entries that planning needs for queries on several attributes."""
+    coordinates = math.prod([n - 1 for n in sizes])
+    return 8.0 * math.prod(sizes) + 2.0 * min(queries, coordinates) * coordinates
+
+
+def _fitting(part: Part, memory_limit: float) -> str:
+    """Return sizes that fit the memory limit for a part on several attributes, such as "90 x 50".
+
+    All attributes are merged by the same factor.
+    """
+    sizes, factor = part.sizes, 1
+    while 8 * _joint_entries(sizes, part.count) > memory_limit and max(sizes) > 1:
+        factor += max(1, factor // 10)
+        sizes = tuple(math.ceil(n / factor) for n in part.sizes)
+    return f"about {_shape(sizes)}"
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(f"{n:,}" for n in sizes)
 
 
 def _check_interval_cells(part: Part) -> None:

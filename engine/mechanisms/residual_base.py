@@ -53,6 +53,7 @@ from engine.mechanisms.reweighting import (
     TradeoffSearch,
     constrained_bound,
     dual_norm,
+    has_weight_per_query,
     noise_shares,
     norm_bound,
     separate_bound,
@@ -68,7 +69,7 @@ from engine.residuals import Axes, Space, Split, Strategy
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.dual_solver import Watch
-from engine.residuals.strategy_search import Cost
+from engine.residuals.strategy_search import Cost, full_rank_cost
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.residuals.tuning.unions import unite
 from engine.workload import Workload
@@ -142,6 +143,11 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 # For forecasts: time of a step of the search for query weights, in seconds per distinct residual
 # space, in addition to strategy searches.
 STEP_SECONDS_PER_SPACE = 1e-3
+# For forecasts: relative RMSE gap of the strategy searches in these steps.
+STEP_GAP = 1e-6
+# For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
+# weight each, so that every space has a Gram of its own.
+SEPARATE_SPACE_SECONDS = 4e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
@@ -319,15 +325,17 @@ class ResidualMechanism(Mechanism):
         search.  Whether it does is unknown before planning, so half of its time is added.
         """
         goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
+        n_queries = sum(group.count for group in workload.groups)
         minimax_seconds = 0.0
         if self.uses_minimax_search:
             # one residual space per class of equal spaces
             space_of = {number: space for space, (number, _) in parts.spaces.items()}
             minimax_seconds = forecast_minimax(workload, goal, list(space_of.values()))
-            n_queries = sum(group.count for group in workload.groups)
             if minimax_seconds and n_queries > MAX_FULL_DOMAIN_QUERIES:
                 return 0.05 + minimax_seconds
         subs = parts.subworkloads
+        examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
+        has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
         if all(is_symmetric_part(part, None) for part in parts_of_groups):
             # The search changes only the weights of groups.  The strategies do not depend on them.
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
@@ -338,11 +346,17 @@ class ResidualMechanism(Mechanism):
             # Later steps start from the last solution.  Only two kinds of spaces take time again:
             # mixed subworkloads and, for the objective "max", single attributes.
             step_seconds = SEPARATE_SOLVE_FACTOR * math.fsum(
-                cost.seconds
+                asymmetric_seconds(sub, cost) if has_query_weights else cost.seconds
                 for sub, cost in zip(subs, first_costs, strict=True)
                 if sub.mixed or (math.isinf(goal.power) and len(sub.sizes) == 1)
             )
         step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
+        if steps > SYMMETRIC_STEPS and has_query_weights:
+            # Weights per query make the Grams of equivalent attributes different, and later also
+            # those of all other equivalent spaces.  The search may end before.
+            singles = sum(len(space) == 1 for space in parts.spaces)
+            distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
+            step_seconds += SEPARATE_SPACE_SECONDS * math.sqrt(distinct * len(parts.spaces))
         first_seconds = math.fsum(cost.seconds for cost in first_costs)
         search_seconds = first_seconds + steps * step_seconds
         return 0.05 + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
@@ -840,6 +854,17 @@ class ResidualMechanism(Mechanism):
             text = text.replace("uniform centers", "these tuned splits") + TUNED_TEXT
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+
+
+def asymmetric_seconds(sub: Subworkload, cost: Cost) -> float:
+    """Return the expected time of a search if query weights leave the Gram no symmetries.
+
+    ``cost`` is the forecast with the symmetries of equal weights.
+    """
+    if len(sub.sizes) == 1 or cost.alternates:
+        return cost.seconds
+    centers = [np.zeros(n) for n in sub.sizes]  # a tuned center has no symmetries
+    return max(cost.seconds, full_rank_cost(sub.sizes, [], STEP_GAP, None, centers).seconds)
 
 
 def _check_spaces(workload: Workload, parts: Decomposition) -> None:

@@ -69,7 +69,7 @@ from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
-from engine.workload import Circular, Part, Schema, Workload
+from engine.workload import Circular, Group, Part, Schema, Workload
 from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
@@ -620,6 +620,18 @@ class Candidate:
     value: float = math.inf
 
 
+def has_weight_per_query(group: Group, n_queries: int) -> bool:
+    """Return whether a group has one weight per query in place of factored weights.
+
+    ``n_queries`` is the number of queries of all groups of the workload.
+    """
+    return group.query_weights is not None or (
+        len(group.parts) > 1
+        and n_queries <= MAX_FULL_DOMAIN_QUERIES
+        and math.prod(group.sizes) <= MAX_FULL_DOMAIN_CELLS
+    )
+
+
 class TradeoffSearch:
     """Search for the query weights that prove the largest lower bound on the objective.
 
@@ -673,15 +685,12 @@ class TradeoffSearch:
         groups = [self.workload.groups[i] for i in self.classes.examples]
         # With few queries, a group has one vector with one weight per query.  Such weights are more
         # general than factored weights.
-        has_few_queries = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
+        n_queries = sum(g.count for g in self.workload.groups)
         index_of_key: dict[Any, int] = {}
         self.initial_vectors: list[Array] = []
         vector_indices, self.single_vector = [], []
         for c, group in enumerate(groups):
-            cells = math.prod(group.sizes)
-            per_query = group.query_weights is not None or (
-                len(group.parts) > 1 and has_few_queries and cells <= MAX_FULL_DOMAIN_CELLS
-            )
+            per_query = has_weight_per_query(group, n_queries)
             self.single_vector.append(per_query)
             if per_query:
                 keys: list[Any] = [("group", c)]

@@ -559,17 +559,19 @@ class DualProblem:
         ratio, best = math.inf, np.zeros(0)
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
         longest_evaluation = 0.0
+        # reading the clock can take longer than the evaluation of a small problem
+        now = planning_time if math.isfinite(options.deadline) else lambda: 0.0
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient in s; store the best mu."""
             nonlocal ratio, best, evaluations, newton_gap, longest_evaluation
             evaluations += 1
-            started = planning_time()
+            started = now()
             # The variables s are roots of the weights mu, so that the search needs no constraint
             # mu >= 0.
             mass = s * s
             T, d = self.evaluate(mass)
-            longest_evaluation = max(longest_evaluation, planning_time() - started)
+            longest_evaluation = max(longest_evaluation, now() - started)
             total = float(mass.sum())
             # squared error of the strategy for the weights ``mass``, divided by the lower bound
             # that these weights prove
@@ -589,7 +591,7 @@ class DualProblem:
                 raise StopIteration
             # on thousands of cells a single evaluation takes seconds, so none begins that would end
             # after the deadline
-            if planning_time() + longest_evaluation > options.deadline:
+            if now() + longest_evaluation > options.deadline:
                 raise TimeoutError
             # This function has the same value for all multiples of s, so sum(mu) needs no
             # constraint.

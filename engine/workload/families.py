@@ -175,8 +175,8 @@ def check_dense_size(name: str, queries: int, cells: int) -> None:
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
             f"The family '{name}' would store a matrix of {queries:,} queries x {cells:,} cells, "
-            f"but at most {MAX_DENSE_ENTRIES:,} entries are allowed. Use fewer queries, or "
-            "attributes with fewer cells."
+            f"but at most {MAX_DENSE_ENTRIES:,} entries are allowed. Use at most"
+            f" {MAX_DENSE_ENTRIES // cells:,} queries, or attributes with fewer cells."
         )
 
 

@@ -14,7 +14,7 @@ from engine.residuals import Factor, Options, decomposition, dual_solver
 from engine.residuals.basis import Lift
 from engine.residuals.decomposition import PredictedFactor, decompose
 from engine.residuals.dual_solver import FourierProblem, count_symmetries
-from engine.workload import Part, Workload
+from engine.workload import Attribute, Part, Schema, Workload
 from engine.workload.families import (
     Abs,
     Affine,
@@ -103,3 +103,26 @@ def test_forecasts_of_one_workload_share_the_decomposition(monkeypatch: pytest.M
     monkeypatch.setattr(decomposition, "_decompose", lambda *_, **__: pytest.fail("computed"))
     assert forecast(workload).seconds == expected
     assert forecast(workload, centers="tuned").seconds > 0.0
+
+
+def test_forecast_of_largest_error_counts_spaces_with_weights_of_their_own() -> None:
+    """The plan took 15 s when this test was written: 129 Grams in each of 23 steps.
+
+    Without the pairs of other attributes it took 1 s.
+    """
+    sizes = (12, 10, *[2, 3, 4, 5] * 3, 2, 3)
+    schema = Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
+    workload = Workload.all_ways(schema, 1, "prefix")
+    workload = workload.add(("x0", "x1"), "affine").add(("x0", "x1"), "abs")
+    assert 0.5 < forecast(workload, objective="max").seconds < 2.0
+    pairs = Workload.all_ways(schema, 2, "prefix")
+    with_pairs = Workload(schema, (*workload.groups, *pairs.groups))
+    assert 7.5 < forecast(with_pairs, objective="max").seconds < 30.0
+
+
+@pytest.mark.parametrize(("family", "seconds"), [("prefix", 0.90), ("range", 0.72)])
+def test_forecast_of_tuned_days_is_right(family: str, seconds: float) -> None:
+    """``seconds`` is the CPU time of the plan when this test was written."""
+    workload = Workload(shapes.numeric(3_650)).add("a", family)
+    ratio = forecast(workload, centers="tuned").seconds / seconds
+    assert 0.5 < ratio < 2.0
