@@ -9,8 +9,8 @@ A search depends only on the schema, the queries and their weights, so no entry 
 The folder may be deleted at any time.  It is the user's cache folder, or the value of
 DP_WORKBENCH_CACHE; "off" keeps entries in memory.
 
-A file holds one JSON line (format, key, number of weights, checksum) and the weights as
-little-endian doubles.
+A file holds one JSON line (format, key, number of values, checksum) and the values as little-endian
+doubles.  The values are dual weights, or the parameters of tuned centers or complements.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class LruCache(Generic[_Value]):
     def put(self, key: str, value: _Value, size: int | Mapping[Any, int]) -> None:
         """Store a value of ``size`` bytes, unless it alone exceeds the limit.
 
+        An earlier value with the same key is removed in either case.
         If values share parts, ``size`` maps the identifiers of the parts to their bytes.  A part of
         several stored values counts once towards the limit.
         """
@@ -156,7 +157,7 @@ class SolveCache:
     def numbers(self, key: str) -> tuple[Array | None, bool]:
         """Return the array that `keep_numbers` stored under a key, and whether it was in memory.
 
-        If the array was read from a file, the second value is False and the array is not validated.
+        If the array was read from a file, the second value is False and only its checksum was verified.
         If nothing is stored, the result is (None, False).
         """
         values = self._numbers.get(key)
@@ -168,7 +169,7 @@ class SolveCache:
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return the dual weights of all searches passed to `suggest`, grouped by shape."""
+        """Return the initial weights that `suggest` stored and the limits kept, by shape."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:
@@ -213,7 +214,7 @@ class SolveCache:
             self._trim(folder)
 
     def _trim(self, folder: Path) -> None:
-        """Delete the least recently used files until the folder is within its limit."""
+        """Delete the least recently used files until 7/8 of the limit or less remains."""
         files = []
         for path in folder.iterdir():
             if path.suffix in (SUFFIX, ".part"):

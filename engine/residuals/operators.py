@@ -35,10 +35,10 @@ def is_wide(cells: int) -> bool:
 
 
 class Operator(NDArrayOperatorsMixin, ABC):
-    """Matrix that is applied by a formula and not stored.
+    """Matrix whose products are computed by a method of its class.
 
-    A product with an array is computed by the formula.  Every other operation, such as indexing,
-    converts the matrix to an array, or raises LimitExceeded if it is too large.
+    The method computes ``array @ matrix``, and ``matrix @ array`` for arrays of at most two axes.
+    Other arithmetic and indexing convert the matrix to an array (see `dense`).
     """
 
     ndim = 2
@@ -257,11 +257,12 @@ class CosineMatrix(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectedRows(EntryRows):
-    """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
+    """n - 1 rows of equal norm on n cells, or the transpose of these rows if ``transposed``.
 
     Row k has the entry ``one`` + ``others`` on cell k, ``last`` on the last cell, and ``others`` on
-    all other cells.  These three numbers may be integers.  `unit` returns orthogonal rows: up to
-    scale, rows of the Householder reflection that maps the constant vector to the last unit vector.
+    all other cells.  These three numbers may be integers.  The rows of `unit` are orthogonal and
+    span the vectors with sum 0: up to scale, they are rows of the Householder reflection that maps
+    the constant vector to the last unit vector.
     A product with a vector takes O(n) time.
     """
 
@@ -297,7 +298,7 @@ class ReflectedRows(EntryRows):
         return replace(self, transposed=not self.transposed)
 
     def column_costs(self, power: int) -> Array:
-        """Return for every column the sum of |entry|^power, shape (n,)."""
+        """Return for every cell the sum of |entry|^power over the rows, shape (n,)."""
         n = self.cells
         costs = np.full(
             n, abs(self.one + self.others) ** power + (n - 2) * abs(self.others) ** power
@@ -353,7 +354,7 @@ class Chain(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChunkedMatrix(Operator):
-    """Matrix whose products have a smaller bound on the rounding error than products of an array.
+    """Matrix whose products are summed in chunks, which lowers the error bound for many rows.
 
     An entry of ``tensor @ matrix`` is a sum of n terms, one per row of the matrix.  The rows are
     divided into chunks of `chunk_rows` rows.  A library for matrix products adds the terms of one
