@@ -560,7 +560,7 @@ class DualProblem:
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
         longest_evaluation = 0.0
         # reading the clock can take longer than the evaluation of a small problem
-        now = planning_time if math.isfinite(options.deadline) else lambda: 0.0
+        now: Callable[[], float] = planning_time if math.isfinite(options.deadline) else float
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient in s; store the best mu."""
