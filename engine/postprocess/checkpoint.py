@@ -56,7 +56,10 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether checkpoints are enabled and the last one is older than `WRITE_INTERVAL_S`."""
+        """Whether files are enabled and `WRITE_INTERVAL_S` has passed since the last one.
+
+        Before the first file, the time since the creation of this object counts.
+        """
         age = time.monotonic() - self._last_write[0]
         return self.folder is not None and age >= WRITE_INTERVAL_S
 
@@ -73,7 +76,9 @@ class Checkpoints:
     def write(self, name: str, arrays: Mapping[str, AnyArray]) -> None:
         """Write named arrays of any shape to the file of a checkpoint, which is overwritten.
 
-        Raises: PlanError if the folder is not writable.
+        Nothing is written if ``folder`` is None.
+
+        Raises: PlanError if the file cannot be written.
         """
         if self.folder is None:
             return

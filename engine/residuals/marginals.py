@@ -46,8 +46,7 @@ from engine.workload import Part
 class MarginalStrategy(Strategy):
     """Optimal strategy of a marginal on the residual space of one wide attribute.
 
-    Its rows are orthogonal and have equal norms, and every column has norm 1.  Rows and
-    reconstruction are operators, so no matrix is stored.
+    Rows and reconstruction are operators, so no matrix is stored.
     """
 
     rows: ReflectedRows  # type: ignore[assignment]
@@ -269,7 +268,7 @@ class DeferredMatrix(Operator):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalStrategy(Strategy):
-    """Optimal strategy of interval queries on a residual space of one wide attribute."""
+    """Strategy of interval queries on a residual space of one wide attribute."""
 
     solution: IntervalSolution
 

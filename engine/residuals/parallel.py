@@ -1,6 +1,7 @@
 """Parallel strategy searches with progress and cancellation.
 
-By default large work runs in loky processes, one per core, with one thread of linear algebra each.
+By default large work runs in loky processes, at most one per core, each with one thread of linear
+algebra.
 The caller can choose another backend with `with joblib.parallel_config("dask", ...)` and gets the
 same plan: a search is a pure function of its inputs.
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     import joblib
 
 
-# worker processes are used if the expected time of the searches is longer than this, in seconds
+# without a requested or configured number of workers, worker processes are used if the expected time
+# of the searches is longer than this, in seconds
 MIN_PARALLEL_S = 2.0
 # time between two calls of the progress function, in seconds
 PROGRESS_INTERVAL_S = 0.1
@@ -121,15 +123,18 @@ def search_all(
     deadline: float,
     on_progress: Callable[[int], object],
 ) -> Iterator[tuple[str, Solution]]:
-    """Run searches in workers, and yield (key, solution) of each search as soon as it ends.
+    """Run searches in workers, and yield (key, solution) of each search.
+
+    A search is yielded as soon as it ends.  If the joblib backend cannot return single results, the
+    first search is yielded after all searches have ended.
 
     Parameters
     ----------
     tasks : the searches.
-    workers : number of workers; None for the caller's joblib configuration.
+    workers : number of workers; -1 for one per core, None for the caller's joblib configuration.
     deadline : time limit on the clock of `planning_time`.
-    on_progress : called about ten times per second with the number of searches that ended; may
-        raise to cancel.
+    on_progress : called with the number of yielded searches, after each of them and every
+        `PROGRESS_INTERVAL_S` of waiting; may raise to cancel.
     """
     import joblib
     from joblib.parallel import get_active_backend
