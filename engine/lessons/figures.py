@@ -21,7 +21,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine._arrays import Array
-from engine._format import cost, format_number, percent_rounded_up
+from engine._format import cost, format_number, percent_rounded_up, pluralize
 from engine.figures import Picture
 from engine.figures.base import (
     BLUE,
@@ -93,7 +93,8 @@ class HandoutChapter:
     ----------
     title : heading.
     words : paragraphs before the figures, in the markup of `in_html`.
-    pictures : figures; the captions contain title, alternative text and note.
+    pictures : figures; the captions contain title, alternative text and note.  Below a figure are
+        the first `HANDOUT_ROWS` rows of its table.
     sections : pairs of heading and text, in the markup of `in_html`.
     """
 
@@ -148,7 +149,10 @@ def chapters_html(title: str, chapters: Sequence[HandoutChapter]) -> str:
             )
             needs_library = False
             caption = in_html(f"**{picture.title}.** {picture.alt} {picture.note}")
-            parts.append(f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>")
+            parts.append(
+                f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>"
+                f"{_data_html(picture.table)}"
+            )
         parts += [
             f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>"
             for head, body in chapter.sections
@@ -159,6 +163,26 @@ def chapters_html(title: str, chapters: Sequence[HandoutChapter]) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def _data_html(table: pd.DataFrame) -> str:
+    """Return the first rows of the table behind a figure as HTML; empty for an empty table."""
+    if table.empty:
+        return ""
+    rows = table.head(HANDOUT_ROWS)
+    numbers = rows.to_html(index=False, border=0, na_rep="", float_format=_number_text)
+    n_left = len(table) - len(rows)
+    left = f"<p>The app shows {pluralize(n_left, 'more row')}.</p>" if n_left else ""
+    return f"<section>{numbers}{left}</section>"
+
+
+def _number_text(number: float) -> str:
+    """Return a number with four digits; rounding errors of the computer become 0.
+
+    >>> _number_text(-2.2e-16), _number_text(1234.56), _number_text(0.00012345)
+    ('0', '1,235', '0.0001234')
+    """
+    return f"{round(number, 10) + 0.0:,.4g}"  # adding 0.0 changes -0.0 to 0.0
 
 
 def with_room_for_axes(figure: go.Figure) -> go.Figure:
@@ -175,6 +199,7 @@ def with_room_for_axes(figure: go.Figure) -> go.Figure:
     return copy
 
 
+HANDOUT_ROWS = 16  # rows of a table in a handout
 PANELS_PER_ROW = 3
 DIVERGING_SCALE = [
     [0.0, ORANGE],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 from scipy.integrate import quad
@@ -236,6 +238,18 @@ def test_handout_figures_have_room_for_their_axes() -> None:
         assert len(axes) >= 2
         assert all(axis.automargin for axis in axes)
         assert picture.figure.layout.yaxis.title == figure.layout.yaxis.title
+
+
+def test_handout_has_the_first_rows_of_the_tables() -> None:
+    picture = attack_picture(reconstruct_replies(published_answers(16)))
+    table = pd.DataFrame({"<reply>": range(18), "share": [0.123456] * 18})
+    page = handout_html("Attack", [], [replace(picture, table=table)], [])
+    assert page.count("<tr") == 1 + 16
+    assert "&lt;reply&gt;" in page
+    assert "0.1235" in page
+    assert "The app shows 2 more rows." in page
+    empty = handout_html("Attack", [], [replace(picture, table=table.head(0))], [])
+    assert "<table" not in empty
 
 
 def test_handout_of_several_lessons_contains_plotly_once() -> None:
