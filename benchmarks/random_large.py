@@ -85,10 +85,10 @@ def others(workload: Workload) -> dict[str, float]:
     return out
 
 
-def row_of(number: int, seed: int, time_limit: float | None = None) -> str:
+def row_of(number: int, seed: int, time_limit: float) -> str:
     """Return one row; the workload depends only on its number and the seed.
 
-    ``time_limit`` is that of the tuned plan in seconds, None for no limit.
+    ``time_limit`` is that of the tuned plan, in seconds.
     """
     workload = draw(np.random.default_rng([seed, number]), small=number % 2 == 0)
     started = time.process_time()
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=200, help="number of workloads")
     parser.add_argument("--rows", type=int, nargs="+", help="numbers of single workloads")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--time-limit", type=float, help="of tuned plans, in seconds")
+    parser.add_argument("--time-limit", type=float, default=40.0, help="of tuned plans, in seconds")
     args = parser.parse_args(arguments)
     output = RowFile(HEAD, Path(__file__).with_suffix(".txt") if args.write else None)
     for number in args.rows or range(args.count):

@@ -432,7 +432,7 @@ class QuerySmasher(ResidualMechanism):
     ) -> Plan | None:
         """Return the plan of a product strategy on the full table.
 
-        The result is None if the search does not apply or its expected time exceeds a limit.
+        The result is None if the search does not apply, fails, or is expected to exceed a limit.
         ``done`` is the share of planning that is done, for progress reports.
         """
         seconds = self._table_seconds(workload, limits)

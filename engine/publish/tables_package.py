@@ -704,8 +704,8 @@ def tables_files(
         files[-1].write_text(text, encoding="utf-8")
     if totals and format_name not in EARLIER_FORMATS:
         files.append(folder / "totals.csv")
-        with open(files[-1], "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["table", *SUMS], *totals])
+        with open(files[-1], "w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows([["table", *SUMS], *totals])
     files += write_measurements(measurement, folder)
     if is_open(measurement):
         files += write_open_form(measurement, folder, cell_tables, format_name)
