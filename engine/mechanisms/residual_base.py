@@ -147,7 +147,7 @@ STEP_SECONDS_PER_SPACE = 1e-3
 STEP_GAP = 1e-6
 # For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
 # weight each, so that every space has a Gram of its own.
-SEPARATE_SPACE_SECONDS = 4e-3
+SEPARATE_SPACE_SECONDS = 2.5e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
@@ -351,7 +351,7 @@ class ResidualMechanism(Mechanism):
                 if sub.mixed or (math.isinf(goal.power) and len(sub.sizes) == 1)
             )
         step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
-        if steps > SYMMETRIC_STEPS and has_query_weights:
+        if steps > SYMMETRIC_STEPS and has_query_weights and not minimax_seconds:
             # Weights per query make the Grams of equivalent attributes different, and later also
             # those of all other equivalent spaces.  The search may end before.
             singles = sum(len(space) == 1 for space in parts.spaces)

@@ -126,3 +126,9 @@ def test_forecast_of_tuned_days_is_right(family: str, seconds: float) -> None:
     workload = Workload(shapes.numeric(3_650)).add("a", family)
     ratio = forecast(workload, centers="tuned").seconds / seconds
     assert 0.5 < ratio < 2.0
+
+
+def test_forecast_of_largest_error_of_products_counts_few_searches() -> None:
+    """The plan took 0.1 s when this test was written, without `TradeoffSearch`."""
+    workload = Workload.all_ways(shapes.numeric(*[12] * 6), (1, 2), "prefix")
+    assert forecast(workload, objective="max").seconds < 0.2
