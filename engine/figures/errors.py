@@ -386,6 +386,15 @@ def error_grid(
     complete = all(
         len(c) == queries.parts[p].count for p, c in zip(drawn_parts, indices, strict=True)
     )
+    notes = [] if complete else [f"{mesh[0].size:,} evenly spaced queries are drawn."]
+    ranges = [
+        name
+        for p, name in zip(drawn_parts, names, strict=True)
+        if isinstance(queries.parts[p].family, (Range, Circular))
+    ]
+    if ranges:
+        # Ranges of different lengths alternate along an axis, which looks like a barcode.
+        notes.append(f"To see the ranges as a triangle, choose {ranges[0]} as the only axis.")
     placeholders = ("%{x}",) if len(drawn_parts) == 1 else ("%{y}", "%{x}")
     return Grid(
         group=group,
@@ -401,7 +410,7 @@ def error_grid(
             f"{html.escape(name)} {mark}" for name, mark in zip(names, placeholders, strict=True)
         ),
         ordered=queries.parts[drawn_parts[0]].family.ordered,
-        note="" if complete else f"{mesh[0].size:,} evenly spaced queries are drawn.",
+        note=" ".join(notes),
     )
 
 

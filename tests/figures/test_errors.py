@@ -79,3 +79,12 @@ def test_areas_picture_has_area_names_and_errors() -> None:
     assert picture.figure.data[0].x == ("&lt;b&gt;South&lt;/b&gt;", "North")
     assert "from 1.5" in picture.alt
     assert "region" in picture.alt
+
+
+def test_error_grid_of_ranges_on_two_axes_proposes_one_axis() -> None:
+    schema = Schema([Attribute.of_size("day", 3), Attribute.of_size("age", 4)])
+    workload = Workload(schema).add(("day", "age"), {"day": "prefix", "age": "range"})
+    assert error_grid(workload, 0).note == (
+        "To see the ranges as a triangle, choose age as the only axis."
+    )
+    assert not error_grid(workload, 0, across=[1]).note
