@@ -116,8 +116,14 @@ class GroupVariance:
         """
         if any(self._sum_of_products(t) > 0 for t in self.unmeasured):
             return math.inf
+        family_sets = self._family_sets()
+        if len(family_sets) == 1 and sum(len(term.arrays) for term in self.terms) > 2:
+            # A Pareto front would be a search through all queries, which takes longer than their
+            # variances if there are more than two arrays.
+            ranges = index_ranges(self.counts, 0, math.prod(self.counts))
+            return max(float(self.at(index).max()) for _, _, index in ranges)
         if "fronts" not in self._cache:
-            self._cache["fronts"] = self._arrays_on_fronts()
+            self._cache["fronts"] = self._arrays_on_fronts(family_sets)
         lengths, arrays_by_term = self._cache["fronts"]
         largest, first_length = 0.0, lengths[0] if lengths else 1
         # All combinations of queries on the fronts are compared.  To save memory, only some queries
@@ -136,14 +142,25 @@ class GroupVariance:
             largest = max(largest, float(variances.max()))
         return largest
 
-    def _arrays_on_fronts(self) -> tuple[list[int], list[list[tuple[int, Array]]]]:
+    def _family_sets(self) -> list[FamilyIndices]:
+        """Divide the query families into sets; families with a common array are in one set."""
+        return connected_components(
+            len(self.counts), [indices for t in self.terms for indices, _ in t.arrays]
+        )
+
+    def _arrays_on_fronts(
+        self, family_sets: Sequence[FamilyIndices]
+    ) -> tuple[list[int], list[list[tuple[int, Array]]]]:
         """Return the entries of all arrays at queries on the Pareto fronts.
 
-        The query families are divided into sets, such that families with a common array are in one
-        set.  The front of a set k contains combinations of queries of its families: for every other
+        The front of a set k contains combinations of queries of its families: for every other
         combination, the front has one with entries at least as large in all arrays over families of
         the set.  All arrays are nonnegative, so a query with the largest variance is a product of
         combinations on the fronts.
+
+        Parameters
+        ----------
+        family_sets : result of `_family_sets`.
 
         Returns
         -------
@@ -151,9 +168,6 @@ class GroupVariance:
         arrays_by_term : for each term, one pair (k, entries of the array at the front of set k) per
             array of the term.
         """
-        family_sets = connected_components(
-            len(self.counts), [indices for t in self.terms for indices, _ in t.arrays]
-        )
         # Terms often contain equal arrays, which are compared and stored once.
         keys_by_term = [
             [(indices, digest(array)) for indices, array in t.arrays] for t in self.terms

@@ -183,3 +183,19 @@ def test_pareto_front_equals_pairwise_comparison(
         }
         assert {tuple(values[:, k]) for k in front} == expected
         assert len(front) == len(expected)
+
+
+def test_largest_variance_of_joint_arrays_needs_no_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for the front of all queries takes longer than the variances of all queries."""
+
+    def fail(features: Any) -> Any:
+        raise AssertionError("a Pareto front was searched")
+
+    schema = Schema([Attribute.of_size(name, 6) for name in "abc"])
+    workload = Workload(schema)
+    for family in ("prefix", "range", "marginal"):
+        workload = workload.add(("a", "b", "c"), family)
+    three_families = plan(workload, Budget(pcost=1.0), cache=False)
+    monkeypatch.setattr("engine.plans.group_variance.pareto_front", fail)
+    largest = max(three_families.variances(i).max() for i in range(3))
+    assert three_families.max_variance == pytest.approx(largest, rel=1e-12)
