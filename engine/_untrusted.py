@@ -331,7 +331,8 @@ def read_array(
     Raises
     ------
     ValueError
-        The array has another type or shape, or another number of values than its header states.
+        The array has another type or shape, or another number of values than its header states; or
+        `array_header` raises the error.
     """
     file = io.BytesIO(content)
     stored_shape, by_columns, kind = array_header(file)

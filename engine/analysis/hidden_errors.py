@@ -1,8 +1,8 @@
 """Groups of queries that are much less accurate than the RMSE of a plan suggests.
 
-The RMSE is over all queries, so a group with few queries hardly changes it, however large its error
-is.  Such a group is called hidden.  A larger weight lowers its error, and raises the errors of all
-other groups only a little.
+The RMSE is over all queries, so a group with few queries can have a much larger error and hardly
+change it.  Such a group is called hidden.  A larger weight lowers its error, and usually raises the
+errors of the other groups only a little.
 """
 
 from __future__ import annotations

@@ -195,8 +195,9 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     """Return a sentence about the errors of a plan with tuned centers and one with uniform centers.
 
     The sentence states the decrease of the total error and, if the error of some groups increases,
-    their number and the largest increase.  It is empty if the centers of the first plan are not
-    tuned, or its objective is not the sum of the variances.
+    their number and the largest increase.  If no error differs noticeably, it says so.  It is empty
+    if the centers of the first plan are not tuned, or its objective is not the sum of the
+    variances.
 
     Parameters
     ----------

@@ -352,9 +352,10 @@ class SymmetricPairs:
         return math.comb(self.d, m) * norm_of_one_set, summands
 
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
-        """Return the nuclear norm of queries on d attributes, all in the basis functions K.
+        """Return the nuclear norm of queries on d attributes, which all have the basis functions K.
 
-        The second result is a function that adds the derivatives of the norm to ``state``.
+        The second result is a function of the derivative of a quantity by this norm.  It adds the
+        derivatives of the quantity to ``state``.
         """
         blocks = sectors(
             d, self.k if terms.single or terms.pair else 1, terms, state, self.attribute_class
@@ -729,7 +730,7 @@ class SymmetricProducts:
     def _inside(
         self, d: int, weights_by_size: WeightsBySize, state: State
     ) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of products on d attributes, all in the basis functions K.
+        """Return the nuclear norm of products on d attributes, which all have the functions K.
 
         The second result maps every family to the derivative with respect to its Gram C, shape
         (2, 2).

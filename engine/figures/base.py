@@ -332,8 +332,8 @@ def label_places(
     ----------
     x, y : positions of the markers in pixels, to the right and up.
     texts : labels, with ``<br>`` between their lines.
-    across : width of the plot, in pixels; a label must be inside the plot.  If it is infinite,
-        labels can extend to negative positions, too.
+    across : width of the plot, in pixels.  Labels do not extend beyond its left and right edges.  If
+        it is infinite, these edges are not checked.
 
     Returns
     -------

@@ -1212,7 +1212,10 @@ def _plan_and_bound(
     strategy_of, classes = state.layout.strategy_of, arranged.classes
 
     def initial_weights(space: Space, name: str) -> Array | None:
-        """Return the cell weights of the adapted strategy on an attribute; None if it has none."""
+        """Return the cell weights of the adapted strategy on an attribute of a space.
+
+        The result is None if the attribute has no adapted strategy in this space.
+        """
         index = strategy_of.get((space, name))
         return None if index is None else saved_states[index][0]
 

@@ -318,8 +318,9 @@ class _Changes:
         row_starts = [rows.take(candidates) * self.n_codes for rows in self.rows]
         for table, starts in zip(self.tables, row_starts, strict=True):
             for cells in (starts + values, starts + best):
-                # Changes are applied by descending gain.  Each earlier change that enters or leaves
-                # the same cell changes its gap by 1, and so reduces the gain by 2 w.
+                # Changes are applied by descending gain.  Each earlier change that leaves the cell
+                # that this one leaves, or enters the cell that it enters, reduces the gain by 2 w.
+                # Changes in the opposite direction would increase it; they are ignored.
                 weights = table.weights.ravel().take(cells)
                 gains -= 2.0 * weights * _ranks(cells, table.weights.size)
         applied = np.flatnonzero(gains > MIN_GAIN)

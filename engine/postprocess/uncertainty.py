@@ -466,12 +466,12 @@ class Uncertainty:
         confidence: float = 0.95,
         rule: QualityRule | None = None,
     ) -> pd.DataFrame:
-        """Return published answers with errors and flags to queries of any group.
+        """Return the published answers to queries ``start:stop`` of any group, with errors and flags.
 
         The group does not have to be in the workload, see `Published.sums`.  Columns: query;
         published (the published answer); error (its root mean squared error); published_low and
         published_high (its approximate interval); flag; reason; measured (share of the published
-        answer that was measured, from 0 to 1).
+        answer that was measured, from 0 to 1).  Numbers of suppressed answers are NaN.
         """
         import pandas as pd
 

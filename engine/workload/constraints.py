@@ -189,9 +189,9 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
 
     Raises
     ------
-    SchemaError : if an entry is not a table of integer counts on attributes of the schema, if two
-        tables are on the same attributes, or if two tables have different counts on the attributes
-        that they share.
+    SchemaError : if there are too many entries, if an entry is not a table of integer counts on
+        attributes of the schema, if two tables are on the same attributes, or if two tables have
+        different counts on the attributes that they share.
     """
     entries = tuple(sequence(tables, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:

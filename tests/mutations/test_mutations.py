@@ -13,8 +13,9 @@ from tests.mutations import __main__ as runner
 from tests.mutations.bugs import BUGS
 from tests.mutations.planting import ROOT, Bug, bug, copied, planted
 
-# These bugs are planted in every run, because their tests take far less than a second.
-EVERY_RUN = (
+# The tests of these bugs take far less than a second. The first two bugs are planted in every run,
+# the others with --full.
+QUICK_BUGS = (
     "release noise scale off by 1%",
     "block of equal shape receives the first table",
     "row cap off by one",
@@ -57,7 +58,7 @@ def test_planted_restores_the_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [EVERY_RUN[:2], pytest.param(EVERY_RUN[2:], marks=pytest.mark.full)]
+    "names", [QUICK_BUGS[:2], pytest.param(QUICK_BUGS[2:], marks=pytest.mark.full)]
 )
 def test_some_bugs_are_caught(names: tuple[str, ...]) -> None:
     # in a subprocess: forking a process that has run many tests is slow
@@ -98,7 +99,7 @@ def test_unknown_bug_name_lists_near_matches(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         # the first name is valid, the second is not
-        runner.main([option, EVERY_RUN[0], "row cap of by one"])
+        runner.main([option, QUICK_BUGS[0], "row cap of by one"])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert "'row cap of by one'; near: 'row cap off by one'" in error

@@ -231,7 +231,10 @@ def complement_seconds(workload: Workload) -> float:
 
 
 def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], PairGroups]]:
-    """Return one tuple (domain sizes, groups on one of the pairs) per class of pairs."""
+    """Return one tuple (sizes, groups on one pair of the class) for each class of `pair_kinds`.
+
+    The pairs of a class have equal domain sizes and equal groups.
+    """
     return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
 
 

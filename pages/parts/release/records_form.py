@@ -344,10 +344,10 @@ def _copied(upload: UploadedFile) -> Path:
 
 
 def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
-    """Return the names of the sheets of a workbook with several visible sheets.
+    """Return the names of the visible sheets of a workbook that are not empty, if there are several.
 
-    Empty for a workbook with one sheet, another kind of file, and a file that cannot be read. The
-    names of the last workbook are cached.
+    Empty otherwise, also for another kind of file and for a file that cannot be read. The names of
+    the last workbook are cached.
     """
     name = upload.name if upload is not None else path.strip()
     if not name.lower().endswith(SHEET_ENDINGS):

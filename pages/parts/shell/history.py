@@ -41,8 +41,8 @@ class History:
     ----------
     past : earlier requests, the latest one last.
     future : undone requests, the next one to redo first.
-    version : part of the key of every widget that shows the request. It increases with each change
-        that widgets must show although the user did not make it in them, such as undo.
+    version : part of the key of every widget that shows the request. It increases when the request
+        changes outside its widgets, for example by undo, so that they show the new values.
     """
 
     present: RequestState = field(default_factory=lambda: RequestState(budget=DEFAULT_BUDGET))
