@@ -97,8 +97,8 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the indices of the groups that contain every word of a search text.
 
     A group contains a word if the word is part of its number (its index plus 1), of an attribute
-    name or of the name of its family; case is ignored.  A word that no group contains is looked up
-    in the labels of the attributes' values instead.  An empty search text returns all groups.
+    name or of the name of its family; case is ignored.  If no group contains a word, it selects the
+    groups with an attribute that has this word in a label.  An empty search text returns all groups.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
@@ -164,7 +164,7 @@ def find_cells(attribute: Attribute, text: str, *, limit: int = 100) -> list[int
     containing = (
         cell for cell, label in cell_texts if search_text in label and label != search_text
     )
-    return [*equal, *itertools.islice(containing, max(limit - len(equal), 0))]
+    return list(itertools.islice(itertools.chain(equal, containing), limit))
 
 
 def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
@@ -227,9 +227,10 @@ class Query:
 
 
 def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
-    """Return the query that counts the records whose value of every attribute is in a set of cells.
+    """Return the query that counts the records with the chosen cells of some attributes.
 
-    ``cells`` maps an attribute to the numbers of these cells.
+    ``cells`` maps an attribute to the numbers of its chosen cells.  Other attributes are not
+    restricted.
 
     >>> from engine import Attribute
     >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
@@ -246,9 +247,10 @@ def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
 
 
 def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
-    """Return the query that counts the records whose value of every attribute is in a range.
+    """Return the query that counts the records with cells in ranges of some attributes.
 
-    ``runs`` maps an attribute to the first and the last cell of its range, inclusive.
+    ``runs`` maps an attribute to the first and the last cell of its range, inclusive.  Other
+    attributes are not restricted.
 
     >>> from engine import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text

@@ -145,10 +145,10 @@ def coverage_check(
 
 
 def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
-    """Choose about ``queries`` queries, evenly spaced over the groups and within every group.
+    """Choose at most ``queries`` queries, evenly spaced over the groups and within every group.
 
     Returns one list per group with the numbers of its chosen queries.  If there are more groups
-    than ``queries``, most lists are empty.
+    than ``queries``, some lists are empty.
     """
     groups = plan.workload.groups
     sampled_groups = set(
@@ -190,13 +190,13 @@ class ErrorDistribution:
 
     Attributes
     ----------
-    errors : sorted standard errors, shape (points,), in counts, or divided by their targets.
-        Queries that cannot be answered have an infinite error.
+    errors : standard errors in ascending order, in counts or divided by their targets, shape
+        (points,).  Queries that cannot be answered have an infinite error.
     shares : for each error, the share of all queries whose error is at most as large, shape
         (points,).
     inverse_sample_size : 1 divided by the effective sample size; 0 if every query was evaluated.
         The standard error of a share s is about sqrt(s (1 - s) inverse_sample_size).
-    sampled : number of evaluated queries if they are a sample; 0 if every query was evaluated.
+    sampled : number of evaluated variances if some group was sampled, otherwise 0.
     """
 
     errors: Array
@@ -210,14 +210,14 @@ class ErrorDistribution:
         return self.inverse_sample_size == 0.0
 
     def within(self, tolerance: float) -> float:
-        """Return the share of the queries with a standard error of at most a tolerance."""
-        # Infinite errors exceed every tolerance.
+        """Return the share of the queries whose entry in ``errors`` is at most a tolerance."""
+        # The limit is finite, so infinite errors exceed every tolerance.
         limit = min(tolerance * ROUNDING_FACTOR, MAX_FLOAT)
         index = int(np.searchsorted(self.errors, limit, side="right")) - 1
         return float(self.shares[index]) if index >= 0 else 0.0
 
     def quantile(self, share: float, margin_sds: float = 0.0) -> float:
-        """Return the smallest standard error that a share of the queries does not exceed.
+        """Return the smallest entry of ``errors`` that a share of the queries does not exceed.
 
         If the distribution comes from a sample, the share is first increased by ``margin_sds`` of
         its standard errors.  A share of 1 gives the maximum.
@@ -315,7 +315,7 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
 
 
 def _factored_queries(variance: GroupVariance) -> LinearVariances | None:
-    """Return the variances of a group as products of columns of small tables.
+    """Return the variances of a group as sums of products of the entries of small tables.
 
     The result is None if the tables would be too large.  The variance of an unanswerable query is
     at least `INFINITE_VARIANCE`.
@@ -357,8 +357,7 @@ def _all_variances(
 
 
 def is_exact(workload: Workload) -> bool:
-    """Return whether a workload has at most `MAX_UNSAMPLED_QUERIES` queries, so none are
-    sampled."""
+    """Return whether a workload is small enough to evaluate every query."""
     return workload.queries <= MAX_UNSAMPLED_QUERIES
 
 
@@ -369,14 +368,14 @@ def chosen_queries(
 
     Parameters
     ----------
-    total : number of queries that the sample represents; the size of the sample is proportional to
-        it, with a minimum.  By default it is the number of queries of the group.
+    total : number of queries that the sample represents; by default those of the group.  The size
+        of the sample is proportional to ``total``, but at least `MIN_SAMPLED_QUERIES`.
 
     Returns
     -------
     One array per query family of the group (`Group.parts`), each of shape (chosen queries,).  A
-    query of the group is a product of one query per family; the array has the number of this query
-    within its family.  The result is None if all queries of the group are chosen.
+    query of the group is a product of one query per family; the array of a family has the number of
+    its query within the family.  The result is None if all queries of the group are chosen.
     """
     group_queries = workload.groups[group]
     quota = max(

@@ -19,8 +19,8 @@ Four groups of functions:
 Notes
 -----
 Variances are only nearly proportional to 1 / pcost, because answers are rounded to a grid, which
-adds a constant.  A budget is therefore verified on a plan at that budget.  Such a plan reuses the
-strategy, without a new search.
+adds a constant.  Unless ``nearly`` is True, a budget is therefore verified on a plan at that budget.
+This plan reuses the strategy, without a new search.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than t
 def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
-    All queries are evaluated if they have at most four million distinct variances; otherwise the
-    share is estimated from a sample, see `error_distribution`.  A query that cannot be answered
-    exceeds every tolerance.
+    If the queries can have more than four million distinct variances, the share is estimated from a
+    sample, see `error_distribution`.  A query that cannot be answered exceeds every tolerance.
 
     Parameters
     ----------
@@ -133,22 +132,22 @@ def budget_for(
     share : share of the queries that must meet their targets, above 0 and at most 1.
     fit : "scale" keeps the strategy of ``plan(workload, budget, mechanism, **options)`` and changes
         the noise only; "shape" optimizes the strategy for the targets, by the options
-        ``objective="max", targets=targets``, and needs a smaller budget for ``share=1``.
+        ``objective="max", targets=targets``, which saves budget if ``share`` is 1.
     law : noise distribution: "gaussian", or "laplace" for a budget of pure epsilon; by default the
         first one that the mechanism supports.
     options : options of the mechanism, as for `plan`.
 
     Raises
     ------
-    PlanError : an argument is invalid; or no budget meets the targets, because some queries have
-        weight zero and cannot be answered; or `smallest_budget` raises it.
+    PlanError : an argument is invalid; or too few queries can be answered; or the targets are below
+        the rounding error of the answers; or the queries have no noise at any budget.
     NotApplicable : the mechanism does not support this noise distribution.
 
     Notes
     -----
     Guarantee: a plan at the returned budget, with the same mechanism and options, meets the targets
     for the share, as computed by `share_within`.  With ``fit="shape"`` this plan needs the options
-    ``objective="max", targets=targets``, too.  If no queries are sampled, a plan at 1 - 1e-7 times
+    ``objective="max", targets=targets``, too.  If no queries are sampled, a plan at (1 - 1e-7) times
     the pcost does not meet the targets.
 
     >>> from engine import Attribute, Schema
@@ -192,7 +191,8 @@ def budget_for_error(
 
     Raises
     ------
-    PlanError : an argument is invalid, or no budget meets the targets.
+    PlanError : an argument is invalid; or too few queries can be answered; or `smallest_budget`
+        raises it.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -203,8 +203,8 @@ def budget_for_error(
 
     def ratio(candidate: Plan) -> float:
         """Return the quantile at ``share`` of error divided by target, over all queries."""
-        # With one target for all groups, the distribution of the errors is computed, and its
-        # quantile is divided by the target, because this distribution is cached for ``plan``.
+        # One target for all groups divides the quantile instead of every error, because the
+        # distribution of the errors of ``plan`` is cached.
         if isinstance(limits, float):
             target = limits
             distribution = (
@@ -246,7 +246,7 @@ def budget_for_query(
 
     Raises
     ------
-    PlanError : ``error`` is not one number above 0, or no budget meets the target.
+    PlanError : ``error`` is not one number above 0, or `smallest_budget` raises it.
     NotAnswerable : the measurements of the plan do not determine the query.
 
     >>> from engine import Attribute, Schema
@@ -278,16 +278,17 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
 
     Raises
     ------
-    PlanError : the ratio is 0, because the queries have no noise, or the target needs less noise
-        than the step to which answers are rounded.
+    PlanError : the ratio is 0, because the queries have no noise; or ``nearly`` is False and the
+        target needs less noise than the step to which answers are rounded.
 
     Notes
     -----
-    The budget is found by secant steps in log pcost inside a bracket, with a relative error of
-    `BUDGET_RELATIVE_PRECISION`.  At every trial budget the ratio is evaluated on a plan.  The ratio
-    is modelled as a power of pcost through the last two trials.  The next trial is slightly beyond
-    the pcost at which this power is 1.  It is therefore probably on the other side of the solution,
-    which makes the bracket small.
+    With ``nearly`` the ratio is evaluated once, and the budget follows from the proportionality.
+    Otherwise the search makes secant steps in log pcost inside a bracket, until the relative error
+    of pcost is at most `BUDGET_RELATIVE_PRECISION`.  Every trial evaluates the ratio on a plan at
+    the trial budget, and models it as a power of pcost.  The next trial is slightly beyond the pcost
+    at which this power is 1.  It is therefore probably on the other side of the solution, which
+    makes the bracket small.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -361,8 +362,8 @@ def error_for(plan: Plan, half: float) -> float:
 def two_digits(error: float, plan: Plan) -> float:
     """Return a standard error in counts, rounded to two significant digits; at least 0.001.
 
-    For an infinite error the result is the standard error of a single count that takes the complete
-    budget of the plan.
+    For an infinite error the result is 1 / mu of the budget, rounded.  With Gaussian noise this is the
+    standard error of a single count that takes the complete budget.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
@@ -434,7 +435,7 @@ def claim_text(plan: Plan) -> str:
     """Return sentences with the gaps of a plan to two lower bounds on the weighted RMSE.
 
     The first bound is for all matrix mechanisms, the second one for the plans that the certificate
-    of the plan covers.
+    of the plan covers.  If the first bound cannot be computed, the text ends with the reason instead.
     """
     class_text = certificate_text(plan)
     try:
@@ -453,8 +454,7 @@ def certificate_text(plan: Plan) -> str:
 
 
 def gap_text(plan: Plan) -> str:
-    """Return the gap of a plan to the lower bound of its certificate as a percentage, rounded
-    up."""
+    """Return the gap of a plan in percent, rounded up; "less than 0.01%" for smaller gaps."""
     gap = plan.certificate.gap
     return percent_rounded_up(gap, 2) if gap >= 1e-4 else "less than 0.01%"
 
@@ -472,7 +472,10 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return a sentence with a plan's excess over the lower bound for all matrix mechanisms."""
+    """Return sentences with the percentage by which a plan is at most above all matrix mechanisms.
+
+    If the lower bound is 0, a sentence states this instead.
+    """
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No lower bound above 0 was found for all matrix mechanisms."
@@ -485,7 +488,7 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
 MAX_UNUSED_SHARE = 0.01  # `fit_targets` stops if it leaves at most this share of the budget
 MAX_TARGET_FACTOR = 1e4  # groups with a target so much larger do not constrain the plan
 MAX_TARGET_STEPS = 20
-TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # options that `fit_targets` replaces
+TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # `fit_targets` sets or removes them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -513,9 +516,10 @@ def fit_targets(
 ) -> FittedTargets:
     """Plan a request for one error target per group.
 
-    With ``locked`` the budget of the request is fixed: locked groups meet their targets, and the
-    targets of all other groups are multiplied by a common factor, as small as the budget allows.
-    Without ``locked`` all groups meet their targets, at the smallest sufficient budget.
+    Without ``locked`` all groups meet their targets, at the smallest sufficient budget.  With
+    ``locked`` the budget of the request is fixed: locked groups meet their targets, and the targets
+    of all other groups are multiplied by a common factor.  The factor is so small that at most
+    `MAX_UNUSED_SHARE` of the budget would remain unused.
 
     Parameters
     ----------
@@ -577,7 +581,7 @@ def fit_targets(
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)
         factor = min(math.exp(_next_log_factor(lower, upper, current, step)), MAX_TARGET_FACTOR)
-        report((step + 1.0) / MAX_TARGET_STEPS, "Increasing the targets that are not locked")
+        report((step + 1.0) / MAX_TARGET_STEPS, "Adjusting the targets that are not locked")
         fitted_plan, min_budget = _plan_and_budget(
             request, _loosen(checked_targets, is_locked, factor)
         )
@@ -638,7 +642,7 @@ def options_after_change(
 
 
 def remove_targets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mechanism without those that `fit_targets` sets."""
+    """Return the options of a mechanism without those in `TARGET_OPTIONS`."""
     return {name: value for name, value in options.items() if name not in TARGET_OPTIONS}
 
 
@@ -657,15 +661,15 @@ def _next_log_factor(
 ) -> float:
     """Return the next value to try of the logarithm of the common factor of targets.
 
-    The method is regula falsi.  It searches for the factor at which the share of the budget that
-    remains unused is half of `MAX_UNUSED_SHARE`.
+    The steps grow until the solution is bracketed, and continue by regula falsi.  The solution is
+    the factor at which the unused share of the budget is half of `MAX_UNUSED_SHARE`.
 
     Parameters
     ----------
     lower, upper : trials that bracket the solution; their log factors are infinite while unknown.
         A trial is the pair (log factor, log of required over available pcost).
     current : last trial.
-    step : number of previous steps.
+    step : 0 after the first trial, 1 after the second trial, and so on.
     """
     if math.isinf(lower[0]) or math.isinf(upper[0]):
         # If no target were locked, the required pcost would be proportional to factor^-2.  Locked

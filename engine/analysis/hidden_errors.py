@@ -97,10 +97,10 @@ def propose_weights(
 
     The factors in `FACTORS` are tried in ascending order until one of these conditions holds:
 
-    - The RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all queries.  This
-      factor is proposed.
     - The factor multiplies the RMSE of all queries by more than `MAX_RISE`.  The factor before it
       is proposed.  If there is none, the result is None.
+    - Otherwise, the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all
+      queries.  This factor is proposed.
 
     If neither condition holds for any factor, the largest factor is proposed.
 

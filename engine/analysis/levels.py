@@ -11,7 +11,7 @@ from engine._values import cached_on_value
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
 
-MAX_ENTRIES = 2_000_000  # number of variances that are computed at once
+MAX_ENTRIES = 2_000_000  # limit of the variances computed at once; at least one area is
 
 
 @cached_on_value

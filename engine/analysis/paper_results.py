@@ -1,7 +1,7 @@
 """Published results of the QuerySmasher paper (tables 2 to 4), with certified optima.
 
 All results are RMSEs in counts at privacy cost 1.  The published numbers come from solvers that
-stopped before convergence, so they are above the optimum of the strategy class.
+stopped before convergence.  They are at least the optimum of the strategy class, up to rounding.
 """
 
 from __future__ import annotations

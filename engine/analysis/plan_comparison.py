@@ -52,6 +52,7 @@ class Losses:
     """Comparison of the standard errors of two plans for the same queries.
 
     All ratios are the standard error under the first plan divided by that under the second plan.
+    A ratio counts as above or below 1 if it differs by more than `EQUAL_ERROR_TOLERANCE`.
 
     Attributes
     ----------
@@ -155,7 +156,7 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     worse, better : shares of the queries with a larger and with a smaller standard error under the
         first plan than under the second.
     worst : largest ratio of standard errors, first plan divided by second plan.
-    number : number within the group of the first query with this ratio.
+    number : number within the group of a query with this ratio.
     """
     queries, sample = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, sample)
@@ -176,7 +177,8 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
             for sampled_positions, corners_of_family in zip(sample, corner_positions, strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, sample)
-    # ``worst`` is the first query whose ratio equals the largest one up to the tolerance.
+    # Rounding must not decide between equal ratios, so ``worst`` is the first evaluated query whose
+    # ratio is the largest up to the tolerance.
     worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))
     return worse, better, float(error_ratios[worst]), number_in_group(queries, sample, worst)
 
@@ -195,9 +197,9 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     """Return a sentence about the errors of a plan with tuned centers and one with uniform centers.
 
     The sentence states the decrease of the total error and, if the error of some groups increases,
-    their number and the largest increase.  If no error differs noticeably, it says so.  It is empty
-    if the centers of the first plan are not tuned, or its objective is not the sum of the
-    variances.
+    their number and the largest increase.  A shorter sentence states that no error differs
+    noticeably.  The text is empty if the centers of the first plan are not tuned, or its objective is
+    not the sum of the variances.
 
     Parameters
     ----------
@@ -252,13 +254,14 @@ class PlanDifference:
 
     Attributes
     ----------
-    words : sentences, one per kind of difference; empty if the requests are equal.
+    words : sentences on the differences between the requests.  Options that only one of the plans
+        has are in ``request`` only.
     request : one row per difference between the requests.  Columns: what (name of the setting,
         attribute or group), first, second (texts of its values in the two plans).
     groups : one row per group of either plan.  Columns: in ("both", "only first" or "only second"),
         attributes and family as text, queries (their number), the weights and the RMSEs in counts
-        under the first and the second plan, and ratio (second RMSE divided by first).  A number is
-        NaN if the plan does not contain the group.
+        under the first and the second plan, and ratio (second RMSE divided by first).  A weight or
+        RMSE is NaN if the plan does not contain the group.
     """
 
     words: tuple[str, ...]
@@ -283,7 +286,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     sentences, rows = [], []
     for name, value, other_value in _setting_rows(first, second):
         if value != other_value:
-            # A setting that one of the plans does not have is in the table only.
+            # An option that only one of the plans has is in the table only.
             if ABSENT not in (value, other_value):
                 sentences.append(f"The {name} differs: {value} and {other_value}.")
             rows.append((name, value, other_value))
@@ -330,6 +333,12 @@ def _setting_rows(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
     rows = [
         ("mechanism", first.mechanism, second.mechanism),
         ("budget", *_budget_texts(first, second)),
+        (
+            "number of rows per person",
+            f"{first.budget.rows_per_person:,}",
+            f"{second.budget.rows_per_person:,}",
+        ),
+        ("definition of neighbours", first.budget.neighbours, second.budget.neighbours),
         ("cap on records", f"{first.max_records:,}", f"{second.max_records:,}"),
     ]
     for name in sorted({*first.options, *second.options}):
@@ -371,7 +380,8 @@ def _option_text(options: Mapping[str, Any], name: str) -> str:
 def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
     """Return one row per attribute that differs between two schemas.
 
-    A row contains the name, and the kind and size of the attribute in each schema, as texts.
+    A row contains the name, and the kind and size of the attribute in each schema, as texts.  The
+    second text has a remark if kind and size are equal.
     """
     names = [*first.names, *(name for name in second.names if name not in first.names)]
     rows = []
@@ -383,7 +393,7 @@ def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
             ABSENT if a is None else f"{a.kind}, {pluralize(a.size, 'cell')}" for a in attributes
         )
         if first_text == second_text:
-            second_text = f"{second_text}, other labels"
+            second_text = f"{second_text}, other details"
         rows.append((f"attribute {name}", first_text, second_text))
     return rows
 
@@ -406,18 +416,9 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
         rows.append(
             _group_row(group, "only first" if j is None else "both", i, j, first, second, errors)
         )
-    for remaining in sorted(number for numbers in unmatched.values() for number in numbers):
-        rows.append(
-            _group_row(
-                second.workload.groups[remaining],
-                "only second",
-                None,
-                remaining,
-                first,
-                second,
-                errors,
-            )
-        )
+    for j in sorted(itertools.chain.from_iterable(unmatched.values())):
+        group = second.workload.groups[j]
+        rows.append(_group_row(group, "only second", None, j, first, second, errors))
     names = [
         "in",
         "attributes",
@@ -469,14 +470,13 @@ def _group_row(
 
 
 def _match_key(group: Group) -> str:
-    """Return a text that two groups share if and only if they are equal except for their
-    weights."""
-    content = {k: v for k, v in group.to_dict().items() if k != "weight"}
+    """Return a text that is equal for two groups if only their weights differ."""
+    content = {name: value for name, value in group.to_dict().items() if name != "weight"}
     return json.dumps(content, sort_keys=True)
 
 
 def summary(first: Plan, second: Plan) -> str:
-    """Return a sentence with the relative change of the RMSE from the first to the second plan."""
+    """Return a sentence that compares the RMSEs of two plans."""
     change = second.rmse / first.rmse - 1.0
     if abs(change) < 1e-6:
         return f"Both plans have the same typical error, {format_number(first.rmse)} counts."

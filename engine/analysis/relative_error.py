@@ -112,7 +112,10 @@ def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
 
 
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
-    """Return sentences with the share of each quality class and the smallest publishable count."""
+    """Return sentences with the share of each quality class and the smallest publishable count.
+
+    The smallest publishable count is for a standard error equal to the RMSE of the plan.
+    """
     publishable, doubtful, noise = quality_shares(plan, scale)
     smallest_count = (
         number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
@@ -128,7 +131,8 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
 def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
     """Return a sentence with the smallest publishable count of each mechanism, best first.
 
-    The standard error of every count is taken to be the RMSE of the mechanism.
+    The standard error of every count is taken to be the RMSE of the mechanism.  Mechanisms without a
+    finite RMSE are left out.
     """
     words = [
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
@@ -143,8 +147,8 @@ def publishable_by_group(
     """Return a table of the shares of publishable answers, with a row per group.
 
     The first column, "attributes", has the number of the group, counted from 1, and its name, such
-    as "3: sex".  The other columns have the shares for one mechanism each, the most accurate
-    mechanism first.  Rows are in ascending order of the shares of the first mechanism.  The
+    as "3: sex".  Each other column has the shares for one mechanism with a plan; the most accurate
+    mechanism comes first.  Rows are in ascending order of the shares of the first mechanism.  The
     standard error of a query is taken to be the RMSE of its group, and the records are assumed to
     be spread uniformly.
     """
@@ -284,7 +288,7 @@ def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -
 
 
 def _even_shares(group: Group, sample: Sequence[Index] | None) -> Array:
-    """Return the share of all records that each query counts if they are spread uniformly.
+    """Return |answer| / records of each query, if the records are spread uniformly over the cells.
 
     ``sample`` is the result of `chosen_queries`; None stands for all queries of the group.
     """

@@ -132,11 +132,11 @@ def least_accurate_queries(plan: Plan, group: int) -> list[int]:
 
 
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
-    """Return a sentence with the residual spaces that contribute most to a variance.
+    """Return a sentence with the residual spaces that contribute most to the variance of a query.
 
-    It is the variance of a query, or the mean variance of a group if ``query`` is None.  The
-    sentence names at most three spaces, each with a share of at least 0.5%.  If the plan answers
-    the group from one measured table, the sentence names this table instead.
+    If ``query`` is None, the mean variance of the group takes its place.  The sentence names at most
+    three spaces, each with a share of at least 0.5%.  If the plan answers the group from one
+    measured table, the sentence names this table instead.
     """
     table = breakdown(plan, group, query)
     if plan.full_tables:
@@ -149,7 +149,9 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
             if len(names) > 1:
                 source = f"the {_name(names)} interaction"
             contributions.append(f"{share:.0%} {'' if contributions else 'comes '}from {source}")
-    return f"{', '.join(contributions)}." if contributions else "No noise."
+    if contributions:
+        return f"{', '.join(contributions)}."
+    return "Every term contributes less than 0.5%." if table["variance"].any() else "No noise."
 
 
 def _name(names: tuple[str, ...]) -> str:
@@ -206,7 +208,7 @@ def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
     """Return a table of the ``count`` groups with the largest RMSE, the largest first.
 
     Columns: attributes (the name of the group, as from `table_names`) and typical error (the RMSE,
-    in counts).
+    in counts).  The index has the numbers of the groups.
     """
     import pandas as pd
 

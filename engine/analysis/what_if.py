@@ -1,6 +1,6 @@
 """Changes of a planning request: `CHANGES` lower an error, `REMEDIES` shorten the planning time.
 
-Every change is a pure function from a request to a changed request.
+Every change is a pure function: it returns a changed request, and the request itself remains.
 
 Notes
 -----
@@ -134,8 +134,8 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRe
     retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
     if not any(groups[i].weight > 0.0 for i in retained):
         raise NotApplicable(
-            f"Without its {dimension}-way tables the workload would be empty. Add groups on fewer"
-            " attributes first."
+            f"Without its {dimension}-way tables the workload would have no table of positive weight."
+            " Add groups on fewer attributes first."
         )
     workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
     text = (
@@ -319,7 +319,8 @@ def _coarsened_group(
         )
     windows: dict[str, Family] = {}  # attribute -> the same windows on merged cells
     for part in group.parts:
-        if attribute not in (names := [group.attributes[axis] for axis in part.axes]):
+        names = [group.attributes[axis] for axis in part.axes]
+        if attribute not in names:
             continue
         if isinstance(part.family, Width):
             if part.family.width % factor:
@@ -410,8 +411,7 @@ def error_table(before: Plan, after: Plan, group: int, group_after: int | None) 
 
 
 def query_count_text(before: Plan, after: Plan) -> str:
-    """Return a sentence that compares the numbers of queries of the plans before and after a
-    change."""
+    """Return a sentence with the numbers of queries of the plans before and after a change."""
     queries_before, queries_after = before.workload.queries, after.workload.queries
     return (
         f"Both answer {pluralize(queries_before, 'query', 'queries')}."
@@ -423,11 +423,13 @@ def query_count_text(before: Plan, after: Plan) -> str:
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
     """Return sentences with the errors of added groups, and the change of the RMSE of other groups.
 
+    If an added query cannot be answered, the text is only a sentence that states this.
+
     Parameters
     ----------
     after : plan with the added groups.
     new : number of added groups, which are the last groups of the workload.
-    before : plan without the added groups; if it is None, the change is left out.
+    before : plan without the added groups; if it is None, the text does not contain the change.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -457,8 +459,7 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:
-    """Return the RMSE over all queries of several groups; ``errors`` are rows of
-    `Plan.by_group`."""
+    """Return the RMSE over all queries of groups; ``errors`` has their rows of `Plan.by_group`."""
     return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
@@ -480,10 +481,8 @@ COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 
 
 def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
-    """Return the planning forecast for new groups and all groups that share attributes with them.
-
-    The planning time of all other groups does not change.
-    """
+    """Return the planning forecast for new groups and all groups that share attributes with them."""
+    # New groups hardly change the planning time of groups on other attributes.
     names = {name for group in groups for name in group.attributes}
     overlapping = (g for g in request.workload.groups if names.intersection(g.attributes))
     return forecast(
@@ -527,9 +526,9 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers do
-    # not, so they are made without tuning.  If all groups fit without tuning, however, the
-    # tuning exceeds the limits, and the forecasts include it.
+    # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers need
+    # not increase, so ``options`` has no tuning.  Only if all groups fit without tuning is the
+    # tuning itself too slow or too large, and the forecasts include it.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
@@ -561,7 +560,8 @@ def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
 def set_weight_zero(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Set the weight of the group to 0, so that measurements for other groups answer its queries.
 
-    If no other group determines its queries, the marginal on its attributes is added.
+    If no single other group is known to determine its queries, the marginal on its attributes is
+    added.
     """
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:

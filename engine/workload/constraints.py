@@ -45,7 +45,7 @@ class JointConstraint:
     ----------
     names : names of the attributes.
     share : probability of each cell, shape (n_1, ..., n_k), with sum 1. It is 0 exactly in the
-        cells that the constraints exclude, and close to uniform in the other cells.
+        cells that the constraints exclude.
     """
 
     names: tuple[str, ...]
@@ -89,8 +89,7 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
 def read_rules(
     rules: Sequence[str], attributes: Sequence[Attribute]
 ) -> tuple[JointConstraint, ...]:
-    """Return the structural zeros of rules, one constraint per group of rules that share
-    attributes.
+    """Return the structural zeros of rules; rules that share attributes become one constraint.
 
     Raises
     ------
@@ -296,7 +295,7 @@ def joint_facts(
     """Return the constraints of structural zeros and invariants together.
 
     Structural zeros and invariants that share attributes, directly or through a chain of other
-    constraints, are combined in one constraint.
+    constraints, are combined in one constraint. An invariant without attributes is left out.
 
     Raises
     ------
@@ -412,7 +411,7 @@ def _proportional_fitting(
             if ((sums == 0.0) & (target > 0)).any():
                 raise _contradiction(names)
             error = max(error, float(np.abs(sums - target).sum() / target.sum()))
-            # after this step the table has the required margin on these axes
+            # After this step the table has the required margin.
             table = table * np.divide(target, sums, out=np.zeros(sums.shape), where=sums > 0.0)
         if error <= _MARGIN_TOLERANCE:
             return table
@@ -473,7 +472,7 @@ def _maximal_support_table(
         scipy.sparse.csr_array((right_side.size, count)),
         -right_side[:, None],
     ]
-    # equalities: each margin of x minus s times its target is 0; inequalities: t - x <= 0
+    # Each margin of x minus s times its target is 0, and t - x <= 0.
     equalities: Any = scipy.sparse.hstack(blocks)
     inequalities: Any = scipy.sparse.hstack([-eye, eye, empty])
     solution = scipy.optimize.linprog(
@@ -486,7 +485,7 @@ def _maximal_support_table(
     )
     if solution.x is None:
         raise _contradiction(names)
-    # t is 1 in the cells that can be positive, and 0 in all others; x / s has the target margins
+    # t is 1 in the cells that can be positive, and 0 in all others. x / s has the target margins.
     table = np.zeros(possible.shape)
     table.flat[cells] = np.where(
         solution.x[count : 2 * count] > 0.5, solution.x[:count] / solution.x[-1], 0.0

@@ -1,10 +1,9 @@
 """Query families: base class, families of intervals, levels and pairs, and the registry.
 
 A query family generates the matrix W of linear counting queries on the cells of one or more
-attributes: one row per query, one column per cell. The rest of the engine uses a family only
-through the interface of `Family`: the number of queries, chunks of rows, the Gram matrix, products
-with tables, quadratic forms and texts. To add a family, write a subclass and append it to
-`FAMILIES`.
+attributes: one row per query, one column per cell. The class `Family` has the operations of all
+families: the number of queries, chunks of rows, the Gram matrix, products with tables, quadratic
+forms and texts. To add a family, write a subclass and append it to `FAMILIES`.
 
 Families are immutable values. Two families with equal keys have the same queries, and the engine
 computes results once per key.
@@ -69,8 +68,8 @@ class Family(ABC):
 
         Raises
         ------
-        WorkloadError : if the family has no queries on these attributes, for instance because of
-            their number or their kind.
+        WorkloadError : if the family does not fit these attributes, for instance because of their
+            number or their kind.
         """
         names = ", ".join(a.name for a in attributes)
         if self.arity is not None and len(attributes) != self.arity:
@@ -98,8 +97,7 @@ class Family(ABC):
 
     @abstractmethod
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
-        """Return the condition of query ``index`` as text; empty if the query counts all
-        records."""
+        """Return the condition of query ``index`` as text; "" if the query counts all records."""
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Yield the query matrix in chunks of rows, as pairs (index of the first query, rows).
@@ -192,8 +190,7 @@ class Intervals(Family):
 
     @abstractmethod
     def bounds(self, n: int) -> tuple[Index, Index]:
-        """Return the first cells and the exclusive ends of the intervals, each of shape
-        (count,)."""
+        """Return the first cell and the exclusive end of each interval, two arrays (count,)."""
 
     def count(self, sizes: Sequence[int]) -> int:
         return len(self.bounds(sizes[0])[0])
@@ -202,7 +199,7 @@ class Intervals(Family):
         (n,) = sizes
         first, end = (b[start:stop, None] for b in self.bounds(n))
         cell = np.arange(n)
-        # the second condition is for circular intervals, in which cell 0 has the position n
+        # A circular interval continues at cell 0, which then has the position n.
         return (((cell >= first) & (cell < end)) | (cell + n < end)).astype(float)
 
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
@@ -275,8 +272,8 @@ def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> 
     """Return the condition of an interval of dates that includes the cell for missing values.
 
     An example is "day >= 2024-03 or day = NA". The interval contains the cells first .. last. By
-    default ``last`` is the last cell of the attribute. The result is "" if the interval does not
-    include a cell for missing values.
+    default ``last`` is the last cell of the attribute. The result is "" if the cells are not dates,
+    or the interval does not include a cell for missing values.
     """
     missing_cell = attribute.date_cells
     last = attribute.size - 1 if last is None else last
@@ -461,9 +458,9 @@ class Width(Intervals):
 class Areas(Family):
     """Base class of families with one query per area of some levels of a hierarchy.
 
-    `bind` returns a copy with the field ``selection``: the hierarchy and the levels whose areas are
-    queries. Products, Gram matrices and quadratic forms are computed without the query matrix, from
-    the index of the area that contains each cell.
+    A bound family has the field ``selection``: the hierarchy and the levels whose areas are queries.
+    Products, Gram matrices and quadratic forms are computed without the query matrix, from the index
+    of the area that contains each cell.
     """
 
     selection: LevelSelection | None = field(default=None, init=False, repr=False)
@@ -544,9 +541,9 @@ class Areas(Family):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Condition of each query, such as "state = Ohio", from the coarsest to the finest level.
+        """Condition of each area, such as "state = Ohio", from the coarsest to the finest level.
 
-        Queries on single cells are left out.
+        The level of the cells is left out.
         """
         selected = self._selected
         levels = [
@@ -569,8 +566,8 @@ def _area_sums(areas: Index, table: Array) -> Array:
 def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None) -> LevelSelection:
     """Return the levels with the given names of one hierarchy of an attribute.
 
-    The name of the attribute denotes the level of its cells. If ``hierarchy`` is None, exactly one
-    hierarchy of the attribute must have all named levels. Raises WorkloadError otherwise.
+    The name of the attribute denotes the level of its cells, which is in every hierarchy. Raises
+    WorkloadError if no hierarchy has all named levels, or several have and ``hierarchy`` is None.
     """
     subject = f"'{attribute.name}'"
     if not attribute.hierarchies:
@@ -740,7 +737,7 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return A_1 + A_2 for every cell, shape ``sizes``: the number that query c compares with c."""
+        """Return A_1 + A_2 for every cell, shape ``sizes``."""
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -770,6 +767,7 @@ class Abs(Affine):
         return max(sizes)
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Return |A_1 - A_2| for every cell, shape ``sizes``."""
         return np.abs(np.subtract.outer(np.arange(sizes[0]), np.arange(sizes[1])))
 
     def text(self, attributes: Sequence[Attribute], index: int) -> str:

@@ -103,7 +103,7 @@ class HierarchyLevel(FrozenValue):
 def _area_numbers(numbers: Any, subject: str) -> Index:
     """Return area numbers as a read-only array, shape (cells,).
 
-    Raises SchemaError unless they are integers of at least 0.
+    Raises SchemaError unless ``numbers`` is a list of integers, 0 or more.
     """
     try:
         values = np.asarray(numbers)
@@ -414,7 +414,7 @@ class CodeList(FrozenValue):
         ------
         SchemaError : if a code occurs twice or has two parents, a parent is not among the codes,
             the parents form a cycle, there is no level or more than `MAX_LEVELS`, ``levels`` has
-            another number of names, or codes at the same depth name different levels.
+            another number of names, or areas at the same depth name different levels.
         """
         codes: list[str] = []
         labels: list[str] = []
@@ -447,8 +447,7 @@ class CodeList(FrozenValue):
     def from_text(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list from text: by `from_hrc` if a line starts with @, otherwise by
-        `from_csv`.
+        r"""Read a code list by `from_hrc` if a line starts with @ or "@, otherwise by `from_csv`.
 
         >>> CodeList.from_text("Ohio\n@Adams\n@Allen\nIowa\n@Adair\n").codes
         ('Adams', 'Allen', 'Adair')
@@ -461,8 +460,7 @@ class CodeList(FrozenValue):
     def from_csv(
         cls, text: str | bytes, *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        r"""Read a code list from CSV text with the columns code, parent and optionally label,
-        level.
+        r"""Read a code list from CSV text with columns code, parent and optionally label, level.
 
         The meaning of the columns, the parameters and the errors are those of `from_rows`.
 
@@ -599,7 +597,7 @@ def _nested_entries(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
 
 def _hrc_lines(lines: Sequence[str], indent: str) -> Iterator[tuple[int, int, str]]:
     """Yield (line number, depth, code) of each line of a file of tau-Argus or sdcTable."""
-    # a line of sdcTable: marks of the depth (group 1), a separator, and the code (group 2)
+    # A line of sdcTable has marks of the depth (group 1), a separator and the code (group 2).
     marks = re.compile(rf'"?((?:{re.escape(indent)})+)"?[;,\t]"?(.*?)"?$')
     # The first line is a header, which is skipped, if all later lines have the two fields of
     # sdcTable and the first line has not.
@@ -656,13 +654,12 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     ``parents`` has the parent of each code, or is empty if parents need no check. Raises
     SchemaError for repeated codes, codes that look the same on screen, and unknown parents.
     """
-    # in reversed order, so that a repeated code has the position of its first occurrence
+    # The order is reversed so that a repeated code has the position of its first occurrence.
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
-    # Two codes with the same visible text look the same on screen, which is a mistake. Search only
-    # for codes that differ from their visible text: this text may be a code itself, or an earlier
-    # code may have the same visible text.
+    # Two codes with the same visible text look the same on screen, which is a mistake. At least one
+    # of the two differs from its visible text, so only such codes are compared.
     by_visible_text: dict[str, str] = {}
     for code in codes:
         if code != (visible := visible_text(code)):
@@ -780,11 +777,11 @@ def _code_list(
 def _depths(codes: Sequence[str], parents: Index) -> Index:
     """Return the number of ancestors of each code, shape (codes,).
 
-    Raises SchemaError if the parents form a cycle, or there are more than `MAX_LEVELS` levels.
+    Raises SchemaError if the parents form a cycle, or a code has more than `MAX_LEVELS` + 2 ancestors.
     """
     depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
-    # A common root above all levels and the cells below all levels do not count towards MAX_LEVELS.
-    # `_code_list` checks the exact number of levels.
+    # This limit only ends the loop. `_code_list` checks the exact number of levels, of which a common
+    # root and the cells are none.
     for next_depth in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():
@@ -811,16 +808,16 @@ def _distinct_labels(
 ) -> tuple[str, ...]:
     """Return different labels for the areas of a level.
 
-    If several areas have the same label, a code in parentheses is added to the label of each: the
-    code of the area, or the code of its parent if the code of the area equals the label.
+    If several areas have the same label, a code in parentheses is added to the label of each. It is
+    the code of the area, or, if that equals the label and the area has a parent, the parent's code.
     """
     texts = [labels[i] for i in members]
     repeated = {text for text, count in Counter(texts).items() if count > 1}
     if not repeated:
         return tuple(texts)
-    return tuple(
-        text
-        if text not in repeated
-        else f"{text} ({codes[i] if codes[i] != text else codes[int(parents[i])]})"
-        for i, text in zip(members, texts, strict=True)
-    )
+    distinct = []
+    for i, text in zip(members, texts, strict=True):
+        parent = int(parents[i])
+        added = codes[parent] if codes[i] == text and parent >= 0 else codes[i]
+        distinct.append(f"{text} ({added})" if text in repeated else text)
+    return tuple(distinct)

@@ -83,7 +83,8 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     # Many groups share the same part object, and its key is slow to compute, so the key is computed
     # once per object id. The groups hold references to all parts, so ids are unique.
     distinct_parts = {id(part): part for part in all_parts}
-    key_numbers: dict[Any, int] = {}  # key of a part or of query weights -> consecutive number
+    # Key of a part, or of a group with query weights -> consecutive number.
+    key_numbers: dict[Any, int] = {}
     number_of_part = {
         part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
         for part_id, part in distinct_parts.items()
@@ -95,7 +96,8 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     )
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
-    # one number per group, equal for equal query weights; 0 for groups without query weights
+    # One number per group: equal for groups with equal parts and equal query weights; 0 for groups
+    # without query weights.
     weight_numbers = np.zeros(len(groups), dtype=np.int64)
     for i, group in enumerate(groups):
         if group.query_weights is not None:
@@ -275,7 +277,7 @@ class Group:
     def family_text(self) -> str:
         """Names of the query families of the parts as one text, such as "prefix × marginal".
 
-        It is a single name if all parts have the same family, and "total" without parts.
+        It is a single name if all families have this name, and "total" without parts.
         """
         names = [p.family.name for p in self.parts]
         return " × ".join(names if len(set(names)) > 1 else names[:1]) or "total"
@@ -640,7 +642,7 @@ def make_group(
         ]
     elif not names:
         # A product of one-attribute families has one factor per attribute. Without attributes it is
-        # the total of all records. Families for two attributes are refused.
+        # the total of all records. All other families need attributes.
         if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
                 f"The family '{joint_family.name}' needs at least one attribute. Name the"
@@ -701,7 +703,8 @@ def _check_weight(weight: object) -> None:
 def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
     """Return those of ``groups`` that are not in the workload, each of them once.
 
-    Groups that differ only in the order of their attributes or in their weight count as equal.
+    Groups that differ only in their weight count as equal. So do groups without query weights that
+    differ only in the order of their attributes.
 
     >>> workload = Workload(Schema([Attribute.of_size(name, 2) for name in "ab"])).add(("a", "b"))
     >>> reordered = workload.add(("b", "a")).add(("a", "b"), "prefix").add(("b", "a"), "prefix")

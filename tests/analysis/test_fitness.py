@@ -17,7 +17,7 @@ from engine.errors import NotAnswerable, NotApplicable, PlanError
 from engine.mechanisms import at_budget, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.workload import Workload
+from engine.workload import Attribute, Schema, Workload
 from tests import shapes
 from tests.analysis.brute_force import ONE, WORKLOAD, check_counts, stds
 
@@ -282,6 +282,15 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
         assert variances.reshape(counts)[tuple(queries)] == pytest.approx(variances.max(), 1e-5)
         assert breakdown_text(result, i)
     assert worst_error(result) == pytest.approx(stds(result)[-1], rel=1e-9)
+
+
+def test_breakdown_text_of_many_small_shares_reports_noise() -> None:
+    names = "abcdefgh"
+    workload = Workload(Schema([Attribute.of_size(name, 2) for name in names]))
+    result = plan(
+        workload.add(tuple(names), "marginal").add(("a", "b"), "prefix"), Budget(pcost=1.0)
+    )
+    assert breakdown_text(result, 0) == "Every term contributes less than 0.5%."
 
 
 def test_breakdown_matches_noise_of_each_space() -> None:

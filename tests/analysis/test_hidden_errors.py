@@ -81,9 +81,11 @@ def test_workload_errors_are_empty_without_plan() -> None:
         (Attribute.dates("day", "2020-01-01", "2024-12-31", "day"), "2024-02-29", [1520]),
         (Attribute.categorical("town", ["Ulm", "Bonn"]), "x", []),
         (Attribute.categorical("town", ["Ulm", "Bonn"]), "", [0, 1]),
+        (Attribute.categorical("town", ["Neu-Ulm", "ULM", "Ulm"]), "ulm", [1, 2, 0]),
     ],
 )
 def test_find_cells_returns_matching_cells(
     attribute: Attribute, text: str, cells: list[int]
 ) -> None:
     assert analysis.find_cells(attribute, text) == cells
+    assert analysis.find_cells(attribute, text, limit=1) == cells[:1]

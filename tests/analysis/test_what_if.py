@@ -160,7 +160,7 @@ def test_drop_largest_renumbers_groups() -> None:
     ).add(("code",), Width(4))
     assert change.group == 3
     assert what_if.drop_largest(REQUEST, 4).group is None
-    with pytest.raises(NotApplicable, match="empty"):
+    with pytest.raises(NotApplicable, match="positive weight"):
         what_if.drop_largest(change.request, 0)
 
 

@@ -157,6 +157,11 @@ def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     assert "The budget differs: pcost 1 and pure epsilon 1." in different.words
     assert "The schemas differ in 1 attribute." in different.words
     assert "The cap on records differs: 100,000,000 and 1,000." in different.words
+    two_rows = Budget(pcost=1.0, rows_per_person=2, neighbours="replace_one")
+    assert plan_diff(plan(base, Budget(pcost=1.0)), plan(base, two_rows)).words == (
+        "The number of rows per person differs: 1 and 2.",
+        "The definition of neighbours differs: add_remove and replace_one.",
+    )
     renamed = Schema([Attribute.categorical("age", list("abcdef")), *SCHEMA.attributes[1:]])
     again = plan(Workload(renamed).add(("age",), "marginal"), Budget(pcost=1.0))
     texts = (

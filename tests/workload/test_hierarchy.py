@@ -107,6 +107,8 @@ def test_repeated_labels_of_areas_get_codes() -> None:
     assert CodeList.from_rows(rows).hierarchy.levels[0].labels == ("Lee (1)", "Lee (2)", "Ohm")
     nested = {"Ohio": {"Lee": ["a"]}, "Iowa": {"Lee": ["b"]}}
     assert CodeList.from_labels(nested).hierarchy.levels[1].labels == ("Lee (Ohio)", "Lee (Iowa)")
+    rows = [("A", "A", ""), ("B", "A", ""), ("x", "", "A"), ("y", "", "B")]
+    assert CodeList.from_rows(rows).hierarchy.levels[0].labels == ("A (A)", "A (B)")
 
 
 def test_codes_in_other_case_or_with_accents_are_different() -> None:

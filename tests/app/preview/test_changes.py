@@ -104,7 +104,7 @@ def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     session.press("what_if_drop").press("what_if_forget")
     assert "What if:" not in session.text()
     session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
-    assert "would be empty" in session.errors()
+    assert "no table of positive weight" in session.errors()
     assert "What if:" not in session.text()
     other = open_preview(
         Workload.all_ways(demo_schema("cps"), (1, 2)), mechanism="residualplanner+", options={}
