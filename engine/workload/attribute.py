@@ -263,8 +263,7 @@ class Attribute:
         missing_values: Iterable[str] = (),
         date_format: str | None = None,
     ) -> Attribute:
-        """Create an attribute whose cells are the calendar periods from `start` to `stop`
-        inclusive.
+        """Create an attribute with one cell per calendar period from `start` to `stop`, inclusive.
 
         Values in the records are dates, times or texts. A text is an ISO date such as 2024-03-15
         or an ISO period that is not longer than a cell, such as 2024-03 for monthly cells. A time
@@ -864,5 +863,6 @@ def _build_attribute(
         raise SchemaError(
             f"attribute {quote_public(name)} has options that exclude each other. With labels you"
             " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. "
-            "With dates: missing, clip, date_format. Omit all other options"
+            "With dates: missing, clip, date_format. With all of them: missing_values. Omit all"
+            " other options"
         ) from None

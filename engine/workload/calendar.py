@@ -146,7 +146,10 @@ def _period(parts: dict[str, str | None]) -> Period | None:
 
 
 def _offset(zone: str | None) -> datetime.timedelta:
-    """Parse an offset from UTC: +02:00, +0200, +02 or Z; raise ValueError for 24 hours or more."""
+    """Parse an offset from UTC: +02:00, +0200, +02 or Z.
+
+    Raises ValueError for more than 23 hours or 59 minutes.
+    """
     if zone is None or zone.endswith("Z"):
         return datetime.timedelta()
     hours, minutes = int(zone[1:3]), int(zone[3:].strip(":") or 0)
@@ -178,7 +181,7 @@ def _pattern(date_format: str) -> re.Pattern[str]:
 
 
 def check_format(date_format: str, unit: str, subject: str) -> None:
-    """Raise SchemaError unless a text in the date format always determines one cell.
+    """Raise SchemaError unless a text in the date format determines one cell, as ISO dates do.
 
     Parameters
     ----------

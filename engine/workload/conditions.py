@@ -74,8 +74,7 @@ class Condition:
 
 
 def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
-    """Return the condition that is true in the cells of the boolean mask ``inside``, shape
-    (size,)."""
+    """Return the condition that is true in the cells of the mask ``inside``, shape (size,)."""
     return Condition(
         cells={attribute.name: Cells(attribute=attribute, inside=np.asarray(inside, dtype=bool))}
     )
@@ -101,8 +100,8 @@ def both(parts: Sequence[Condition]) -> Condition:
 def either(parts: Sequence[Condition]) -> Condition:
     """Return the disjunction of one or more conditions.
 
-    Conditions on the same single attribute are merged into one set of cells. If conditions on
-    different attributes remain, the result is one predicate text on all of their attributes.
+    Conditions on the same single attribute are merged into one set of cells. If several conditions
+    remain, the result is one predicate text on all of their attributes.
     """
     cells: dict[str, Cells] = {}
     other_parts: list[Condition] = []
@@ -167,8 +166,7 @@ def parenthesize(part: str) -> str:
 
 
 def cells_text(attribute: Attribute, inside: Inside) -> str:
-    """Return a predicate text that is true exactly in the cells of the mask ``inside``, shape
-    (size,).
+    """Return a predicate text that is true exactly in the cells of the mask, shape (size,).
 
     >>> code = Attribute.of_size("code", 9)
     >>> cells_text(code, np.arange(9) < 4), cells_text(code, np.arange(9) != 4), cells_text(code, np.arange(9) % 4 == 0)

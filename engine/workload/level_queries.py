@@ -142,15 +142,16 @@ def _levels_of_family(
 
 
 def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
-    """Return one copy of a group per level of the hierarchies of its attributes.
+    """Return one new group per level of the hierarchies of the attributes of a group.
 
-    In each copy, the queries on one attribute are replaced by one query per area of the level. The
-    result maps a title such as "state" to the copy. Levels whose areas are already queries of
-    ``group`` are left out. The result is empty if a family of ``group`` is on several attributes.
+    In each new group, one query per area of the level replaces the queries on one attribute, see
+    `at_level`. The result maps a title such as "state" to the new group. Levels whose areas are
+    already queries of ``group`` are left out. The result is empty if a family of ``group`` is on
+    several attributes.
     """
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
-    # (attribute, hierarchy, level) of the levels whose areas are already queries of the group
+    # ``present`` has the levels whose areas are already queries of the group.
     present = {
         (group.attributes[part.axes[0]], selection.hierarchy.name, level)
         for part in group.parts
@@ -179,10 +180,10 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
 def at_level(
     schema: Schema, group: Group, attribute: str, level: str, hierarchy: str | None = None
 ) -> Group:
-    """Return a copy of a group in which the queries on one attribute are replaced.
+    """Return a group like ``group`` in which the queries on one attribute are replaced.
 
     The new queries on the attribute are the areas of one level. The queries on all other attributes
-    are unchanged.
+    are unchanged. The new group has weight 1.
 
     Raises
     ------

@@ -98,9 +98,9 @@ def compared_dates(
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the end of an error message: a comparison is true for only some of the days of cell i.
+    """Return the end of the message for a comparison that is true for only some days of cell ``i``.
 
-    The text names the cell and its days, and says how to correct the comparison.
+    The text names the cell and its days, and states how to correct the comparison.
     """
     first, last = attribute.days(i)
     return (
@@ -404,7 +404,7 @@ class _Evaluator:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, (int, float, str))
-            and node.value is not True
+            and not isinstance(node.value, bool)
         ):
             if isinstance(node.value, float) and not math.isfinite(node.value):
                 raise self.refuse("has a number that is too large")
@@ -415,8 +415,7 @@ class _Evaluator:
         return None
 
     def named(self, name: str) -> tuple[int, Attribute, HierarchyLevel | None]:
-        """Return the axis and the attribute of a name, and the level if the name denotes a
-        level."""
+        """Return the axis, the attribute and the level of a name; the level of an attribute is None."""
         if name not in self.terms:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.terms[name]) > 1:
@@ -472,8 +471,8 @@ class _Evaluator:
             return self.along(axis, holds(np.arange(a.size)))
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
-        # Each bin is tested at its smallest and largest values and at one value inside. below_high
-        # is the largest value below the upper edge; for an edge of 0 this float is subnormal.
+        # Each bin is tested at its smallest and largest values and at one value inside.
+        # ``below_high`` is the largest value below the upper edge; for an edge of 0 it is subnormal.
         with np.errstate(under="ignore"):
             below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
         # Only the last bin includes its upper edge.

@@ -354,7 +354,7 @@ class Schema:
         return f"the exact totals on {', '.join(tables)}" if tables else ""
 
     def promise(self, budget: Budget) -> str:
-        """Return the privacy guarantee of a budget for one person in the records, as a sentence."""
+        """Return the privacy guarantee of a budget for one person in the records, as text."""
         return (
             promise_with_invariants(budget, self.exact_text) if self.invariants else budget.promise
         )
@@ -396,8 +396,8 @@ class Schema:
     def even_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
         """Return the marginal on ``names`` of a distribution that satisfies rules and invariants.
 
-        The distribution is close to uniform in the cells that they allow. The marginal has the
-        shape ``sizes(names)`` and sum 1, and is exactly 0 in the cells that they exclude.
+        Without invariants the distribution is that of `possible_share`. The marginal has the shape
+        ``sizes(names)`` and sum 1, and is exactly 0 in the cells that rules or invariants exclude.
         """
         return self._share(tuple(names), self.facts)
 

@@ -139,7 +139,7 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
 
 
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Return pairs (line number, description of the attribute), one per row of a schema CSV.
+    """Return pairs (line number, description from `parse_row`), one per row of a schema CSV.
 
     The delimiter is detected in the first line: depending on the locale, spreadsheets write commas
     or semicolons.
@@ -184,7 +184,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
 def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
     """Return the text of a public file: UTF-8, or UTF-16 with a byte order mark.
 
-    Raises SchemaError if the bytes are neither, or more than ``limit``.
+    Raises SchemaError if the bytes are neither, or more than ``limit`` bytes or characters.
     """
     if not isinstance(text, (str, bytes)):
         raise SchemaError(

@@ -87,7 +87,8 @@ def _entry(value: object) -> str:
 def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
     """Return hierarchies as JSON text.
 
-    The areas of the cells are a mapping from label to area, so that a person can reorder labels.
+    With labels, the areas of the cells are a mapping from label to area, so that a person can reorder
+    labels.
     """
     if labels is not None:
         documents = [
@@ -100,8 +101,8 @@ def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
 def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
     """Return the descriptions of the hierarchies in a text that `_hierarchies_text` wrote.
 
-    In each description, the mapping from label to area becomes a list: the area of each label in
-    ``labels``. Raises SchemaError if a label has no area.
+    With labels, the mapping from label to area becomes a list: the area of each label. Raises
+    SchemaError if a label has no area, or the text is not valid.
     """
     try:
         documents = parse_json(text)

@@ -1,5 +1,4 @@
-"""Codes that differ only in details: blanks, characters that are not visible, case, accents or
-zeros.
+"""Codes that differ only in blanks, invisible characters, case, accents or leading zeros.
 
 Codes of records and of code lists must be equal, character by character. The functions of this
 module find the code that a person probably meant, for error messages. They never make two codes
@@ -21,10 +20,9 @@ _INVISIBLE = re.compile(
 
 
 def visible_text(text: str) -> str:
-    """Return a text without characters that are not visible, with single blanks, in Unicode form
-    NFC.
+    """Return a text as it looks on screen: without invisible characters, with single blanks.
 
-    Blanks at the ends are removed. Texts with equal results look the same on screen.
+    The result is in Unicode form NFC, without blanks at the ends.
 
     >>> visible_text("a\\u200b\\u00a01 ")
     'a 1'
@@ -67,11 +65,11 @@ _DIFFERENCES: dict[str, Callable[[str], str]] = {
 
 
 def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | None:
-    """Return a candidate that differs from a text only in blanks, invisible characters, case, accents
-    or leading zeros, and the kind of the difference.
+    """Return a candidate that differs from a text only in details, and the kind of the difference.
 
-    The kind is a phrase such as "leading zeros" or "upper and lower case". The result is None if
-    every candidate differs in other characters. A candidate that equals the text is ignored.
+    Details are blanks, invisible characters, case, accents and leading zeros. The kind is a phrase
+    such as "leading zeros". The result is None if there is no such candidate. A candidate that equals
+    the text is ignored.
 
     >>> only_difference("0101", ["101", "102"]), only_difference("León", ["Leon"]), only_difference("x", ["y"])
     (('101', 'leading zeros'), ('Leon', 'accents'), None)

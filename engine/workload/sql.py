@@ -7,8 +7,8 @@ reason.
 
 WHERE becomes a `Condition`. It is accepted only if it is true for all values in a cell or for none,
 in every cell of the schema; the workload then has exactly the counts of the SQL. Values are
-compared after encoding: all values that the schema counts as missing are compared as the label of
-the missing cell, and all values that it counts as other as the label of the cell "other".
+compared after encoding: a missing value is compared as the label of its cell or, in bins, as the
+number that replaces it, and a text without a label as the label of the cell "other".
 
 GROUP BY becomes sets of attributes. A CASE expression merges cells of an attribute into coarser
 cells, which are called bands here. A group has one query per combination of cells that WHERE
@@ -244,8 +244,7 @@ def _constant(node: exp.Expr) -> str | int | float:
 
 
 def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Return the mask of the cells of an attribute in which a comparison with a constant is
-    true."""
+    """Return the mask of the cells of ``a`` in which a comparison with a constant is true."""
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
@@ -336,7 +335,7 @@ def _binned(
     if sign in ("=", "<>"):
         all_satisfy = (low == c) & (high == c)
         none_satisfy = (c < low) | (high < c) | (is_open & (high == c))
-        # no integer equals a number with a fraction
+        # No integer equals a number with a fraction.
         none_satisfy |= integer and not c.is_integer()
     elif sign in ("<", ">="):
         all_satisfy, none_satisfy = (high < c) | (is_open & (high == c)), low >= c
@@ -358,8 +357,8 @@ def _cut_error(
     assert a.edges is not None
     name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
     is_first, is_last = i == 0, i == a.size - 1
-    # ``exact`` lists comparisons that split no bin, because their constant is an edge of bin ``i``.
-    # Comparisons that are true for all records or for none are left out.
+    # ``exact`` lists comparisons with the edges of bin ``i``. Comparisons that would also cut a bin,
+    # or that are true for no record, are left out.
     if sign in ("<", "<="):
         exact = [] if is_first else [f"{name} < {low}"]
         if not is_last:
@@ -413,7 +412,7 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     inside = evaluate(comparison, tuple(operands.values())) > 0
     if len(operands) == 1:
         return conditions.of_cells(next(iter(operands.values())), inside)
-    # a comparison that is true in all cells or in none needs no predicate on several attributes
+    # A comparison that is true in all cells or in none needs no predicate on several attributes.
     if inside.all() or not inside.any():
         first = next(iter(operands.values()))
         return conditions.of_cells(first, np.full(first.size, inside.all()))
@@ -513,7 +512,8 @@ class Grouping:
 
         Each item of the clause has one or, for CUBE, ROLLUP and GROUPING SETS, several attribute
         sets. As in SQL, the sets of all items are combined: "a, CUBE (b)" groups by the sets (a, b)
-        and (a). The result is [()] if ``group`` is None.
+        and (a). GROUP BY ALL groups by all attributes in SELECT. The result is [()] if ``group`` is
+        None.
         """
         if group is None:
             return [()]
@@ -996,7 +996,7 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
             else [exp.EQ(this=case.this, expression=test) for test in tests]
         )
     for node in nodes:
-        reading = conditions.text(translate_condition(node, columns)) or "True"
+        reading = conditions.text(translate_condition(node, columns))
         shortened = reading if len(reading) <= MAX_READING else f"{reading[: MAX_READING - 3]}..."
         yield sql_text(node, MAX_READING), shortened
 

@@ -51,6 +51,7 @@ PREDICATES = [
     "age >= 30 # \x00",
     "height >= 30",
     "True == wave",
+    "wave == False",
     "sex == 'Q'",
     "sex == 1",
     "sex < 'M'",
