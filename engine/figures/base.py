@@ -108,8 +108,8 @@ def short_table_names(names: Sequence[str], most: int) -> list[str]:
     """Return the names of tables, cut to at most ``most`` characters where this is possible.
 
     In a name that is too long, "…" replaces the middle of its longest attributes.  The name remains
-    too long if fewer than `MIN_NAME_CHARS` characters would be left of an attribute.  All names
-    remain uncut if two different names would become equal.
+    uncut if each attribute could have only fewer than `MIN_NAME_CHARS` characters, and fewer than
+    its shortest attribute has.  All names remain uncut if two different names would become equal.
 
     >>> short_table_names(["place_population × tv_news_days", "age × sex"], 24)
     ['place…ation × tv_ne…days', 'age × sex']
@@ -261,8 +261,7 @@ MIN_PLOT_SHARE = 0.5  # smallest share of the height of a figure that the plot w
 
 
 def mark_rehearsal(figure: go.Figure) -> None:
-    """Draw a ribbon with the word REHEARSAL above the plot, and move the legend above the
-    ribbon."""
+    """Draw a ribbon with the word REHEARSAL above the plot, with the legend above the ribbon."""
     # If the figure has panels, the ribbon is above their titles, which are annotations in plotly.
     bottom = 3 if not figure.layout.annotations else 24
     ribbon = {"x0": 0, "x1": 1, "xref": "paper", "yref": "paper", "ysizemode": "pixel"}
@@ -310,8 +309,7 @@ def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
 
 
 def enlarge(picture: Picture, font_px: float, scale: float) -> Picture:
-    """Return a picture with font size ``font_px`` and its height times ``scale``, for
-    projectors."""
+    """Return a picture for projectors, with font size ``font_px`` and ``scale`` times its height."""
     figure = go.Figure(picture.figure)
     height = float(figure.layout.height or DEFAULT_HEIGHT_PX)
     figure.update_layout(font_size=font_px, height=scale * height)
@@ -371,8 +369,7 @@ _Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 
 def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
-    """Return the box of a label for every plotly text position, given the position of its
-    marker."""
+    """Return plotly text position -> box of a label with this position at the marker (x, y)."""
     lines, radius = text.split("<br>"), LINE_HEIGHT_PX / 2
     width = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines)
     height = LINE_HEIGHT_PX * len(lines)
@@ -504,7 +501,7 @@ def heat_map(
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": x_title, "nticks": 10} | category_axis(),
-        # A figure with more rows has its largest height, and too little space for all labels.
+        # With more than `MAX_LABELED_ROWS` rows, the largest height is too small for all labels.
         "yaxis": {
             "title": y_title,
             "nticks": len(rows) if len(rows) <= MAX_LABELED_ROWS else 10,
@@ -518,7 +515,7 @@ def heat_map(
 MAX_LABELED_ROWS = 26  # largest number of rows of a heat map of which each has a label
 MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
 
-# The palette of Okabe and Ito without yellow, and grey.
+# The palette of Okabe and Ito without black and yellow, and grey.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", ".", "-", "+")

@@ -109,9 +109,10 @@ def costs(comparison: Comparison) -> dict[str, str]:
 
 
 def gap_words(gap: float, reference: str = BOUND) -> str:
-    """Return the text of a gap: how much an error exceeds a reference; NaN without a bound.
+    """Return as text by how much an error exceeds a reference.
 
-    Percentages are rounded up.
+    ``gap`` is the error divided by the reference, minus 1, or NaN if no bound is known.  Percentages
+    are rounded up.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
@@ -137,8 +138,8 @@ class _Gaps:
 
     Attributes
     ----------
-    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms that are equally
-        accurate for every table are in the same tuple.
+    drawn : labels of the mechanisms that are drawn, best first.  Equally accurate mechanisms are in
+        the same tuple: by RMSE for every table, or by the largest error of all queries.
     omitted : labels of the mechanisms whose errors are too large to be drawn.
     gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
     errors : maps the label of a mechanism to its error, in counts.
@@ -265,10 +266,10 @@ def ranking_note(comparison: Comparison, criterion: str = "rmse") -> str:
 
 
 def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
-    """Return a dot plot of the gaps of the mechanisms to the lower bound, best first.
+    """Return a dot plot of the gaps of the mechanisms to the reference of `_Gaps`, best first.
 
-    Mechanisms that are equally accurate for every table share a row.  The last row of the table of
-    numbers is the lower bound, if one is known.
+    Equally accurate mechanisms share a row.  The last row of the table of numbers is the lower
+    bound, if one is known.
 
     Parameters
     ----------
@@ -369,9 +370,9 @@ def _verdict(relative: _Gaps, best: str) -> str:
 
 
 def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
-    """Return a scatter plot of gap to the bound against planning time, one marker per mechanism.
+    """Return a scatter plot of gap against planning time, one marker per drawn mechanism.
 
-    ``criterion`` is a key of `CRITERIA`, as in `ranking_picture`.
+    ``criterion`` is a key of `CRITERIA`, and the gap is that of `ranking_picture`.
     """
     table = ranking(comparison).set_index("mechanism")
     relative = _gaps(comparison, criterion)
@@ -447,11 +448,10 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
 
 
 def where_picture(comparison: Comparison, workload: Workload) -> Picture:
-    """Return a heat map of the RMSE of every table and mechanism.
+    """Return a heat map of the RMSE of tables, divided by that of the best mechanism for the table.
 
-    An RMSE is divided by that of the best mechanism for the same table.  Rows are the
-    `MAX_MAP_GROUPS` tables with the largest ratios, the largest one first.  Columns are mechanisms;
-    those that are equally accurate for every table share a column.
+    Rows are the `MAX_MAP_GROUPS` tables with the largest ratios, the largest one first.  Columns are
+    the drawn mechanisms; those that are equally accurate for every table share a column.
     """
     relative = _gaps(comparison)
     drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]
@@ -523,7 +523,7 @@ def budgets_picture(
     format_budget: Callable[[Budget], str] = in_pcost,
     pcosts: Sequence[float] = (),
 ) -> Picture:
-    """Return a line chart of the errors of all mechanisms at several budgets, in counts.
+    """Return a line chart of the errors of the drawn mechanisms at several budgets, in counts.
 
     Mechanisms that are equally accurate for every table share a line.  The custom data of a marker
     are text of the budget, label of the mechanism and pcost.
@@ -824,7 +824,7 @@ def _table(title: str, table: pd.DataFrame) -> str:
 
 
 def _cell(value: object, *, percent: bool) -> str:
-    """Return a value of a table as HTML; numbers are written as percentages if ``percent``."""
+    """Return a value of a table as HTML: NaN as "", other floats as percentages if ``percent``."""
     if isinstance(value, float):
         if math.isnan(value):
             return ""

@@ -115,7 +115,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     chosen : maps each attribute to the first and the last of the selected cells, inclusive.
     """
     names = list(chosen)
-    # one array of drawn cells per attribute
+    # ``cells`` has one array of drawn cells per attribute.
     cells = [evenly_spaced(schema[name].size, MAX_SIDE) for name in names]
     is_chosen = [
         (first <= drawn) & (drawn <= last)
@@ -346,8 +346,9 @@ HEATMAP_TICKS = 6  # few, because two of these figures are side by side
 def block_names(plan: Plan) -> dict[Space, str]:
     """Return a text for every block of a plan, by its key in ``plan.blocks``.
 
-    A text contains the attributes of the block and the number of its measurements.  The block with
-    the largest privacy cost comes first.
+    A text contains the attributes of the block and the number of its measurements, after the rank
+    of the block if several blocks are on the same attributes.  The block with the largest privacy
+    cost comes first.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
@@ -475,7 +476,7 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
         return np.ones((1, 1)), ["all records"], "all records"
     axes, strategy = block.factors[factor]
     attributes = [plan.schema[block.attributes[a]] for a in axes]
-    # for every column of the matrix, one cell per attribute
+    # A column of the matrix is for one cell per attribute.
     cells_by_column = np.transpose(
         np.unravel_index(np.arange(strategy.cells), strategy.sizes)
     ).tolist()

@@ -33,15 +33,23 @@ from engine.privacy import Budget
 from engine.release import quantile
 
 MAX_BARS = 30
-BAR_NOTE = (
-    "Each bar is a residual space: the part of a table that no table of fewer attributes contains."
-)
+
+
+def _bar_note(plan: Plan) -> str:
+    """Return a sentence about the bars of `budget_picture` and `breakdown_picture`."""
+    if plan.full_tables:
+        return "Each bar is a measured table."
+    return (
+        "Each bar is a residual space: the part of a table that no table of fewer attributes"
+        " contains."
+    )
 
 
 def budget_picture(plan: Plan) -> Picture:
     """Return a bar chart of the share of the budget that each residual space gets, largest first.
 
-    Residual spaces after the first `MAX_BARS` share one bar.
+    If the plan measures tables instead, each table has a bar.  All bars after the first `MAX_BARS`
+    are replaced by their sum.
     """
     spaces = plan.by_space().sort_values("share", ascending=False, kind="stable")
     names = [set_name(a) for a in spaces["attributes"]]
@@ -65,16 +73,15 @@ def budget_picture(plan: Plan) -> Picture:
         figure=figure,
         table=table,
         alt=f"Largest of {pluralize(len(names), 'share')}: {shares[0]:.1%} for {names[0]}.",
-        note=(f"{BAR_NOTE} Shares of the {unit} sum to 100%."),
+        note=f"{_bar_note(plan)} Shares of the {unit} sum to 100%.",
     )
 
 
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """Return one stacked bar per group with its shares of publishable, doubtful and noise answers.
 
-    ``scale`` contains the limits of the relative error that define these three classes.  The group
-    with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups are
-    drawn.
+    ``scale`` contains the limits of these classes and the expected number of records.  The group
+    with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups are drawn.
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
@@ -123,7 +130,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     """Return a bar chart of the share of a variance that each residual space contributes.
 
     The variance is that of query ``query`` of the group, or the mean over all queries of the group
-    if ``query`` is None.  Residual spaces after the first `MAX_BREAKDOWN_BARS` share one bar.
+    if ``query`` is None.  All bars after the first `MAX_BREAKDOWN_BARS` are replaced by their sum.
     """
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
@@ -142,7 +149,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
         figure=figure,
         table=table,
         alt=f"Shares of the variance: {breakdown_text(plan, group, query)}",
-        note=BAR_NOTE,
+        note=_bar_note(plan),
     )
 
 

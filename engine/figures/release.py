@@ -447,7 +447,7 @@ def _interval_text(series: Sequence[_Series]) -> str:
 
 
 def _omitted_text(answers: pd.DataFrame) -> str:
-    """Return a sentence that says how many answers are drawn; empty if all are."""
+    """Return a sentence with the number of answers that are drawn; "" if all are drawn."""
     return (
         f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     )

@@ -55,8 +55,8 @@ MAX_STEPS = 2_000  # largest number of points of a line of shares
 def exact_sum(parts: Sequence[float]) -> str:
     """Return the text of a sum of privacy costs, in exact decimal arithmetic as in the ledger.
 
-    >>> exact_sum([0.1, 0.2])
-    '0.1 + 0.2 = 0.3'
+    >>> exact_sum([0.1, 0.2]), exact_sum([0.1])
+    ('0.1 + 0.2 = 0.3', '0.1')
     """
     terms = [Decimal(repr(float(p))) for p in parts]
     total = sum(terms, Decimal(0)).normalize()
@@ -283,7 +283,8 @@ def summary_text(
     common : options between which the last decision was.
     format_budget : function that returns the text of a budget.
     lost : number of paid attempts without a result.
-    verdicts : for each look, in order, the decision of its rule, with the shares of reliable cells.
+    verdicts : for each rule that is not None, in order, its decision, with the shares of reliable
+        cells.
     """
     last = choices[-1]
     total = sum(map(_decimal, paid))
@@ -334,11 +335,14 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
 
 
 def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decision]) -> list[str]:
-    """Return one sentence per look with the estimated share of reliable cells under each option."""
+    """Return one sentence per verdict with the share of reliable cells under each finer option.
+
+    If the verdict is to stop, the sentence also has the share under the coarse option.
+    """
     sentences = []
-    recorded = [rule for rule in rules if rule is not None]
-    for number, (rule, verdict) in enumerate(zip(recorded, verdicts, strict=False), start=1):
-        look = "The look" if len(verdicts) == 1 else f"Look {number}"
+    recorded = [(number, rule) for number, rule in enumerate(rules, 1) if rule is not None]
+    for (number, rule), verdict in zip(recorded, verdicts, strict=False):
+        look = "The look" if len(rules) == 1 else f"Look {number}"
         finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]
         shares = [
             f"{_range_text(verdict.shares[f'{name}, lower'], verdict.shares[f'{name}, upper'])} in"
@@ -428,7 +432,7 @@ def verdict_reason(rule: NestedPlanRule, verdict: Decision) -> str:
 
 
 def _share_beside(share: float, limit: float) -> str:
-    """Return a share as a percentage with the decimals that set it apart from a limit.
+    """Return a share in percent, with the decimals (1 to 4) that distinguish it from a limit.
 
     >>> _share_beside(0.4996, 0.5), _share_beside(0.5, 0.5), _share_beside(0.228, 0.5)
     ('49.96%', '50.0%', '22.8%')
@@ -498,7 +502,7 @@ def _standard_errors(multiple: float) -> str:
 
 
 def group_text(group: Group) -> str:
-    """Return the attributes, the query family and the number of cells of a group as one text."""
+    """Return the attributes, the family and the number of queries (cells) of a group as one text."""
     return (
         f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
         f" ({pluralize(group.count, 'cell')})"
@@ -630,7 +634,7 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
     """Return the two ends of the axis of signal-to-noise ratios.
 
     The axis contains 0, the smallest ratio, the 90% quantile of the ratios of all ``options``, and
-    twice the ratio that the rule requires.  Larger ratios are outside.
+    twice the ratio that the rule requires.  Much larger ratios are outside.
     """
     ratios = np.concatenate([estimate / rule.errors(i) for i in options])
     quantile = float(np.quantile(ratios, 0.9, method="inverted_cdf"))
@@ -721,7 +725,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     counts = [part.count for part in group.parts[1:]]
     column_texts = []
     for column in columns:
-        # one query of every part after the first
+        # ``queries`` has one query of every part after the first.
         queries = np.unravel_index(int(column), counts)
         texts = [
             _part_text(rule, group, part, int(query), names[part])

@@ -90,6 +90,14 @@ def test_summary_text_states_seen_shares_and_delta() -> None:
     assert text.endswith("Epsilon is at delta 10^-6.")
 
 
+def test_summary_text_numbers_looks_without_rule() -> None:
+    shares = {"1-way, upper": 0.9, "2-way, lower": 0.25, "2-way, upper": 0.4}
+    verdict = Decision(choice=1, certain=True, shares=shares, sentence="")
+    choices, rules = [CHOICE, CHOICE], [None, RULE]
+    text = figures.summary_text("office", choices, rules, [0.1], COMMON, verdicts=[verdict])
+    assert "Look 2 showed this share of reliable cells" in text
+
+
 def test_summary_text_of_override_names_the_person() -> None:
     choice = replace(CHOICE, option="1-way", by="A. Reader", reason="totals matter most")
     text = figures.summary_text("office", [choice], [None], [0.1, 0.9], COMMON)

@@ -46,6 +46,15 @@ def test_budget_picture_many_spaces_shows_the_rest() -> None:
     assert shares[-1] == pytest.approx(result.by_space()["share"].nsmallest(7).sum())
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "words"), [("identity", "measured table"), ("querysmasher", "residual space")]
+)
+def test_budget_picture_note_names_bars(mechanism: str, words: str) -> None:
+    workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    note = budget_picture(plan(workload, Budget(pcost=1.0), mechanism)).note
+    assert f"Each bar is a {words}" in note
+
+
 def test_budget_picture_small_shares_has_decimals() -> None:
     result = plan(WORKLOAD, Budget(1.0, rows_per_person=3))
     assert budget_picture(result).figure.layout.xaxis.tickformat == "~%"
