@@ -93,8 +93,6 @@ def coverage_check(
     PlanError : ``rehearsals`` is not an integer of at least 2.
     Cancelled : ``progress`` returned False.
     """
-    import pandas as pd
-
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
         raise PlanError(
             f"The number of rehearsals was {rehearsals!r}. Give an integer of at least 2, such as"
@@ -127,11 +125,19 @@ def coverage_check(
         ]
         errors.append((np.concatenate(answers) - exact_answers) / scale)
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
-    z_scores = np.array(errors)  # errors / standard errors, shape (rehearsals, queries)
-    noise = plan.budget.law
+    return _coverage(np.array(errors), plan.budget.law)
+
+
+def _coverage(z_scores: Array, law: str) -> Coverage:
+    """Return the statistics of errors divided by predicted standard errors.
+
+    ``z_scores`` has the shape (rehearsals, queries); ``law`` is the distribution of the noise.
+    """
+    import pandas as pd
+
     rows = []
     for level in CONFIDENCE_LEVELS:
-        is_covered = np.abs(z_scores) <= quantile(level, noise)
+        is_covered = np.abs(z_scores) <= quantile(level, law)
         # Only rehearsals are independent: the answers of one rehearsal share their noise.
         chance_margin = 2.0 * float(is_covered.mean(axis=1).std(ddof=1)) / math.sqrt(len(z_scores))
         rows.append((level, float(is_covered.mean()), chance_margin))

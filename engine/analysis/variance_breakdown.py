@@ -113,8 +113,8 @@ def worst_query(plan: Plan, group: int) -> int | None:
 def least_accurate_queries(plan: Plan, group: int) -> list[int]:
     """Return numbers of queries, one per query family, whose product is the least accurate query.
 
-    A number is 0, the first query of the family, if the product with this query is equally
-    inaccurate.  All numbers are 0 if the group has too many queries to search; see `worst_query`.
+    If the product with the first query of a family is equally inaccurate, the number for this
+    family is 0.  All numbers are 0 if the group has too many queries to search; see `worst_query`.
     """
     counts = tuple(part.count for part in plan.workload.groups[group].parts)
     worst = worst_query(plan, group)

@@ -114,7 +114,11 @@ def raise_weight(
     raised = tuple(
         replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups)
     )
-    text = f"Weight of table {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
+    # Screens number tables from 1.
+    number = group + 1
+    text = (
+        f"Weight of table {number} raised from {queries.weight:g} to {queries.weight * factor:g}."
+    )
     workload = Workload(request.workload.schema, raised)
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
@@ -289,29 +293,18 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
             f"The schema has rules or exact totals that the merged cells of {attribute} cannot"
             f" express: {error}."
         ) from None
-    groups = [
-        _coarsened_group(schema, i, g, attribute, factor) for i, g in enumerate(workload.groups)
-    ]
+    groups = [_coarsened_group(schema, group, attribute, factor) for group in workload.groups]
     return Workload(schema, tuple(groups))
 
 
-def _coarsened_group(
-    schema: Schema, number: int, group: Group, attribute: str, factor: int
-) -> Group:
+def _coarsened_group(schema: Schema, group: Group, attribute: str, factor: int) -> Group:
     """Return a group with the same query family on merged cells of an attribute.
 
-    Parameters
-    ----------
-    schema : schema with the merged cells.
-    number : number of the group, for the message of the error.
-
-    Raises
-    ------
-    NotApplicable : the queries of the group cannot be expressed by the merged cells.
+    ``schema`` has the merged cells.  Raises NotApplicable if they cannot express the queries.
     """
     if attribute not in group.attributes:
         return group
-    subject = f"Group {number} on {' × '.join(group.attributes)}"
+    subject = f"The group on {' × '.join(group.attributes)}"
     if group.query_weights is not None and group.part_weights is None:
         raise NotApplicable(
             f"{subject} has one weight per query, and merged cells have fewer queries. Remove the"

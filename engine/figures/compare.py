@@ -133,8 +133,8 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
 class _Gaps:
     """Errors of the mechanisms of a comparison by one criterion, relative to a reference.
 
-    The reference is the lower bound, or the smallest error if no bound above 0 is known or the
-    criterion is the largest error, which has no bound in a comparison.
+    The reference is the lower bound.  If no bound above 0 is known, or the criterion is the largest
+    error, the reference is the smallest error instead.
 
     Attributes
     ----------

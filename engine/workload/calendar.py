@@ -181,7 +181,7 @@ def _pattern(date_format: str) -> re.Pattern[str]:
 
 
 def check_format(date_format: str, unit: str, subject: str) -> None:
-    """Raise SchemaError unless a text in the date format determines one cell, as ISO dates do.
+    """Raise SchemaError unless a date format is valid, determines a cell and fits ISO dates.
 
     Parameters
     ----------

@@ -780,8 +780,8 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
     Raises SchemaError if the parents form a cycle, or a code has more than `MAX_LEVELS` + 2 ancestors.
     """
     depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
-    # This limit only ends the loop. `_code_list` checks the exact number of levels, of which a common
-    # root and the cells are none.
+    # This limit only ends the loop. `_code_list` checks the exact number of levels, without a common
+    # root and the cells.
     for next_depth in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():

@@ -55,9 +55,10 @@ class DraftSchema:
 
 
 def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
-    """Return the error that no attribute can be drafted from a public file, called ``what``.
+    """Return the error for a public file from which no attribute can be drafted.
 
-    ``reasons`` maps the name of each column to the reason why it has no attribute.
+    ``what`` is the text for the file in the message. ``reasons`` maps the name of each column to
+    the reason why it has no attribute.
 
     >>> str(no_attribute("these records", {"id": "it has one value only"}))  # doctest: +NORMALIZE_WHITESPACE
     "No attribute can be drafted from these records: 'id': it has one value only. Write the schema

@@ -237,10 +237,9 @@ class Group:
 
     @cached_property
     def part_weights(self) -> tuple[Array | None, ...] | None:
-        """Factors of ``query_weights``: the query weights of the family of each part.
+        """Query weights of the family of each part; None for a family without weights.
 
-        A family without weights has the entry None. The value is None if ``query_weights`` is None
-        or is not the Kronecker product of the weights of the families.
+        If ``query_weights`` is not the Kronecker product of these weights, the value is None.
         """
         weights = tuple(part.family.query_weights for part in self.parts)
         product = _product_weights(self.parts)
