@@ -19,6 +19,8 @@ INTERVAL_S = 0.5
 class PlanningClock:
     """Clock that counts, in each interval, the smaller of wall time and processor time in seconds.
 
+    Inside `counting_waits` it counts the wall time.
+
     >>> clock = PlanningClock()
     >>> clock() <= clock()
     True
@@ -54,9 +56,10 @@ class PlanningClock:
 
     @contextmanager
     def counting_waits(self) -> Iterator[None]:
-        """Count wall time instead of processor time inside the ``with`` block.
+        """Count all wall time inside the ``with`` block.
 
-        Use it while worker processes compute, whose processor time does not count for this process.
+        Use this context while worker processes compute: their processor time is not part of the
+        processor time of this process.
         """
         with self._lock:
             self._read(0.0)

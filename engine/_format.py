@@ -119,7 +119,7 @@ def set_name(attributes: Iterable[str]) -> str:
 
 
 def shortest_text(number: float) -> str:
-    """Return the shortest decimal text that parses to the same double.
+    """Return a decimal text that parses to the same double, without ".0" after an integer below 1e15.
 
     >>> shortest_text(20.0), shortest_text(0.1)
     ('20', '0.1')
@@ -137,7 +137,7 @@ def nonblank_lines(text: str) -> list[str]:
 
 
 def number(value: int) -> str:
-    """Return the text of an integer of any size.
+    """Return the text of an integer: all digits below 10^12, else two digits and a power of ten.
 
     >>> number(21_043_261), number(10**40)
     ('21,043,261', '1.0 × 10^40')
@@ -158,7 +158,8 @@ def translate_arguments(
     words : mapping from an argument to its replacement.  A key is the name of an argument, or
         ``name=value`` for a replacement that applies to this value only.  The value from the
         message is inserted for ``{}``.  If the message has no value, ``{}`` and the characters
-        ``" =:"`` before it are left out.  Arguments without a key stay as they are.
+        ``" =:"`` before it are left out.  An argument without a key stays as it is, without a final
+        "=".
     value : function that formats a list of values as one text.
 
     >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
@@ -206,8 +207,8 @@ def pluralize(things: int, one: str, many: str = "") -> str:
 def format_number(value: float) -> str:
     """Return the text of an error or an estimate, without an exponent.
 
-    Numbers below 1000 have three or four significant digits, larger numbers are rounded to
-    integers.  An infinite number is "unbounded", NaN is "unknown".
+    Numbers below 1000 are rounded to three or four significant digits, larger numbers to integers.
+    An infinite number is "unbounded", NaN is "unknown".
 
     >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')
@@ -272,7 +273,7 @@ def power_text(value: float) -> str:
 
 
 def deltas_as_powers(text: str) -> str:
-    """Return a text in which each delta such as "delta 1e-06" is written as by `power_text`.
+    """Rewrite each delta with an exponent, such as "delta 1e-06" in a text, as `power_text` does.
 
     >>> deltas_as_powers("epsilon 1 at delta 1e-06; epsilon 2 at delta 2.5e-07.")
     'epsilon 1 at delta 10^-6; epsilon 2 at delta 2.5 * 10^-7.'
@@ -317,7 +318,8 @@ def _positional(value: float) -> str:
 def rounded_up(value: float) -> str:
     """Return the text of a number, rounded up to 4 significant digits.
 
-    Rounding starts from the shortest decimal text of the double, so 0.1 gives "0.1".
+    The number is first rounded to the nearest number of 13 digits, so that the rounding error in
+    0.1 + 0.2 does not give "0.3001".
 
     >>> rounded_up(4.1721), rounded_up(0.1), rounded_up(0.1 + 0.2), rounded_up(1e-9)
     ('4.173', '0.1', '0.3', '1e-09')
@@ -326,8 +328,7 @@ def rounded_up(value: float) -> str:
 
 
 def _digits(value: float, rounding: str) -> str:
-    # rounded to 13 digits first, because the last three digits of a double may be rounding errors
-    # of sums
+    # rounded to 13 digits first, because the last digits of a double may be rounding errors of sums
     number = Context(prec=13, rounding=ROUND_HALF_EVEN).create_decimal(repr(float(value)))
     return f"{float(Context(prec=4, rounding=rounding).plus(number)):g}"
 
@@ -444,7 +445,7 @@ def latex_text(table: Frame, percent: Collection[str] = (), caption: str = "") -
 
 
 def _latex(value: Any, *, percent: bool = False) -> str:
-    """Return a value of a table as LaTeX; numbers are written as percentages if ``percent``."""
+    """Return a value of a table as LaTeX; a float is written as a percentage if ``percent``."""
     if isinstance(value, float):
         if math.isnan(value):
             return ""

@@ -139,9 +139,10 @@ if hasattr(os, "register_at_fork"):
 def threads_for(order: int) -> AbstractContextManager[None]:
     """Return a context that sets the number of threads for matrices of this order.
 
-    Up to the order `MAX_SINGLE_THREAD_ORDER`, linear algebra uses one thread: more threads gain
-    nothing, and on a busy machine threads that wait for each other can be a hundred times slower.
-    Larger matrices use all threads, even inside a context for smaller matrices.
+    Matrices up to the order `MAX_SINGLE_THREAD_ORDER` get one thread: more threads gain nothing,
+    and on a busy machine threads that wait for each other can be a hundred times slower.  Larger
+    matrices get all threads, also inside a context for smaller matrices, but not inside
+    `one_thread`.
 
     >>> with threads_for(99):
     ...     pass

@@ -1,7 +1,8 @@
 """Bounded readers for JSON, zip archives and NumPy arrays from untrusted files.
 
-Every reader checks sizes, types and shapes before it allocates memory, and raises `ValueError` (or
-the error class that the caller names) for anything else.  No reader runs code of the file.
+The readers check sizes, types and shapes before they allocate memory.  Content that they refuse
+raises `ValueError`; `open_zip` raises the error class that its caller names.  No reader runs code of
+the file.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def parse_json(
 
     Raises
     ------
-    ValueError : the text is not JSON in UTF-8, needs more memory, is nested more than 100 levels
-        deep, has an integer of more than 300 digits, or, without ``constants``, has NaN or a number
-        beyond the range of a double.
+    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, has
+        an integer of more than 300 digits, or has half of a surrogate pair.  Without ``constants``
+        also: the text has NaN, or a number beyond the range of a double.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -140,15 +141,16 @@ def open_zip(
 ) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive from an untrusted source and check the list of its members.
 
-    Members must be stored or deflated, and neither encrypted nor links; each name must occur once.
-    Read members with `read_member` or `member_chunks`, which bound their unpacked size.
+    Members must be stored or deflated.  They must not be encrypted, links or folders.  Each name
+    must occur once.  Read members with `read_member` or `member_chunks`, which bound their unpacked size.
 
     Parameters
     ----------
     what : subject of messages, such as "The package".
     error : type of the exception for a damaged or refused archive, also if the damage is
         found later in the ``with`` block.
-    plain_names : refuse members whose name contains a path other than ``folder``.
+    plain_names : refuse members whose name is not a plain name (see `is_plain_name`), after
+        ``folder`` and a slash are removed; names must then differ in more than case.
     max_members : largest number of members.
     folder : name of the only folder that may contain members; has no effect if ``plain_names`` is
         False.
@@ -176,7 +178,7 @@ def open_zip(
 
 
 def _check_directory(file: IO[bytes], max_members: float) -> None:
-    """Raise ValueError if a file has no zip directory (list of members), or a too long one.
+    """Raise ValueError if a file has no zip directory (list of members), or one that is too long.
 
     The directory itself is not read, only the records that state its length.
     """
@@ -234,7 +236,10 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether a text is a file name without a path.
+    """Return whether a text is a file name without a path, allowed on all systems.
+
+    Such a name has 1 to 255 printable characters, is not "." or "..", and has none of the
+    characters / \\\\ : * ? " < > |.
 
     >>> is_plain_name("plan.json"), is_plain_name("../plan.json"), is_plain_name("a\\\\b"), is_plain_name("")
     (True, False, False, False)
@@ -331,8 +336,8 @@ def read_array(
     Raises
     ------
     ValueError
-        The array has another type or shape, or another number of values than its header states; or
-        `array_header` raises the error.
+        The header is refused by `array_header`, the array has another type or shape than allowed,
+        or the number of values differs from that of the header.
     """
     file = io.BytesIO(content)
     stored_shape, by_columns, kind = array_header(file)

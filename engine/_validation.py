@@ -46,8 +46,8 @@ def check_positive(
 ) -> float:
     """Return the value as a float; raise ``error`` unless it is finite and in the allowed range.
 
-    It must be above 0, less than ``below``, and at most ``most``.  ``word`` is the name of the
-    value in the error message.
+    The value must be above 0, less than ``below``, and at most ``most``.  ``word`` is the name of
+    the value in the error message.
 
     >>> check_positive("confidence", 1.5, below=1)
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ def check_slice(
 ) -> tuple[int, int]:
     """Return the pair (first, end) to which the slice ``start:stop`` of ``count`` queries amounts.
 
-    ``end`` is exclusive, and at least ``first``.  Negative arguments count from the last query.
+    ``end`` is exclusive, and at least ``first``.  Negative arguments count from the end.
 
     >>> check_slice(-2, None, 10), check_slice(4, 2, 10)
     ((8, 10), (4, 4))
@@ -131,9 +131,10 @@ def check_slice(
 
 
 def _shown_value(value: object) -> str:
-    """Return the text of a value in an error message: the digits of a number, else `quote_public`.
+    """Return the text of a value in an error message.
 
-    The content of a table that was passed by mistake is not shown, because it could be private.
+    Floats and integers of at most 40 digits are shown as they are, other values by `quote_public`:
+    the content of a table that was passed by mistake could be private.
     """
     # an integer may have more digits than Python converts to text
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)

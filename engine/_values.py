@@ -1,4 +1,4 @@
-"""Base class of frozen values: printing, copying and cached properties."""
+"""Base class of frozen values, results cached on a value, and memory sizes of objects."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 The pools of the standard library import the caller's script again in every process, which runs it a
 second time unless its main part is guarded.  Here a server process starts without that script.  It
-imports the engine once and forks one process per call, which takes milliseconds.  The caller and
-the server share one connection: when the caller closes it or ends, the server and its calls end as
-well.
+imports the engine once and forks one process per call, which takes milliseconds.  Where the system
+cannot fork, every call gets a new Python process.  The caller and the server share one connection:
+when the caller closes the connection or ends, the server and its calls end as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
 # Environment variables of a process that forks. Such a process must not have other threads.
 # OpenBLAS ends its threads before a fork; this variable keeps Arrow's allocator from starting one.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# Seconds between progress messages. A cancellation takes effect at the next message.
+# Longest time between two progress messages in seconds. A cancellation takes effect at the next one.
 PROGRESS_INTERVAL_S = 0.2
 _KEY_BYTES = 32
 

@@ -1,7 +1,7 @@
 """Worked examples of the lessons.
 
-All examples have at most a few hundred cells and invented counts, so they can be checked by hand.
-Decompositions and plans are computed by the engine.
+The examples are small, and their counts are invented.  Decompositions and plans are computed by
+the engine.
 
 Clipping of negative counts: `clipping_example`
     For a count t with normal noise of standard deviation s, and a = t / s,
@@ -148,7 +148,7 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
 
     Raises
     ------
-    PlanError : ``std`` is not positive.
+    PlanError : ``std`` is not positive and finite.
 
     >>> round(clipping_example([0.0], 1.0).bias, 4), round(clipping_example([50.0], 1.0).bias, 4)
     (0.3989, 0.0)
@@ -485,7 +485,7 @@ def person_budget(budget: Budget, rows: int) -> Budget:
 def caps_table(budget: Budget) -> pd.DataFrame:
     """Return a table of the error of the total number of rows for every cap on rows per person.
 
-    Every cap spends the same budget per person.  Columns, all in counts:
+    With every cap the privacy cost of a person is `Budget.row_pcost`.  Columns, all in counts:
 
     - cap: largest number of rows of a person that are counted.
     - rows lost: number of rows that are not counted.
@@ -760,13 +760,14 @@ def draw_releases(
 
     Parameters
     ----------
+    counts : numbers of persons in each cell; every person is in one cell.
     seed : seed of the noise, so that all readers of a lesson see the same numbers.  By default the
         random bits are those of the operating system.
 
     >>> draw_releases([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
     """
-    # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
+    # Every person is in one cell, so the sensitivity is 1 and the variance is 1 / pcost counts^2.
     # The variable `variance` is in grid steps^2.
     variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
     noise = discrete_gaussian(
@@ -810,9 +811,9 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 
 def budget_table(budget: Budget) -> pd.DataFrame:
-    """Return a table with one row per privacy unit: pcost, rho, mu and epsilon of a budget.
+    """Return a table with one row per privacy parameter of a budget: pcost, rho, mu and epsilon.
 
-    Columns, all with texts: term (name of the unit), value, and "in words" (an explanation).
+    Columns, all with texts: term (name of the parameter), value, and "in words" (an explanation).
     """
     delta = budget.report_delta
     epsilon = budget.epsilon(delta)

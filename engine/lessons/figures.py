@@ -177,7 +177,7 @@ def _data_html(table: pd.DataFrame) -> str:
 
 
 def _number_text(number: float) -> str:
-    """Return a number with four digits; rounding errors of the computer become 0.
+    """Return a number with four significant digits; numbers below 5e-11 are rounding errors, text "0".
 
     >>> _number_text(-2.2e-16), _number_text(1234.56), _number_text(0.00012345)
     ('0', '1,235', '0.0001234')
@@ -189,8 +189,7 @@ def with_room_for_axes(figure: go.Figure) -> go.Figure:
     """Return a copy of a figure with a white background and automatic margins, for a printed page.
 
     The margins contain the labels and titles of all axes.  In the app, the theme of Streamlit sets
-    background and margins.  Outside, a figure would get the default plotly template, which
-    Streamlit replaces by one without automatic margins.
+    background and margins instead.
     """
     copy = go.Figure(figure)
     copy.update_layout(template="plotly_white")
@@ -900,7 +899,7 @@ def clipping_picture(example: ClippingExample, width: int) -> Picture:
         mode="markers",
         name="mean published count",
         marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
-        # The error bars end at 0, because published counts are never negative.
+        # Error bars do not go below 0, because published counts are never negative.
         error_y={
             "array": example.errors,
             "arrayminus": np.minimum(example.errors, example.means),

@@ -18,8 +18,7 @@ most k times as much as a single row, so one row may cost pcost / k^2 (epsilon /
 epsilon): group privacy is exact for both.  Neighbours add or remove all rows of one person, or
 replace them by equally many other rows.
 
-The functions of this module return upper bounds on the curve that include the errors of floating
-point.
+Deltas and epsilons of this module are upper bounds that include the errors of floating point.
 
 Notes
 -----
@@ -117,8 +116,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Return an upper bound on log delta(epsilon) for mu-Gaussian DP.
 
     If mu <= 100 and delta >= 1e-300, exp of the bound is at most (1 + 1e-10) delta.  If delta is
-    smaller than every positive double, the bound is coarse.  If mu > 1e15, the bound is 0, that is,
-    delta = 1.
+    smaller than every positive double, the bound may be coarse.  If mu > 1e15, the bound may be 0,
+    that is, delta = 1.
 
     Notes
     -----
@@ -135,7 +134,7 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     # so a coarse bound suffices
     if a - slack > 40:
         return -(a - slack) * (a - slack) / 2
-    # for mu above 1e15 the rounding error of a exceeds 1, and only delta <= 1 is certain
+    # the rounding error of a can exceed 1 only for mu above 1e15; then only delta <= 1 is certain
     if slack > 1:
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
@@ -154,8 +153,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
     """Return an upper bound on log delta(epsilon) for discrete Gaussian noise.
 
-    The result is the smallest of 0 and the logarithms of the two bounds of the theorem in the notes
-    of this module.
+    The theorem in the notes of this module has two bounds on delta.  The result is the smallest of
+    0 and the logarithms of those bounds that apply.
 
     Parameters
     ----------
@@ -598,11 +597,10 @@ class Budget:
         return f"{budget_text}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
-        """Return a text with rho and epsilon; with rho and pcost for a budget of pure epsilon.
+        """Return a text with rho and epsilon; for a budget of pure epsilon, with rho and pcost.
 
-        All numbers are rounded up.
-
-        ``delta`` and ``curve`` are those of `describe`.
+        All numbers are rounded up.  For a budget in zCDP, ``delta`` and ``curve`` have the meaning
+        that they have in `describe`.
         """
         if self.pure_epsilon is not None:
             return f"rho {cost(self.rho)}, pcost {cost(self.pcost)}"
@@ -701,7 +699,7 @@ def _square(epsilon: float) -> float:
 
 
 def _at_most(exact: Fraction, name: str) -> float:
-    """Return a number rounded down to a double; raise BudgetError if it is 0 or infinite."""
+    """Return a number rounded down to a double; raise BudgetError if the result is 0 or infinite."""
     try:
         value = float(exact)
     except OverflowError:
