@@ -1,7 +1,7 @@
 """The plan of a request: from the cache, computed while the page waits, or by a worker.
 
-Workers compute plans that are forecast to take long. After a change of the budget no new plan is
-computed: the noise of the cached plan is rescaled.
+Workers compute plans that are forecast to take long. If only the size of the budget changes, no new
+plan is computed: the noise of the cached plan is rescaled.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
     derived from it.
     """
     plan = plan_cache.plan_of_key(request_state.key, make)
-    return plan_cache.plan_of_key(_search_key(request_state), lambda: plan)
+    # The cache may already have a plan at another budget under this key, so its result is not used.
+    plan_cache.plan_of_key(_search_key(request_state), lambda: plan)
+    return plan
 
 
 def _job(request_state: RequestState) -> str:
@@ -203,7 +205,10 @@ def begin(request_state: RequestState) -> None:
 
 
 def _offer(key: str, request_state: RequestState, expected: Forecast) -> None:
-    """Draw the forecast of planning, the costly tables, and the button that starts it."""
+    """Draw the forecast of planning and the button that starts it.
+
+    If the present request is too costly, the tables that make it costly are drawn in between.
+    """
     st.warning(
         escape_markdown(f"Planning takes {cost_warnings.cost_text(expected)} ({expected.text})."),
         icon="⏳",

@@ -235,3 +235,13 @@ def test_cached_workload_tables_are_small() -> None:
     before = size_in_bytes(workload, excluded=workload.groups)
     assert forecast_form.new_groups(workload, workload.groups) == ()
     assert size_in_bytes(workload, excluded=workload.groups) - before < 200 * len(workload.groups)
+
+
+def test_keep_returns_plan_at_requested_budget() -> None:
+    first = history.RequestState(workload=demo_plan("survey", (1,)).workload)
+    second = replace(first, budget=Budget(pcost=2.0))
+    for request in (first, second):
+        kept = plans.keep(
+            request, lambda request=request: plan(request.required_workload, request.budget)
+        )
+        assert kept.budget == request.budget
