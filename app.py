@@ -7,7 +7,7 @@ import it under a third name, and then it only defines `main`.
 
 
 def main() -> None:
-    """Start the worker processes, then draw the selected page."""
+    """Start the fork server of the worker processes, then draw the selected page."""
     from pages.parts.jobs import worker_process
     from pages.parts.shell import page_layout
 

@@ -48,7 +48,7 @@ TUTORIAL = (
 def choose_analyses() -> Script | None:
     """Draw step 1: the choice of the analyses, and the cost of the part that they share.
 
-    Return Python code that defines the analyses; None while fewer than two are chosen.
+    Return Python code that defines the analyses; None while there are no two valid ones.
     """
     st.caption(
         escape_markdown(

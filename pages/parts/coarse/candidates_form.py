@@ -67,7 +67,7 @@ class Analyses:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of the selection rule."""
+    """Settings of the selection rule, with the meaning and units that `NestedPlanRule` defines."""
 
     share: float = 0.5
     snr: float = 5.0
@@ -392,7 +392,7 @@ def draw_shared_part(common: CommonPlan) -> None:
 
 
 def settings(common: CommonPlan) -> Settings:
-    """Draw the settings of the selection rule."""
+    """Draw the settings of the selection rule, and return them."""
     one, two, three, four = st.columns(4, vertical_alignment="bottom")
     _number(
         one,

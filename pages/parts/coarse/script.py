@@ -99,7 +99,7 @@ def rule_script(arguments: Mapping[str, Any]) -> Script:
 
 
 def rehearsal(*, rows: int, seed: int) -> Script:
-    """Return code that rehearses all steps on simulated records."""
+    """Return code that rehearses look, decision and remainder on simulated records."""
     return script(
         f"records = synthetic(schema, rows={rows}, seed={seed})",
         f"look = stepwise.look(common, records, rehearsal=True, seed={seed})",

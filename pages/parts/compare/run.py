@@ -384,7 +384,7 @@ def _partial_results(
     choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
 ) -> Compared | None:
-    """Return the results of the mechanisms that a running comparison has finished.
+    """Return the results of the mechanisms that a running comparison has finished; draw their number.
 
     None if the job ``key`` is not running, or if no mechanism has finished.
     """

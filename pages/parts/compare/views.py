@@ -95,7 +95,7 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
 def _criterion(request_state: RequestState) -> str:
     """Draw the choice of the error that ranks the mechanisms; return a key of `CRITERIA`.
 
-    The default is the error that the current plan minimizes.
+    The default is the largest error if the current plan minimizes it, otherwise the RMSE.
     """
     objective = request_state.options_without_defaults.get("objective", "sum")
     chosen: str = st.radio(
@@ -117,10 +117,10 @@ def _has_only_marginals(workload: Workload) -> bool:
 
 
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
-    """Draw which mechanisms have the same error for every table.
+    """Draw which mechanisms have the same error for every table, if cumulative counts may differ.
 
-    If numeric attributes have plain counts, a button proposes cumulative counts, for which the
-    errors of the mechanisms differ.
+    A button then proposes cumulative counts for the numeric attributes.  Without this proposal, the
+    mechanisms are only drawn if all of them have the same errors.
     """
     tied = figures.tied_mechanisms(results)
     cumulative = analysis.cumulative_workload(request_state.required_workload)

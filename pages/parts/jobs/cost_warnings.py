@@ -104,7 +104,7 @@ def _costly_groups(key: str, _request_state: RequestState) -> tuple[int, ...]:
 
 
 def _remedies(request_state: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
-    """Return changes of the request with which planning takes less time for a table.
+    """Return the changes of the request that make one table cheaper to plan.
 
     Each is a pair of a button label, which has the predicted planning time, and the changed
     request. ``group`` is the index of the table.

@@ -1,8 +1,9 @@
 """Job queue: one job per key for all sessions, one worker per core.
 
-The sessions that wait for a job are its holders. When its last holder ends, the job is stopped and
-removed with its files. The status of a job is one immutable value, so that the state "done" and the
-result are always set together. This module does not import Streamlit, because workers import it.
+The sessions that wait for a job are its holders. When the last holder leaves, the job is stopped, as
+far as `start` allows, and is removed with its files at its end. The status of a job is one immutable
+value, so that the state "done" and the result are always set together. This module does not import
+Streamlit, because workers import it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def start(
         cancelled by its progress callback, so that it can end these processes.
     stays : the job continues after its last holder has left, for example because it writes a file.
     copies : input files, removed when the job ends.
-    files : files of the result, removed with the job.
+    files : files of the result, removed with the job, or when it ends without a result.
     """
     with _LOCK:
         if is_there(key):
@@ -168,7 +169,7 @@ def forget(key: str) -> None:
 
 
 def hold(key: str, holder: str) -> None:
-    """Add a session to the holders of a job; a job with holders is not stopped."""
+    """Add a session to the holders of a job, so that the job remains when other holders leave."""
     with _LOCK:
         if holder and key in _JOBS:
             _JOBS[key].holders.add(holder)

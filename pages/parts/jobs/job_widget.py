@@ -82,7 +82,9 @@ def receipt(key: str, text: str, *, icon: str) -> None:
 
 
 def _rows_read(key: str) -> Mapping[str, Any] | None:
-    """Return the private report on the rows that a release read; None for jobs of other sessions.
+    """Return the private report on the rows that a release read.
+
+    The result is None while the job runs, and for jobs of other sessions.
 
     The report is moved from the job queue, which all sessions share, to the page state of this
     session, which is deleted when the user opens another page. After a reload, the new session

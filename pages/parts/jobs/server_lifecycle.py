@@ -27,7 +27,7 @@ MMAP_BYTES = 2**18  # memory of larger arrays is returned to the system as soon 
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return the context manager within which `st.App` runs the server.
+    """Return a function that makes the context manager within which `st.App` runs the server.
 
     ``token`` is the access token, a secret part of the address that is printed.
     """
@@ -99,8 +99,8 @@ def release_memory() -> None:
 async def _end_sessions() -> None:
     """Every `SESSION_CHECK_S` seconds, end expired sessions and return their memory to the system.
 
-    Garbage is collected only here. Streamlit's own collection after every click is switched off,
-    because it takes longer than drawing most pages.
+    Streamlit's own garbage collection after every click is switched off, because it takes longer
+    than drawing most pages.
     """
     previous_sessions = 0
     while True:

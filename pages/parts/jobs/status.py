@@ -14,7 +14,7 @@ class Status:
     Attributes
     ----------
     state : "waiting", "running", "done", "failed" (the function raised an error), "cancelled" or
-        "died" (the worker ended without a message).
+        "died" (the worker did not start, or ended without a message).
     spends : whether the job spends budget.
     started : time of the request, in seconds of `time.monotonic`.
     fraction : progress of the job, from 0 to 1.

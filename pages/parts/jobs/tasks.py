@@ -374,7 +374,8 @@ def look(
 ) -> dict[str, Any]:
     """Release the look, the first measurement of a two-stage release.
 
-    The decision rule is written to the ledger before the user sees the look.
+    If the look has no answers yet, the decision rule is written to the ledger before the user sees
+    them.
 
     Returns
     -------

@@ -40,7 +40,10 @@ _GC_THRESHOLDS = 100_000, 20, 20
 
 @cache
 def warm() -> None:
-    """Start the fork server in advance, so that the first job does not wait for its imports."""
+    """Start the fork server in advance, so that the first job does not wait for its imports.
+
+    Also make garbage collection in this process less frequent.
+    """
     gc.set_threshold(*_GC_THRESHOLDS)
     if _FORKSERVER:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()

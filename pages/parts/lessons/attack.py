@@ -24,7 +24,7 @@ from pages.parts.lessons.lesson import (
     show_picture,
 )
 from pages.parts.lessons.url_state import DEFAULT_SEED, SEED, dial, renew_seed, seed
-from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.lessons.user_workload import choose_pcost
 from pages.parts.shell.history import RequestState
 
 NAME = "attack"
@@ -65,7 +65,7 @@ def picture(step: int) -> LessonPicture:
         )
     if is_noisy:
         label = "Privacy cost (pcost) of all answers"
-        pcost = user_workload_cost(middle.select_slider, COSTS, of=NAME, default=COST, label=label)
+        pcost = choose_pcost(middle.select_slider, COSTS, of=NAME, default=COST, label=label)
         budget = Budget(pcost=pcost)
         right.button("Draw again", key="publish_again", on_click=draw_again, width="stretch")
     noise_seed = seed(NAME)
@@ -109,7 +109,7 @@ def picture(step: int) -> LessonPicture:
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     few = published_answers(choices.get("answers", FEW_COUNTS))
     noisy = published_answers(
         choices.get("noisy", PERSONS),

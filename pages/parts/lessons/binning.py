@@ -24,7 +24,7 @@ from pages.parts.lessons.lesson import (
     show_picture,
 )
 from pages.parts.lessons.url_state import dial
-from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.lessons.user_workload import choose_pcost
 from pages.parts.shell.history import RequestState
 
 NAME = "binning"
@@ -43,7 +43,7 @@ STEPS = (
 def picture(step: int) -> LessonPicture:
     """Draw mean published counts after clipping, then the bias of their sum, then wider cells."""
     left, right = st.columns(2)
-    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
+    pcost = choose_pcost(left.select_slider, COSTS, of=NAME, default=COST)
     width = 1
     if step > 1:
         width = dial(right.select_slider, "Cells per bin", WIDTHS, of=NAME, name="width", default=2)
@@ -84,7 +84,7 @@ print(example.means.round(2))""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     std = 1 / Budget(pcost=choices.get("pcost", COST)).mu
     widths = {0: 1, 2: choices.get("width", 2)}
     return tuple(

@@ -76,7 +76,7 @@ print(result.results[-1].rmse, workload_plan.rmse)""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     result = contest(choices.get("family", "range"), choices.get("cells", 8))
     share = choices.get("share", 0) or SHARES[-1]
     bounds = {"singular value bound": result.bound(0.0)}

@@ -84,7 +84,7 @@ def _workload(questions: int) -> Workload:
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     questions = choices.get("questions", 3)
     ways = 2 if choices.get("fine", FINE[0]) == FINE[0] else questions
     analyses = two_analyses(questions, fine_ways=ways, budget=Budget(pcost=1.0))

@@ -94,7 +94,7 @@ print(pieces.added(), pieces.misfit)""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
     schema, cities = _schema(n_rows, n_columns)
     query = []

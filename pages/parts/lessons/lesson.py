@@ -87,9 +87,9 @@ class Lesson:
     words : introduction, Markdown.
     steps : one sentence per step of the picture, from step 0, Markdown.
     picture : function that draws the figures up to a step and returns them.
-    step_pictures : function that returns the figures of all steps for the handout, as pairs (step,
-        figure).  Its argument maps URL parameters of widgets to the user's choices; without a
-        choice, the default is used.
+    step_pictures : function that returns the figures of the handout, as pairs (step, figure).  A
+        step has no figure, one or several.  The argument maps URL parameters of widgets to the
+        user's choices; without a choice, the default is used.
     formulas : formulas behind the lesson, shown on request.
     questions : three questions.
     expected : function that returns a mapping from descriptions to the numbers that a class should

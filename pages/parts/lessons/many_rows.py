@@ -99,7 +99,7 @@ print(workload_plan.rmse)  # with {rows} rows per person""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     budget, rows = Budget(pcost=choices.get("pcost", COST)), choices.get("rows", max(CAPS))
     return (
         (0, lessons.neighbours_picture(neighbours(budget, rows=rows))),
@@ -120,7 +120,7 @@ def expected() -> dict[str, str]:
         for rows in (1, 3, 20)
     }
     return persons | {
-        f"Best cap at pcost {cost:g}": str(best_cap(Budget(pcost=cost))) for cost in COSTS
+        f"Best cap at pcost {pcost:g}": str(best_cap(Budget(pcost=pcost))) for pcost in COSTS
     }
 
 

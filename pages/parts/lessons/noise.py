@@ -24,7 +24,7 @@ from pages.parts.lessons.lesson import (
     show_picture,
 )
 from pages.parts.lessons.url_state import DEFAULT_SEED, SEED, renew_seed, seed
-from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.lessons.user_workload import choose_pcost
 from pages.parts.shell.history import RequestState
 
 NAME = "noise"
@@ -49,7 +49,7 @@ def draw_again() -> None:
 def picture(step: int) -> LessonPicture:
     """Draw possible releases, then the effect of one person, then the budget in all units."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME, default=COST)
+    pcost = choose_pcost(left.select_slider, COSTS, of=NAME, default=COST)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     counts, noise_seed = list(INVENTED.values()), seed(NAME)
@@ -86,7 +86,7 @@ print(budget_table(budget))""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     budget, counts = Budget(pcost=choices.get("pcost", COST)), list(INVENTED.values())
     releases = draw_releases(counts, budget, DRAWS, seed=choices.get(SEED, DEFAULT_SEED))
     return (

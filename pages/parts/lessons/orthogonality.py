@@ -82,7 +82,7 @@ print(workload_plan.by_space())""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     n_rows, n_columns = choices.get("rows", 2), choices.get("columns", 3)
     workload = _tables(n_rows, n_columns)
     schema, query = workload.schema, _query(n_rows, n_columns)

@@ -80,7 +80,7 @@ print(result.bound(), workload_plan.rmse)""",
 
 
 def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]:
-    """Return the pictures of all steps for the handout, as pairs (step, picture)."""
+    """Return the pictures of the handout, as pairs (step, picture)."""
     result = contest("range", choices.get("cells", 16))
     names = [strategy.name for strategy in result.results]
     left, right = choices.get("left", "Hierarchical"), choices.get("right", "Optimal")

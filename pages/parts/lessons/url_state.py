@@ -212,7 +212,10 @@ def _text(value: Any) -> str:
 
 
 def _read(text: str | None, options: Sequence[Any], default: Any) -> Any:
-    """Return the choice for a text in the URL; the default if the text is invalid."""
+    """Return the choice for a text in the URL; the default if the text is missing or invalid.
+
+    If several options can be chosen, invalid parts of the text are left out.
+    """
     by_text: Mapping[str, Any] = {str(option): option for option in options}
     if text is not None and isinstance(default, list):
         return [by_text[part] for part in text.split(".") if part in by_text]

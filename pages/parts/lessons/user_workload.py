@@ -58,7 +58,7 @@ def user_workload(lesson: str) -> Workload | None:
     return workload if choice == MINE else None
 
 
-def user_workload_cost(
+def choose_pcost(
     draw: Callable[..., Any],
     costs: Sequence[float],
     *,

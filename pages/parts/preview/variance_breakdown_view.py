@@ -81,7 +81,7 @@ def _query(plan: Plan, group: int) -> int | None:
 
 
 def _buttons(plan: Plan, group: int) -> None:
-    """Draw one button per kind of change, and one per attribute whose bins can be merged."""
+    """Draw one button per kind of change that applies, and the buttons that merge bins."""
     request = history.current().request
     obstacles = {
         name: analysis.merge_obstacle(plan.schema[name])
@@ -107,8 +107,9 @@ def _buttons(plan: Plan, group: int) -> None:
 def _merge_buttons(
     change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
 ) -> None:
-    """Draw one button per attribute whose bins can be merged; several buttons are in a popover.
+    """Draw a button for each of the first `MAX_MERGE_BUTTONS` attributes whose bins can be merged.
 
+    Several buttons are in a popover.
     If no bins can be merged, a disabled button is drawn. ``obstacles`` maps each attribute to the
     reason why its bins cannot be merged; the tooltip of the disabled button lists these reasons.
     """

@@ -32,7 +32,8 @@ def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
     Raises
     ------
-    DataError : the file is hidden, outside the allowed folders, or of another type.
+    DataError : the file is hidden, outside the allowed folders, or of another type, or the path is
+        not valid.
     """
     place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):

@@ -60,7 +60,8 @@ class Source:
     upload : uploaded file; None for another kind of source.
     name : name of the database table; empty for another kind of source.
     by_column : whether ``column`` limits the rows per person. False if the schema names the person
-        ID column itself, or if no person has more rows than the budget allows.
+        ID column itself, if the limit is one row, or if the user states that no person has more
+        rows than the limit.
     column : person ID column that was entered in the form.
     rows_are : what a row of the file is, a key of `ROWS_ARE`.
     number : for `COUNTED` the column with the number of records of a row; for `IGNORED` the columns
@@ -308,7 +309,7 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
 def draw_missing_upload(file_step: str, *, key: str) -> None:
     """Draw a note and a button to the step ``file_step`` if an upload is chosen but has no file.
 
-    This is so after a reload, and after another page was open. ``key`` is the session key
+    For example, a reload or the visit of another page removes the file. ``key`` is the session key
     of the open step.
     """
     if _kind_of_form([UPLOAD, FILE, TABLE]) != UPLOAD or history.page_state().get(UPLOADED):

@@ -63,13 +63,12 @@ def seed(place: DeltaGenerator, key: str) -> int:
 
 
 def what_determines(plan_text: str, rows: int, seed: int, note: str = "") -> None:
-    """Draw what the numbers of a rehearsal depend on: a code of the plan, ``rows`` and ``seed``.
+    """Draw what determines the numbers of a rehearsal: a code of the plan, ``rows`` and ``seed``.
 
-    ``note`` is a further sentence on the number of records.
+    ``plan_text`` is the plan as JSON, and ``note`` a further sentence on the number of records.
 
-    The code is a digest of all digits of the plan, because tiny changes of a plan shift the random
-    bits of the noise and change all numbers. `Plan.hash` would not do: it is a digest of the
-    request. ``plan_text`` is the plan as JSON.
+    The code is a digest of ``plan_text``. `Plan.hash` is only a digest of the request: two plans of
+    one request can differ in their last digits, and this changes all noise.
     """
     code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
     st.caption(

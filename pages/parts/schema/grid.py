@@ -144,7 +144,7 @@ def _text(value: Any) -> str:
 
 
 def set_names(names: Sequence[str]) -> None:
-    """Add a row without values for each name that no attribute of the schema has."""
+    """Replace the rows without values by one row for each name that no attribute has."""
     schema = history.current().schema
     present = () if schema is None else schema.names
     st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in present]

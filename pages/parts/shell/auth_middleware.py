@@ -159,7 +159,8 @@ def start_token() -> str:
     Raises
     ------
     SystemExit
-        The server would accept requests for any host name, or the variable is too short.
+        The allowed hosts are not all named, the app listens on a public address without the name of
+        its host, or the variable is too short or has other characters than A-Z, a-z, 0-9, _ and -.
     """
     names, address = config.get_option("server.allowedHosts"), config.get_option("server.address")
     if not names or any("*" in name for name in names):
@@ -179,8 +180,8 @@ def start_token() -> str:
 def _is_allowed(host: str) -> bool:
     """Return whether a Host header names an allowed host.
 
-    On a loopback host, the header must also have the port of the server; on any other host, the
-    port is arbitrary, because of proxies.
+    On a loopback host, the header must also have the port of the server, unless this is 80 or 443.
+    On any other host, the port is arbitrary, because of proxies.
     """
     name, _, port = host.partition(":")
     if name not in [allowed.lower() for allowed in config.get_option("server.allowedHosts")]:

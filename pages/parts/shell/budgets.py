@@ -60,7 +60,7 @@ def chosen_unit() -> str:
 
 
 def headline(budget: Budget, unit: str) -> str:
-    """Return a budget as a short text in one unit; a pure budget always as epsilon.
+    """Return a budget as a short text in one unit; a pure budget as epsilon or success rate.
 
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'ε 1')
@@ -87,7 +87,8 @@ def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) 
     ----------
     value : amount in the unit of ``definition``, pcost or pure epsilon; 0 or more.
     definition : definition of the total of the dataset.
-    is_left : whether the amount is what is left; it is then rounded down.
+    is_left : whether the amount is what is left; its number is then rounded down, unless it is a
+        success rate.
 
     >>> amount(1.0, TotalDefinition()), amount(0.0, TotalDefinition())
     ('ε 4.887', 'ε 0')
@@ -246,8 +247,8 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
 def nearby_pcosts(budget: Budget) -> list[float]:
     """Return the pcosts of smaller and larger budgets, and of this one, in increasing order.
 
-    In the chosen unit they are `NEARBY_FACTORS` times the budget, so that their texts are short.
-    Exceptions are pure epsilon and the success rate, for which the factors multiply the pcost.
+    If the chosen unit is (epsilon, delta), `NEARBY_FACTORS` multiply epsilon, so that the texts are
+    short. For all other units, and for a pure budget, they multiply the pcost.
     """
     if chosen_unit() != APPROX or budget.pure_epsilon is not None:
         return [budget.pcost * factor for factor in NEARBY_FACTORS]

@@ -21,6 +21,6 @@ def file_of(schema: Schema) -> Path | None:
 
 @cache
 def row_count(file: Path) -> int:
-    """Return the number of records in a CSV file with a header."""
+    """Return the number of records in a CSV file with a header and one line per record."""
     with file.open("rb") as lines:
         return sum(1 for _ in lines) - 1

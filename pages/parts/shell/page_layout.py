@@ -133,10 +133,7 @@ def sidebar() -> None:
 
 
 def _show_budget(request: history.RequestState) -> None:
-    """Draw the budget in the chosen unit, or a pure budget as epsilon.
-
-    The tooltip has the other units and the summary.
-    """
+    """Draw the budget as `budgets.headline`; the tooltip has all units and the summary."""
     budget = request.budget
     st.metric(
         "Privacy budget",

@@ -72,8 +72,8 @@ def _script(lines: str, **imports: str) -> Script:
 def schema_script(schema: Schema | None) -> Script:
     """Return the script that creates the variable `schema`.
 
-    A demo schema is read from the package `demo_data`, and a long schema from a file that the user
-    saves on Start.
+    A demo schema is read from the package `demo_data`. A long schema, or one with a code list, is
+    read from a file that the user saves on Start.
     """
     if schema is None:
         return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
@@ -318,7 +318,10 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 
 
 def _bulky(group: Group) -> bool:
-    """Return whether a group has query weights or a large matrix, too long for a line of code."""
+    """Return whether a line of code for a group would be too long.
+
+    This is so for large matrices, and for query weights that do not come from weights of its parts.
+    """
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [
         f.matrix.size

@@ -48,8 +48,8 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
 def first_group(plan: Plan) -> int:
     """Return the index of the group that a page shows first.
 
-    It is the least accurate of the groups with the fewest attributes (at least one), because their
-    charts are easy to read.
+    It is the least accurate of the groups with the fewest attributes, because their charts are easy
+    to read. The total has no chart and is first only in a workload without other groups.
     """
     sizes = [len(group.attributes) for group in plan.workload.groups]
     fewest = min((size for size in sizes if size > 0), default=0)

@@ -1,4 +1,4 @@
-"""Form for group weights that minimise the error of published tables."""
+"""Form for group weights that lower the error of published tables."""
 
 from __future__ import annotations
 
