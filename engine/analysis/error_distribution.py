@@ -291,20 +291,22 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
     inverse_sample_size = 0.0
     for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
+        factored = factored_by_variance.get(variance)
         sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
+        # A sample that is not smaller than all distinct variances would save no work.
+        if sample is not None and _distinct_count(factored, variance) <= len(sample[0]):
+            sample = None
         # ``variance_counts`` has pairs of arrays: variances, and the number of evaluated queries
         # with each of them.
-        if sample is not None and _distinct_count(factored_by_variance[variance], variance) > len(
-            sample[0]
-        ):
+        if sample is not None:
             # The largest variance is added, so that the maximum is exact.
             sampled = np.append(variance.at(tuple(sample)), variance.largest())
             inverse_sample_size += (total / plan.workload.queries) ** 2 / len(sampled)
             variance_counts = [(sampled, np.ones(len(sampled)))]
         else:
-            variance_counts = _all_variances(variance, factored_by_variance.get(variance))
+            variance_counts = _all_variances(variance, factored)
         # If the queries are a sample, each of them stands for ``scale`` queries of the groups.
         scale = total / math.fsum(float(n.sum()) for _, n in variance_counts)
         squared_ratios += [v.ravel() / target**2 for v, _ in variance_counts]

@@ -399,26 +399,28 @@ def _schema_rows(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
 
 
 def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
-    """Return the table ``groups`` of `PlanDifference`.
-
-    A group that occurs several times in both plans has several rows, in order of occurrence.
-    """
+    """Return the table ``groups`` of `PlanDifference`."""
     import pandas as pd
 
-    errors = [plan.by_group()["rmse"].tolist() for plan in (first, second)]
-    unmatched: dict[str, list[int]] = {}
-    for number, group in enumerate(second.workload.groups):
-        unmatched.setdefault(_match_key(group), []).append(number)
+    plans = (first, second)
+    errors = [plan.by_group()["rmse"].tolist() for plan in plans]
     rows = []
-    for i, group in enumerate(first.workload.groups):
-        candidates = unmatched.get(_match_key(group))
-        j = candidates.pop(0) if candidates else None
-        rows.append(
-            _group_row(group, "only first" if j is None else "both", i, j, first, second, errors)
-        )
-    for j in sorted(itertools.chain.from_iterable(unmatched.values())):
-        group = second.workload.groups[j]
-        rows.append(_group_row(group, "only second", None, j, first, second, errors))
+    for numbers in _matched_numbers(first, second):
+        groups = [
+            None if number is None else plan.workload.groups[number]
+            for plan, number in zip(plans, numbers, strict=True)
+        ]
+        where = "both"
+        if None in groups:
+            where = "only first" if groups[1] is None else "only second"
+        group = next(group for group in groups if group is not None)
+        weights = [math.nan if group is None else group.weight for group in groups]
+        rmses = [
+            math.nan if number is None else rmses_of_plan[number]
+            for number, rmses_of_plan in zip(numbers, errors, strict=True)
+        ]
+        name = set_name(group.attributes)
+        rows.append((where, name, group.family_text, group.count, *weights, *rmses))
     names = [
         "in",
         "attributes",
@@ -433,40 +435,19 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
     return frame.assign(ratio=frame["RMSE, second"] / frame["RMSE, first"])
 
 
-def _group_row(
-    group: Group,
-    where: str,
-    i: int | None,
-    j: int | None,
-    first: Plan,
-    second: Plan,
-    errors: list[list[float]],
-) -> tuple[Any, ...]:
-    """Return one row of `_matched_groups`.
+def _matched_numbers(first: Plan, second: Plan) -> list[tuple[int | None, int | None]]:
+    """Return the numbers of each group in the two plans; None for a plan without the group.
 
-    Parameters
-    ----------
-    where : entry of the column "in".
-    i : number of the group in the first plan; None if this plan does not have the group.
-    j : number of the group in the second plan; None if this plan does not have the group.
-    errors : RMSE of every group, for each plan.
+    Groups that occur several times in both plans are matched in order of occurrence.
     """
-    weights = [
-        math.nan if k is None else plan.workload.groups[k].weight
-        for k, plan in ((i, first), (j, second))
-    ]
-    rmse = [
-        math.nan if k is None else group_errors[k]
-        for k, group_errors in zip((i, j), errors, strict=True)
-    ]
-    return (
-        where,
-        set_name(group.attributes),
-        group.family_text,
-        group.count,
-        *weights,
-        *rmse,
-    )
+    unmatched: dict[str, list[int]] = {}
+    for number, group in enumerate(second.workload.groups):
+        unmatched.setdefault(_match_key(group), []).append(number)
+    pairs: list[tuple[int | None, int | None]] = []
+    for number, group in enumerate(first.workload.groups):
+        candidates = unmatched.get(_match_key(group))
+        pairs.append((number, candidates.pop(0) if candidates else None))
+    return pairs + [(None, number) for number in sorted(itertools.chain(*unmatched.values()))]
 
 
 def _match_key(group: Group) -> str:

@@ -38,7 +38,7 @@ from engine._format import csv_start, near_matches, quote_public, shortest_text
 from engine._validation import check_int, check_positive
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
-from engine.workload.hierarchy import AreaWeights, LevelSelection
+from engine.workload.hierarchy import AreaWeights, Hierarchy, LevelSelection
 
 # Target for the number of matrix entries in one chunk of rows.
 CHUNK_ENTRIES = 1 << 20
@@ -585,18 +585,7 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
     coarse = {name for name in names if name != attribute.name}
     fitting = [h for h in candidates if coarse <= set(h.level_names)]
     if not fitting:
-        level_names = [name for h in candidates for name in (*h.level_names, attribute.name)]
-        unknown = next((name for name in names if name not in level_names), None)
-        listed = ", ".join(map(quote_public, dict.fromkeys(level_names)))
-        if unknown is None:
-            raise WorkloadError(
-                f"The levels {', '.join(map(quote_public, names))} of {subject} are in different"
-                " hierarchies. Add one group per hierarchy."
-            )
-        raise WorkloadError(
-            f"The attribute {subject} has no level {quote_public(unknown)}"
-            f"{near_matches(unknown, level_names)}. Name levels among {listed}."
-        )
+        raise _no_fitting_hierarchy(attribute, candidates, names)
     # All hierarchies have the same cells, so any of them can be used for the level of the cells.
     if coarse and len(fitting) > 1:
         listed = ", ".join(quote_public(h.name) for h in fitting)
@@ -607,6 +596,24 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
     chosen = fitting[0]
     places = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
     return LevelSelection(hierarchy=chosen, positions=tuple(places[name] for name in names))
+
+
+def _no_fitting_hierarchy(
+    attribute: Attribute, hierarchies: Sequence[Hierarchy], names: Sequence[str]
+) -> WorkloadError:
+    """Return the error for levels that are not all in one of the hierarchies."""
+    level_names = [name for h in hierarchies for name in (*h.level_names, attribute.name)]
+    unknown = next((name for name in names if name not in level_names), None)
+    if unknown is None:
+        return WorkloadError(
+            f"The levels {', '.join(map(quote_public, names))} of '{attribute.name}' are in"
+            " different hierarchies. Add one group per hierarchy."
+        )
+    listed = ", ".join(map(quote_public, dict.fromkeys(level_names)))
+    return WorkloadError(
+        f"The attribute '{attribute.name}' has no level {quote_public(unknown)}"
+        f"{near_matches(unknown, level_names)}. Name levels among {listed}."
+    )
 
 
 def _check_name(what: str, name: object, *, optional: bool = False) -> None:
@@ -878,38 +885,20 @@ class Custom(Family):
             )
         self.predicates: tuple[str, ...] | None = None
         self.matrix: Array | None = None
+        self.labels: tuple[str, ...] | None = None
         if predicates is not None:
-            if (
-                isinstance(predicates, str)
-                or not isinstance(predicates, Sequence)
-                or not len(predicates)
-                or not all(isinstance(predicate, str) for predicate in predicates)
-            ):
-                raise WorkloadError(
-                    'Predicates must be a list of at least one text such as "age >= 30".'
-                )
-            self.predicates = tuple(predicates)
-            self.labels: tuple[str, ...] | None = self.predicates
+            self.predicates = self.labels = _checked_predicates(predicates)
             return
-        try:
-            rows = np.array(matrix, dtype=float, ndmin=2)
-        except (TypeError, ValueError, OverflowError):
-            raise WorkloadError(
-                "The custom matrix is not a table of numbers. Give one row per query, all equally"
-                " long."
-            ) from None
-        if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
-            raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}. It must have one row per query, one "
-                "column per cell and only finite numbers. Correct it."
-            )
-        rows.flags.writeable = False
-        self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
-        if self.labels is not None and not all(isinstance(label, str) for label in self.labels):
+        self.matrix = _checked_matrix(matrix)
+        if labels is None:
+            return
+        self.labels = tuple(labels)
+        if not all(isinstance(label, str) for label in self.labels):
             raise WorkloadError("The labels of custom queries must be texts, one per query.")
-        if self.labels is not None and len(self.labels) != len(rows):
+        if len(self.labels) != len(self.matrix):
             raise WorkloadError(
-                f"There are {len(self.labels)} labels for {len(rows)} queries. Give one per query."
+                f"There are {len(self.labels)} labels for {len(self.matrix)} queries. Give one per"
+                " query."
             )
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
@@ -997,6 +986,34 @@ class Custom(Family):
 
     def __hash__(self) -> int:
         return hash(self.predicates or self.key)
+
+
+def _checked_predicates(predicates: Any) -> tuple[str, ...]:
+    if (
+        isinstance(predicates, str)
+        or not isinstance(predicates, Sequence)
+        or not len(predicates)
+        or not all(isinstance(predicate, str) for predicate in predicates)
+    ):
+        raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
+    return tuple(predicates)
+
+
+def _checked_matrix(matrix: Any) -> Array:
+    """Return a query matrix as a read-only array of shape (queries, cells)."""
+    try:
+        rows = np.array(matrix, dtype=float, ndmin=2)
+    except (TypeError, ValueError, OverflowError):
+        raise WorkloadError(
+            "The custom matrix is not a table of numbers. Give one row per query, all equally long."
+        ) from None
+    if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
+        raise WorkloadError(
+            f"The custom matrix has shape {rows.shape}. It must have one row per query, one "
+            "column per cell and only finite numbers. Correct it."
+        )
+    rows.flags.writeable = False
+    return rows
 
 
 FAMILIES: tuple[type[Family], ...] = (

@@ -152,13 +152,15 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
     if any(len(part.axes) > 1 for part in group.parts):
         return {}
     # ``present`` has the levels whose areas are already queries of the group.
-    present = {
-        (group.attributes[part.axes[0]], selection.hierarchy.name, level)
-        for part in group.parts
-        if isinstance(part.family, Areas) and (selection := part.family.selection)
-        for position, level in enumerate(selection.hierarchy.level_names)
-        if position in selection.positions
-    }
+    present = set()
+    for part in group.parts:
+        if isinstance(part.family, Areas) and part.family.selection is not None:
+            hierarchy = part.family.selection.hierarchy
+            for position in part.family.selection.positions:
+                # The last position is the level of the cells, which has no name in the hierarchy.
+                if position < len(hierarchy.levels):
+                    name = group.attributes[part.axes[0]]
+                    present.add((name, hierarchy.name, hierarchy.level_names[position]))
     attributes = [schema[name] for name in group.attributes if schema[name].hierarchies]
     entries = [
         (attribute.name, hierarchy.name, level)
@@ -168,12 +170,12 @@ def level_groups(schema: Schema, group: Group) -> dict[str, Group]:
     ]
     repeated = Counter((name, level) for name, _, level in entries)
     out = {}
-    for name, hierarchy, level in entries:
-        if (name, hierarchy, level) not in present:
+    for name, hierarchy_name, level in entries:
+        if (name, hierarchy_name, level) not in present:
             title = level if len(attributes) == 1 else f"{level} of {name}"
             if repeated[name, level] > 1:
-                title = f"{title} ({hierarchy})"
-            out[title] = at_level(schema, group, name, level, hierarchy)
+                title = f"{title} ({hierarchy_name})"
+            out[title] = at_level(schema, group, name, level, hierarchy_name)
     return out
 
 

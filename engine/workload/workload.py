@@ -639,25 +639,25 @@ def make_group(
             )
             for axis, name in enumerate(names)
         ]
-    elif not names:
-        # A product of one-attribute families has one factor per attribute. Without attributes it is
-        # the total of all records. All other families need attributes.
-        if (joint_family := family(spec)).arity != 1:
-            raise WorkloadError(
-                f"The family '{joint_family.name}' needs at least one attribute. Name the"
-                " attributes, or use the family 'total'."
-            )
-        parts = []
     else:
-        named_family = family(spec)
-        axes = tuple(range(len(names)))
-        axes_of_parts = [(axis,) for axis in axes] if named_family.arity == 1 else [axes]
-        parts = [_part(axes_of_part, named_family, columns) for axes_of_part in axes_of_parts]
+        parts = _parts_of_family(family(spec), columns)
     _check_weight(weight)
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
         return _with_family_weights(group)
     return replace(group, query_weights=_check_query_weights(query_weights, group.count))
+
+
+def _parts_of_family(unbound: Family, columns: Sequence[Attribute]) -> list[Part]:
+    """Return one part per attribute for a one-attribute family, otherwise one part on all."""
+    if unbound.arity == 1:
+        return [_part((axis,), unbound, columns) for axis in range(len(columns))]
+    if not columns:
+        raise WorkloadError(
+            f"The family '{unbound.name}' needs at least one attribute. Name the attributes, or use"
+            " the family 'total'."
+        )
+    return [_part(tuple(range(len(columns))), unbound, columns)]
 
 
 def _product_weights(parts: Sequence[Part]) -> Array | None:
