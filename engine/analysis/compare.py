@@ -1,7 +1,7 @@
 """Comparison of mechanisms on one workload, with limits on time and memory.
 
-Each mechanism runs in a worker process.  Plans do not depend on records, so results are cached for
-all later comparisons in this process.
+Each mechanism runs in a worker process.  Plans do not depend on records, so the last
+`MAX_CACHED_RESULTS` successful results are cached for later comparisons in this process.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Coverage:
     Attributes
     ----------
     rehearsals : number of simulated releases.
-    queries : number of queries that were checked.
+    queries : number of queries that were checked; queries without noise are left out.
     table : one row per confidence level: nominal coverage ("promised"), share of the intervals that
         contain the exact count ("found") and two standard errors of this share ("by chance").
     bias : largest absolute z-score of a query.  The z-score is the mean error of the query over all
@@ -90,7 +90,7 @@ def coverage_check(
 
     Raises
     ------
-    PlanError : ``rehearsals`` is not an integer of at least 2.
+    PlanError : ``rehearsals`` is not an integer of at least 2, or no query has noise.
     Cancelled : ``progress`` returned False.
     """
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
@@ -113,6 +113,13 @@ def coverage_check(
             truth.append(_values_at(partial(apply_group, group, table), positions[i]))
             standard_errors.append(np.sqrt(_values_at(partial(plan.variances, i), positions[i])))
     exact_answers, scale = np.concatenate(truth), np.concatenate(standard_errors)
+    # Queries that follow from invariants have no noise, so their z-scores are undefined.
+    has_noise = scale > 0.0
+    if not has_noise.any():
+        raise PlanError(
+            "No query of the plan has noise, so there is no interval to check. Give a plan with noisy"
+            " answers."
+        )
     errors: list[np.ndarray[Any, Any]] = []
     report = progress_reporter(progress, "The coverage check was cancelled; nothing was spent.")
     started = time.monotonic()
@@ -123,7 +130,7 @@ def coverage_check(
             for i in groups
             if len(positions[i])
         ]
-        errors.append((np.concatenate(answers) - exact_answers) / scale)
+        errors.append((np.concatenate(answers) - exact_answers)[has_noise] / scale[has_noise])
         report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
     return _coverage(np.array(errors), plan.budget.law)
 

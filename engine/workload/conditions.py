@@ -174,24 +174,21 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
     """
     if inside.all() or not inside.any():
         return str(bool(inside.all()))
-    name, outside = word(attribute.name), ~inside
+    outside = ~inside
     starts, ends = _consecutive_runs(inside)
     gap_starts, gap_ends = _consecutive_runs(outside)
     has_fewer_gaps = len(gap_starts) < len(starts)
-    is_categorical = attribute.kind == "categorical"
-    # The text has one of three forms: a list of the cells inside or outside, the negation of a
-    # shorter text, or intervals joined by "or". A list is written for categorical attributes, and
-    # for attributes without bins if no two listed cells are adjacent.
+    if attribute.kind == "categorical":
+        lists_outside = bool(outside.sum() < inside.sum())
+        return _list_predicate(
+            attribute, outside if lists_outside else inside, negated=lists_outside
+        )
+    # Cells without bins are listed if no two of them are adjacent.
     has_values = attribute.edges is None
-    can_list_inside = has_values and len(starts) > 1 and (ends - starts == 1).all()
-    can_list_outside = has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all()
-    if is_categorical or can_list_inside or can_list_outside:
-        lists_outside = outside.sum() < inside.sum() if is_categorical else can_list_outside
-        listed_cells = np.flatnonzero(outside if lists_outside else inside)
-        values = [_literal(attribute, int(i)) for i in listed_cells]
-        if len(values) == 1:
-            return f"{name} {'!=' if lists_outside else '=='} {values[0]}"
-        return f"{name} {'not in' if lists_outside else 'in'} [{', '.join(values)}]"
+    if has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all():
+        return _list_predicate(attribute, outside, negated=True)
+    if has_values and len(starts) > 1 and (ends - starts == 1).all():
+        return _list_predicate(attribute, inside, negated=False)
     if has_fewer_gaps:
         complement = cells_text(attribute, outside)
         return f"not {parenthesize(complement)}"
@@ -258,18 +255,26 @@ def _literal(attribute: Attribute, i: int) -> str:
     return str(i) if attribute.is_coded else repr(attribute.label(i))
 
 
+def _list_predicate(attribute: Attribute, listed: Inside, *, negated: bool) -> str:
+    """Return the predicate that an attribute has one of the listed cells, or none if ``negated``."""
+    name = word(attribute.name)
+    values = [_literal(attribute, int(i)) for i in np.flatnonzero(listed)]
+    if len(values) == 1:
+        return f"{name} {'!=' if negated else '=='} {values[0]}"
+    return f"{name} {'not in' if negated else 'in'} [{', '.join(values)}]"
+
+
 def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
     """Return the predicate that an attribute lies in the cells first .. end - 1."""
-    name, n, edges = word(attribute.name), attribute.size, attribute.edges
-    if attribute.is_dated:
-        # The last cell can count missing values. It has no order relative to the dates, so it is
+    name, edges = word(attribute.name), attribute.edges
+    n_ordered = attribute.date_cells if attribute.is_dated else attribute.size
+    if end > n_ordered:
+        # The last cell counts missing values. It has no order relative to the dates, so it is
         # compared by "==" on its own.
-        if end > attribute.date_cells:
-            is_missing = f"{name} == {_literal(attribute, n - 1)}"
-            if first == n - 1:
-                return is_missing
-            return f"{_run_predicate(attribute, first, n - 1)} or {is_missing}"
-        n = attribute.date_cells
+        is_missing = f"{name} == {_literal(attribute, n_ordered)}"
+        if first == n_ordered:
+            return is_missing
+        return f"{_run_predicate(attribute, first, n_ordered)} or {is_missing}"
     if edges is not None:
         low = shortest_text(edges[first])
         upper_bound = f"< {shortest_text(edges[end])}"
@@ -278,6 +283,6 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
         if end - first == 1:
             return f"{name} == {low}"
         upper_bound = f"<= {high}"
-    if end == n:
+    if end == n_ordered:
         return f"{name} >= {low}"
     return f"{name} {upper_bound}" if first == 0 else f"{low} <= {name} {upper_bound}"

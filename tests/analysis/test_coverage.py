@@ -50,6 +50,18 @@ def test_coverage_of_understated_variances_is_low() -> None:
     assert check.table.set_index("promised").loc[0.95, "found"] < 0.9
 
 
+def test_coverage_leaves_out_queries_without_noise() -> None:
+    counts = RECORDS["sex"].value_counts()
+    exact = SCHEMA.with_facts(invariants=[("sex", [int(counts["F"]), int(counts["M"])])])
+    workload = Workload(exact).add("sex").add(("sex", "age"))
+    result = plan(workload, Budget(pcost=0.5))
+    check = coverage_check(result, RECORDS, rehearsals=100)
+    assert check.queries == 12
+    assert check.spread == pytest.approx(1.0, abs=0.2)
+    with pytest.raises(PlanError, match="has noise"):
+        coverage_check(result.with_groups(workload.groups[:1]), RECORDS)
+
+
 def test_truth_counts_only_bounded_rows() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
     result = plan(
