@@ -1,4 +1,4 @@
-"""Files that an export must not overwrite."""
+"""Paths to which an export must not write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ SURVEY = demo_data.tables()["survey"]
 
 
 def create_protected_files(folder: Path) -> dict[str, Path]:
-    """Create protected files in a folder and return their paths by name."""
+    """Create files that an export must not overwrite.
+
+    Return these and other forbidden paths by name; some of them do not exist.
+    """
     shutil.copy(SURVEY, folder / "others.csv")
     (folder / ".hidden.csv").write_text("mine")
     (folder / ".config").mkdir()

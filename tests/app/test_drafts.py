@@ -138,9 +138,8 @@ def write_workbook(rows: list[list[object]]) -> bytes:
 def test_workbooks_are_read_as_schema_and_totals() -> None:
     first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
     session = upload(Session(), "Schema.XLSX", write_workbook([*first, ["code", "", 4, ""]]))
-    assert (
-        session.studio.schema is None
-    )  # refused, because the kind of the third attribute is missing
+    # The file is refused, because the kind of the second attribute is missing.
+    assert session.studio.schema is None
     assert "line 3" in session.errors()
     upload(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
     schema = Schema(

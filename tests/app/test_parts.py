@@ -282,7 +282,7 @@ def test_message_labels_name_fields_of_pages() -> None:
     assert [field for field in fields if not any(field in text for text in texts)] == []
 
 
-def test_plain_escapes_markup() -> None:
+def test_escape_markdown_disables_markup_and_addresses() -> None:
     assert escape_markdown("![x](y) <b>") == "\\!\\[x\\]\\(y\\) \\<b\\>"
     assert "http://" not in escape_markdown("http://example.com").replace("\\", "")
 

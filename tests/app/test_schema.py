@@ -196,7 +196,7 @@ def test_workload_names_columns_without_values() -> None:
     assert "1 column without values, not in the schema yet: age" in session.go("workload").text()
 
 
-def test_warning_of_exact_totals_is_in_advanced_fold() -> None:
+def test_fields_for_constraints_are_in_advanced_fold() -> None:
     session = open_demo_schema("census")
     (fold,) = (one for one in session.app.expander if one.label.startswith("Advanced"))
     labels = [area.label for area in fold.text_area]

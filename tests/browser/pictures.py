@@ -23,7 +23,7 @@ WINDOW, MAX_BYTES = {"width": 1440, "height": 900}, 150_000  # pixels, bytes
 def build_studio(name: str) -> RequestState:
     """Return the request that the pictures show.
 
-    It asks for the tables of one and two attributes of the demo ``name``, and for ranges of age.
+    Its workload has the tables of one and two attributes of the demo ``name``, and ranges of age.
     """
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     workload = Workload.all_ways(schema, (1, 2)).add(("age",), "range")

@@ -18,7 +18,7 @@ INSERT_VIOLATIONS = """(main) => main.insertAdjacentHTML("beforeend",
 
 
 def check_last_step(visit: Visit, number: int) -> None:
-    """Show all steps of a lesson and check their accessibility."""
+    """Show the last step of a lesson and check the accessibility of the page."""
     expect(visit.page.locator(".js-plotly-plot").first).to_be_visible()
     with visit.run():
         visit.page.get_by_role("slider", name="Step").press("End")

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tests.browser.conftest import Visit
 
 WIDTH, HEIGHT, CAPTION_HEIGHT = 1080, 675, 45  # pixels of a frame and of its caption
-SECONDS, MAX_BYTES = 120, 2_000_000  # length of the tour; bytes
+SECONDS, MAX_BYTES = 120, 2_000_000  # duration and file size of the tour
 INK, PAPER = "#ffffff", "#004b75"
 # position below the fixed header of the app
 SCROLL = """element => {
@@ -95,7 +95,10 @@ class Tour:
         self.add_frame("Guide: what to do, by task, in the app and as Python.")
 
     def save(self, file: Path) -> int:
-        """Write the frames as one picture of at most MAX_BYTES; return its size in bytes."""
+        """Write the frames as one picture, and return its size in bytes.
+
+        The quality is the highest one at which the picture has less than MAX_BYTES, or else 35.
+        """
         for quality in (80, 65, 50, 35):
             target = BytesIO()
             each = 1000 * SECONDS // len(self.frames)

@@ -195,15 +195,15 @@ def test_network_log_records_outside_connections(server: RunningServer, tmp_path
     assert seen.outside_hosts() == ["socket.connect 192.0.2.1"]
 
 
-NON_LOOPBACK = (
+UNNAMED_HOSTS = (
     ["--server.address", "0.0.0.0"],
     ["--server.address", "0.0.0.0", "--server.allowedHosts", "*"],
     ["--server.allowedHosts", "*.example.org"],
 )
 
 
-@pytest.mark.parametrize("options", NON_LOOPBACK)
-def test_token_without_loopback_hosts_is_refused(
+@pytest.mark.parametrize("options", UNNAMED_HOSTS)
+def test_start_without_named_hosts_is_refused(
     options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(LOOPBACK) == set(config.get_option("server.allowedHosts"))
@@ -217,9 +217,9 @@ def test_token_without_loopback_hosts_is_refused(
 
 @pytest.mark.parametrize(
     "options",
-    [NON_LOOPBACK[0], *(pytest.param(more, marks=pytest.mark.full) for more in NON_LOOPBACK[1:])],
+    [UNNAMED_HOSTS[0], *(pytest.param(more, marks=pytest.mark.full) for more in UNNAMED_HOSTS[1:])],
 )
-def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
+def test_server_without_named_hosts_does_not_start(options: list[str]) -> None:
     run = subprocess.run(
         [*START, str(free_port()), *options],
         cwd=ROOT,

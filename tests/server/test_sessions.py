@@ -22,7 +22,7 @@ from tests.waiting import CEILING, until
 
 
 def private_files(folder: Path) -> list[Path]:
-    """Return the files in the temporary folders of sessions, without lock files."""
+    """Return the files in the temporary folders of servers, without lock files."""
     return [f for f in folder.glob("dp-workbench-*/**/*") if f.is_file() and f.name != "lock"]
 
 

@@ -317,8 +317,7 @@ def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_pat
         place = private_tempdir.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
-    # `checkpoint_folder` removes old folders before it creates the new one.
-    assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.MAX_CHECKPOINTS + 1
+    assert len(list((tmp_path / "reached").iterdir())) == private_tempdir.MAX_CHECKPOINTS
     assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
     assert (
         private_tempdir.checkpoint_folder(f"job {private_tempdir.MAX_CHECKPOINTS + 2}") / "state"
