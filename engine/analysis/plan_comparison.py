@@ -458,11 +458,12 @@ def _match_key(group: Group) -> str:
 
 def summary(first: Plan, second: Plan) -> str:
     """Return a sentence that compares the RMSEs of two plans."""
-    change = second.rmse / first.rmse - 1.0
-    if abs(change) < 1e-6:
+    if math.isclose(first.rmse, second.rmse, rel_tol=1e-6):
         return f"Both plans have the same typical error, {format_number(first.rmse)} counts."
-    more = "larger" if change > 0 else "smaller"
+    more = "larger" if second.rmse > first.rmse else "smaller"
+    if 0.0 < first.rmse < math.inf and second.rmse < math.inf:
+        more = f"{abs(second.rmse / first.rmse - 1.0):.2%} {more}"
     return (
-        f"The typical error of the second plan is {abs(change):.2%} {more}:"
+        f"The typical error of the second plan is {more}:"
         f" {format_number(second.rmse)} counts instead of {format_number(first.rmse)}."
     )

@@ -117,14 +117,15 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
     The smallest publishable count is for a standard error equal to the RMSE of the plan.
     """
     publishable, doubtful, noise = quality_shares(plan, scale)
-    smallest_count = (
-        number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
-    )
+    counts_text = "no count is publishable"
+    if math.isfinite(plan.rmse):
+        smallest_count = number(math.ceil(plan.rmse / scale.publishable))
+        counts_text = f"counts of {smallest_count} or more are publishable"
     return (
-        f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable,"
+        f"Of {pluralize(plan.workload.queries, 'answer')} {publishable:.0%} are publishable,"
         f" {doubtful:.0%} doubtful and {noise:.0%} noise, if"
         f" {pluralize(round(scale.records), 'record')} are spread evenly. With the typical error,"
-        f" counts of {smallest_count} or more are publishable."
+        f" {counts_text}."
     )
 
 

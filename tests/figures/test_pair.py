@@ -145,6 +145,15 @@ def test_plan_diff_reports_request_and_groups() -> None:
         assert g["RMSE, first"] == pytest.approx(first.by_group()["rmse"][i])
 
 
+def test_summary_of_unbounded_errors_has_no_percentage() -> None:
+    finite = plan(Workload(SCHEMA).add(("age",)), Budget(pcost=1.0))
+    groups = (*finite.workload.groups, *Workload(SCHEMA).add(("age", "x"), weight=0.0).groups)
+    unbounded = plan(Workload(SCHEMA, groups), Budget(pcost=1.0))
+    assert "same typical error, unbounded" in summary(unbounded, unbounded)
+    assert "second plan is larger: unbounded counts" in summary(finite, unbounded)
+    assert "second plan is smaller: 1.00 counts" in summary(unbounded, finite)
+
+
 def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     base = Workload(SCHEMA).add(("age",), "range")
     heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
