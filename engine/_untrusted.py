@@ -67,6 +67,27 @@ def parse_json(
     """
     if not isinstance(text, (str, bytes)):
         raise ValueError(f"JSON is text or bytes, not {type(text).__name__}")
+    _check_memory(text, max_memory)
+    hooks: dict[str, Any] = (
+        {} if constants else {"parse_constant": _refuse_constant, "parse_float": _finite}
+    )
+    try:
+        value = json.loads(text, parse_int=_integer, object_pairs_hook=object_pairs_hook, **hooks)
+        is_too_deep = _is_too_deep(value)
+    except RecursionError:
+        is_too_deep = True
+    except UnicodeDecodeError:
+        raise ValueError("the text is not valid UTF-8") from None
+    if is_too_deep:
+        raise ValueError(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep")
+    if SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")):
+        _check_surrogates(value)
+    return value
+
+
+def _check_memory(text: str | bytes, max_memory: float) -> None:
+    """Raise ValueError if a JSON text and its values are estimated to exceed ``max_memory``
+    bytes."""
     marks = ",[{:"
     values = sum(
         text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks
@@ -78,37 +99,33 @@ def parse_json(
             f"the JSON has {len(text):,} characters and {values:,} values, which would take more"
             " memory than allowed"
         )
-    hooks: dict[str, Any] = (
-        {} if constants else {"parse_constant": _no_number, "parse_float": _finite}
-    )
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return whether a JSON value has a list or object below `MAX_JSON_DEPTH` others."""
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, (dict, list))
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+    return bool(level)
+
+
+def _check_surrogates(value: Any) -> None:
+    """Raise ValueError if a text in a JSON value has half of a surrogate pair.
+
+    Such a text cannot be encoded as UTF-8, so it could not be saved or hashed.
+    """
     try:
-        value = json.loads(text, parse_int=_integer, object_pairs_hook=object_pairs_hook, **hooks)
-        level = [value]
-        for _ in range(MAX_JSON_DEPTH):
-            level = [
-                child
-                for parent in level
-                if isinstance(parent, (dict, list))
-                for child in (parent.values() if isinstance(parent, dict) else parent)
-                if isinstance(child, (dict, list))
-            ]
-    except RecursionError:
-        level = [None]
-    except UnicodeDecodeError:
-        raise ValueError("the text is not valid UTF-8") from None
-    if not level and SURROGATE.search(
-        text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-    ):
-        # half of a surrogate pair cannot be encoded as UTF-8, so it could not be saved or hashed
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                "the JSON has half of a surrogate pair, which is not a character"
-            ) from None
-    if level:
-        raise ValueError(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep") from None
-    return value
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            "the JSON has half of a surrogate pair, which is not a character"
+        ) from None
 
 
 def _integer(digits: str) -> int:
@@ -125,8 +142,8 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _no_number(word: str) -> float:
-    raise ValueError(f"the JSON has {word}, which is no number")
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"the JSON has {word}, which is not a number of JSON")
 
 
 @contextmanager
