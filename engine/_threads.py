@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 # Matrices up to this order use one thread.
 MAX_SINGLE_THREAD_ORDER = 2500
 # `map_in_threads` uses several threads if the longest argument has at least this length.
-MIN_LENGTH_PER_THREAD = 100
+MIN_LENGTH_FOR_THREADS = 100
 
 _SINGLE_THREADED = ContextVar("single_threaded", default=False)
 _In = TypeVar("_In")
@@ -45,14 +45,14 @@ def map_in_threads(function: Callable[[_In], _Out], arguments: Sequence[_In]) ->
     """Return the results of a function for each of several arguments, in order.
 
     The calls run in several threads if there are several arguments and the longest of them has at
-    least `MIN_LENGTH_PER_THREAD` elements, except inside `single_threaded`.
+    least `MIN_LENGTH_FOR_THREADS` elements, except inside `single_threaded`.
 
     >>> map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
     if len(arguments) > 1 and not _SINGLE_THREADED.get():
         longest = max(len(argument) for argument in arguments)  # type: ignore[arg-type]
-        if longest >= MIN_LENGTH_PER_THREAD:
+        if longest >= MIN_LENGTH_FOR_THREADS:
             return list(_pool().map(function, arguments))
     return [function(argument) for argument in arguments]
 

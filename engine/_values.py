@@ -111,12 +111,12 @@ def _referenced(value: object, seen: set[int]) -> Iterator[object]:
     # twice as fast as one call per object.
     level = [value]
     while level:
-        counted = {
+        objects = {
             id(referent): referent
             for referent in level
             if not isinstance(referent, (type, ModuleType, FunctionType))
         }
-        level = [referent for address, referent in counted.items() if address not in seen]
-        seen.update(counted)
+        level = [referent for address, referent in objects.items() if address not in seen]
+        seen.update(objects)
         yield from level
         level = gc.get_referents(*level)
