@@ -121,7 +121,8 @@ def solve_targets(
     """Find a budget and options for error targets of the tables.
 
     Without ``locked``, the result is the smallest budget at which all targets are met.  With
-    ``locked``, the budget remains, the locked targets are met, and other targets may be relaxed.
+    ``locked``, the budget remains, the locked targets are met, and all other targets are multiplied
+    by a common factor.
 
     Parameters
     ----------

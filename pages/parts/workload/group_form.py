@@ -43,11 +43,16 @@ def add_button(
 ) -> tuple[Group, ...]:
     """Draw the button that adds groups; return those groups that the workload does not have.
 
-    ``label`` returns the text of the button for the groups that it adds, or for all ``groups`` if
-    the workload has all of them. The button is not highlighted if the workload already has a table
-    on the attributes of every new group, because further queries on these attributes lower the
-    accuracy. Right after an addition, the page states what was added instead of which groups the
-    workload already has.
+    Above the button, the page states how many of the groups the workload already has; right after
+    an addition, it states what was added instead.
+
+    The button is not highlighted if the workload has a table on the attributes of every new group:
+    further queries on these attributes would lower the accuracy.
+
+    Parameters
+    ----------
+    label : function that returns the text of the button for the groups that it adds. If there are
+        none, its argument is ``groups``.
     """
     workload = history.current().required_workload
     message = history.page_state().pop(ADDED, "")
