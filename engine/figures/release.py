@@ -606,7 +606,8 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
 
     Raises
     ------
-    PlanError : ``value`` has another type, or there is no group at this position.
+    PlanError : ``value`` has another type, there is no group at this position, or no mechanism of a
+        comparison has a result.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")
@@ -618,6 +619,11 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
         "what to plot", value, (Plan, Comparison, Measurement), give=allowed, error=PlanError
     )
     if isinstance(value, Comparison):
+        if not value.plans:
+            raise PlanError(
+                "No mechanism of the comparison has a result to plot. Read the reasons in the column"
+                " status of its frame."
+            )
         return ranking_picture(value).figure
     if isinstance(value, Measurement):
         answers = value.answers(group, 0, MAX_ANSWERS)

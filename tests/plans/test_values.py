@@ -153,6 +153,9 @@ def test_plot_returns_figures() -> None:
         plot(compared.frame)
     with pytest.raises(PlanError, match="group"):
         plot(PLAN, 9)
+    refused = comparison(WORKLOAD, Budget(pcost=1.0), ["laplace"])
+    with pytest.raises(PlanError, match="No mechanism"):
+        plot(refused)
 
 
 def test_frozen_value_without_headline_is_refused() -> None:
