@@ -207,9 +207,8 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     # The file may contain private records, so the error does not quote it.
     if not attributes:
         raise SchemaError(
-            f"No attribute can be drafted from the dictionary: all {len(reasons):,} columns have "
-            "fewer than two values, or invalid lines. Write all values of a column, or a range "
-            "such as 0-99."
+            "No attribute can be drafted from the dictionary: no column has valid values. Write all"
+            " values of a column, at least two, or a range such as 0-99."
         )
     return DraftSchema(
         schema=Schema(attributes), unlabelled=tuple(reasons), reasons=reasons, notes=tuple(notes)

@@ -262,6 +262,8 @@ def parse_edges(text: str) -> list[float]:
             if len(numbers) not in (1, 3):
                 raise ValueError
             edges += numbers if len(numbers) == 1 else _even_edges(*numbers)
+    except SchemaError:  # is also a ValueError
+        raise
     except ValueError:
         raise SchemaError(
             f"the bin edges {quote_public(text)} are not numbers or first:last:step; write edges"

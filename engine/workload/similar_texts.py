@@ -37,7 +37,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _without_accents(text: str) -> str:
-    decomposed = unicodedata.normalize("NFD", visible_text(text))
+    decomposed = unicodedata.normalize("NFD", text)
     return "".join(c for c in decomposed if not unicodedata.combining(c))
 
 
@@ -49,7 +49,7 @@ def without_details(text: str) -> str:
     >>> without_details("Le\u00f3n 01") == without_details("leon01")
     True
     """
-    return _without_blanks(_without_accents(text)).casefold().lstrip("0") or "0"
+    return _without_blanks(_without_accents(visible_text(text))).casefold().lstrip("0") or "0"
 
 
 # Kind of difference -> function that removes differences of this kind from a text. Two codes differ
@@ -57,8 +57,8 @@ def without_details(text: str) -> str:
 _DIFFERENCES: dict[str, Callable[[str], str]] = {
     "blanks": _without_blanks,
     "characters that are not visible": visible_text,
-    "leading zeros": lambda text: visible_text(text).lstrip("0") or "0",
-    "upper and lower case": lambda text: visible_text(text).casefold(),
+    "leading zeros": lambda text: text.lstrip("0") or "0",
+    "upper and lower case": str.casefold,
     "accents": _without_accents,
     "blanks, case, accents or leading zeros": without_details,
 }
@@ -73,6 +73,8 @@ def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | N
 
     >>> only_difference("0101", ["101", "102"]), only_difference("León", ["Leon"]), only_difference("x", ["y"])
     (('101', 'leading zeros'), ('Leon', 'accents'), None)
+    >>> only_difference("ab", ["AB "])
+    ('AB ', 'blanks, case, accents or leading zeros')
     """
     key = without_details(text)
     similar = [c for c in candidates if c != text and without_details(c) == key]

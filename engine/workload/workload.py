@@ -514,6 +514,8 @@ class Workload(FrozenValue):
         The queries of all groups are numbered consecutively from 0, in the order of the groups.
         Raises WorkloadError if the workload has no query with this number.
         """
+        if not self.queries:
+            raise WorkloadError("The workload has no queries. Add at least one group.")
         if (
             isinstance(index, bool)
             or not isinstance(index, (int, np.integer))

@@ -100,6 +100,11 @@ def test_invalid_edges_are_refused(text: str) -> None:
         parse_edges(text)
 
 
+def test_edges_with_a_remainder_state_the_reason() -> None:
+    with pytest.raises(SchemaError, match="do not reach 10"):
+        parse_edges("0:10:3")
+
+
 @pytest.mark.parametrize(
     ("edges", "text"),
     [

@@ -78,6 +78,8 @@ def test_describe_with_unknown_index_is_refused(index):
     with pytest.raises(WorkloadError, match="0 to 11"):
         workload.describe(index)
     assert workload.describe(np.int64(11)) == "a = 2 and b = 3"
+    with pytest.raises(WorkloadError, match="no queries"):
+        Workload(shapes.numeric(3, 4)).describe(0)
 
 
 # ---- all k-way sets
