@@ -273,7 +273,7 @@ def power_text(value: float) -> str:
 
 
 def deltas_as_powers(text: str) -> str:
-    """Rewrite each delta with an exponent, such as "delta 1e-06" in a text, as `power_text` does.
+    """Return a text in which `power_text` has rewritten each delta that has an exponent.
 
     >>> deltas_as_powers("epsilon 1 at delta 1e-06; epsilon 2 at delta 2.5e-07.")
     'epsilon 1 at delta 10^-6; epsilon 2 at delta 2.5 * 10^-7.'

@@ -159,7 +159,8 @@ def open_zip(
     """Open a zip archive from an untrusted source and check the list of its members.
 
     Members must be stored or deflated.  They must not be encrypted, links or folders.  Each name
-    must occur once.  Read members with `read_member` or `member_chunks`, which bound their unpacked size.
+    must occur once.  Read members with `read_member` or `member_chunks`, which bound their unpacked
+    size.
 
     Parameters
     ----------
@@ -256,7 +257,7 @@ def is_plain_name(name: str) -> bool:
     """Return whether a text is a file name without a path, allowed on all systems.
 
     Such a name has 1 to 255 printable characters, is not "." or "..", and has none of the
-    characters / \\\\ : * ? " < > |.
+    characters / \\ : * ? " < > |.
 
     >>> is_plain_name("plan.json"), is_plain_name("../plan.json"), is_plain_name("a\\\\b"), is_plain_name("")
     (True, False, False, False)
@@ -324,7 +325,8 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     Raises
     ------
     ValueError
-        It is not an array of format 1.0 or 2.0, contains Python objects, or has a negative length.
+        The file is not an array of format 1.0 or 2.0, contains Python objects, or has a negative
+        length.
     """
     readers: dict[tuple[int, int], Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,

@@ -316,7 +316,7 @@ class Budget:
 
         The pcost is rounded down if ``rho`` is not a double, such as a fraction.
 
-        Raises: BudgetError unless rho is finite and above 0, or if 2 rho is not a finite double.
+        Raises: BudgetError unless rho is finite and above 0, and 2 rho is a finite double.
         """
         return cls(
             _at_most(2 * Fraction(_positive("rho", rho)), "rho"),
@@ -328,8 +328,8 @@ class Budget:
     def gdp(cls, mu: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """Return the budget of mu-Gaussian DP, whose pcost is mu^2, rounded down.
 
-        Raises: BudgetError unless mu is finite and above 0, or if its square is not a positive
-        finite double.
+        Raises: BudgetError unless mu is finite and above 0, and its square is a positive finite
+        double.
         """
         return cls(
             _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"),
@@ -348,8 +348,8 @@ class Budget:
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
-        Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.  BudgetError,
-        too, if the pcost would be smaller than every positive double.
+        Raises: BudgetError if epsilon is not finite or not above 0, if delta is not between 0 and 1,
+        or if the pcost would be smaller than every positive double.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
@@ -381,8 +381,8 @@ class Budget:
         Its pcost is epsilon^2, rounded up, because epsilon-DP implies rho-zCDP with
         rho = epsilon^2 / 2.
         Source: Bun and Steinke 2016, proposition 4.
-        Raises: BudgetError unless epsilon is finite and above 0, or if its square is not a positive
-        finite double.
+        Raises: BudgetError unless epsilon is finite and above 0, and its square is a positive finite
+        double.
 
         >>> Budget.pure(2.0).pcost, Budget.pure(2.0).law
         (4.0, 'laplace')
@@ -407,11 +407,12 @@ class Budget:
 
     @property
     def mu(self) -> float:
-        """The mu of Gaussian DP: sqrt(pcost), rounded up.
+        """The mu of Gaussian DP, rounded up.
 
-        A single query of sensitivity 1 gets Gaussian noise with standard deviation 1 / mu.  For a
-        budget of pure epsilon below 700 it is the smallest mu that epsilon-DP implies, from
-        Phi(-mu/2) = 1 / (1 + e^epsilon); from 700 on it is epsilon, which is larger.
+        For a budget in zCDP, mu is sqrt(pcost): a single query of sensitivity 1 gets Gaussian noise
+        with standard deviation 1 / mu.  For a budget of pure epsilon below 700, mu is the smallest
+        one that epsilon-DP implies, from Phi(-mu/2) = 1 / (1 + e^epsilon).  From 700 on, mu is
+        epsilon, which is larger than that.
         """
         if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
             return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (

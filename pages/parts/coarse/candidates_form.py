@@ -226,7 +226,7 @@ def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:
 def _workloads(kind: str, request_state: RequestState) -> tuple[Mapping[str, Workload], Script]:
     """Return the workloads of the analyses by name, and the Python code that defines them.
 
-    The mapping is empty if the user has not chosen enough levels or table sizes.
+    The mapping is empty if the user has chosen fewer than two levels, or no table size.
     """
     if kind == LEVELS:
         workload = request_state.required_workload

@@ -86,10 +86,10 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
 
     The result is None while the job runs, and for jobs of other sessions.
 
-    The report is moved from the job queue, which all sessions share, to the page state of this
-    session, which is deleted when the user opens another page. After a reload, the new session
-    finds the report by the token that `session_restore` stores, as long as Streamlit keeps the
-    state of the former session.
+    All sessions share the job queue, so the report is moved from there to the page state of this
+    session. The page state is deleted when the user opens another page. After a reload, the new
+    session finds the report by the token that `session_restore` stores, as long as Streamlit keeps
+    the state of the former session.
     """
     token = st.session_state.get(history.REPORT_TOKEN, "")
     report: _RowReport | None = history.page_state().get(ROWS) or _REPORTS.get(token)

@@ -57,7 +57,7 @@ def cached_plan(key: str) -> Plan | None:
 
 
 def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
-    """Return the cached plan of this key; if absent, store the plan that ``make`` returns.
+    """Return the cached plan of this key; if absent, store and return the plan of ``make``.
 
     If several sessions request the same plan at the same time, ``make`` is called once and all of
     them wait.

@@ -166,7 +166,7 @@ def _worker_plan(request_state: RequestState, label: str, *, quiet: bool) -> Pla
 
 
 def keep(request_state: RequestState, make: Callable[[], Plan]) -> Plan:
-    """Return the plan of a request from the cache; if absent, store the plan that ``make`` returns.
+    """Return the cached plan of a request; if absent, store and return the plan of ``make``.
 
     The plan is also stored under a key without the budget, so that plans at other budgets can be
     derived from it.

@@ -77,7 +77,7 @@ def compare_all(
     Parameters
     ----------
     choices : pairs of the name and the options of a mechanism.
-    time_limit : for each mechanism, in seconds.
+    time_limit : time limit per mechanism, in seconds.
 
     Returns
     -------

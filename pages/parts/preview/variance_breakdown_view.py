@@ -109,9 +109,9 @@ def _merge_buttons(
 ) -> None:
     """Draw a button for each of the first `MAX_MERGE_BUTTONS` attributes whose bins can be merged.
 
-    Several buttons are in a popover.
-    If no bins can be merged, a disabled button is drawn. ``obstacles`` maps each attribute to the
-    reason why its bins cannot be merged; the tooltip of the disabled button lists these reasons.
+    Several buttons are in a popover. If no bins can be merged, a disabled button is drawn.
+    ``obstacles`` maps each attribute to the reason why its bins cannot be merged; the tooltip of
+    the disabled button lists these reasons.
     """
     with st.popover("Merge bins") if len(mergeable) > 1 else nullcontext():
         for name in mergeable[:MAX_MERGE_BUTTONS]:

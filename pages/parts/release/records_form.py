@@ -309,8 +309,8 @@ def source_of_form(rows: int = 1, person: str | None = None) -> Source:
 def draw_missing_upload(file_step: str, *, key: str) -> None:
     """Draw a note and a button to the step ``file_step`` if an upload is chosen but has no file.
 
-    For example, a reload or the visit of another page removes the file. ``key`` is the session key
-    of the open step.
+    A reload, or opening another page, removes an uploaded file. ``key`` is the session key of the
+    open step.
     """
     if _kind_of_form([UPLOAD, FILE, TABLE]) != UPLOAD or history.page_state().get(UPLOADED):
         return

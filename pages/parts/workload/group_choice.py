@@ -98,8 +98,10 @@ def choose_slice(
 
     Returns
     -------
-    None if the user chose no axis. Otherwise two values: the indices of the parts that are axes, or
-    None for a group without parts; and for each part the index of its fixed query, 0 for an axis.
+    None if the user chose no axis. Otherwise the pair
+
+    - axes: the indices of the parts that are axes; None for a group without parts.
+    - fixed: for each part the index of its fixed query; 0 for an axis.
     """
     group = plan.workload.groups[number]
     axes, fixed = list(range(len(group.parts))), [0] * len(group.parts)
