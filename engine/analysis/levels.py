@@ -11,7 +11,7 @@ from engine._values import cached_on_value
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
 
-MAX_ENTRIES = 2_000_000  # limit of the variances computed at once; at least one area is
+MAX_ENTRIES = 2_000_000  # variances that are computed at once, at least those of one area
 
 
 @cached_on_value

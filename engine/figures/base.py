@@ -26,7 +26,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 PERCENT = "~%"  # plotly format of percentages without trailing zeros: 0.5%, 1%, 1.5%
 TIMES = " × "  # between the attributes in the name of a table
-MIN_NAME_CHARS = 8  # smallest number of characters of a shortened attribute name
+MIN_NAME_CHARS = 8  # below this length, `short_table_names` cuts only names with short attributes
 # Names of the columns that contain shares. The table of a picture shows shares as percentages.
 SHARE_COLUMNS = (
     "share",
@@ -280,7 +280,7 @@ def mark_rehearsal(figure: go.Figure) -> None:
 
 
 TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
-DEFAULT_HEIGHT_PX = 450  # of plotly
+DEFAULT_HEIGHT_PX = 450  # height of a plotly figure whose layout has no height
 
 
 # The functions of frequently drawn figures pass all properties to the constructor of `go.Figure`,
@@ -513,7 +513,7 @@ def heat_map(
 
 
 MAX_LABELED_ROWS = 26  # largest number of rows of a heat map of which each has a label
-MAX_SIDE = 512  # largest number of rows, columns or answers that a figure draws
+MAX_SIDE = 512  # largest number of rows or columns of a heat map, and of answers in a figure
 
 # The palette of Okabe and Ito without black and yellow, and grey.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")

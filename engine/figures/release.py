@@ -48,7 +48,7 @@ from engine.workload.integer_bins import query_texts
 
 SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # operator between attribute and value in a query text
 MIN_ANSWERS_HEIGHT_PX = 330
-TITLE_HEIGHT_PX = 24  # of a panel
+TITLE_HEIGHT_PX = 24  # height of the title of a panel
 MAX_CELL_TEXTS = 120  # heat maps of at most this number of answers have the answers in their cells
 FEW_ANSWERS = 40  # if a panel has more answers, their intervals are thinner
 PANELS_PER_ROW = 3

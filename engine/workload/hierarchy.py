@@ -552,7 +552,7 @@ class CodeList(FrozenValue):
         lines = decoded_text(text, limit=MAX_CODE_LIST).splitlines()
         codes: list[str] = []
         parents: list[str] = []
-        path: list[str] = []  # code of the line before, preceded by its ancestors
+        path: list[str] = []  # ancestors of the code on the line before, then this code
         for number, depth, code in _hrc_lines(lines, indent):
             if depth > len(path):
                 raise SchemaError(

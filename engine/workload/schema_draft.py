@@ -150,7 +150,8 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     """Draft a schema from a data dictionary, to be confirmed by a person who knows the data.
 
     A range of at most 200 integers becomes a numeric attribute with one cell per integer. A longer
-    range is divided into bins of equal width.
+    range, or a range of decimal numbers, is divided into bins of equal width; the last bin can be
+    narrower.
 
     Parameters
     ----------

@@ -111,16 +111,16 @@ def read_json(text: str | bytes) -> Any:
         ) from None
 
 
-def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
-    """Return descriptions of attributes as CSV text, one row per attribute.
+def write_csv(descriptions: Iterable[dict[str, Any]]) -> str:
+    """Return descriptions of attributes and other declarations as CSV text, one row each.
 
-    The columns are `KEYS` and each of `OPTIONAL_KEYS` that some attribute uses.
+    The columns are `KEYS` and each of `OPTIONAL_KEYS` that some description uses.
 
     Raises
     ------
     SchemaError : if a cell is too long.
     """
-    documents = list(attributes)
+    documents = list(descriptions)
     keys = KEYS + tuple(
         key for key in OPTIONAL_KEYS if any(key in document for document in documents)
     )

@@ -683,7 +683,7 @@ def _result(node: exp.Expr | None) -> str:
 
 MAX_TEXT = 200_000
 MAX_TOKENS = 30_000
-MAX_NESTING = 40  # brackets
+MAX_NESTING = 40  # brackets inside each other
 # Exceptions that sqlglot raises on texts that are not SQL.
 _PARSER_ERRORS = (
     SqlglotError,
