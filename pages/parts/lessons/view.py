@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from engine.lessons.figures import HandoutChapter, chapters_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import quiz, url_state, user_workload
-from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture
+from pages.parts.lessons.lesson import COURSE, Lesson, LessonPicture, Question
 from pages.parts.shell import buttons, history, page_layout, permalink
 from pages.parts.shell.error_text import error_text, show_error
 
@@ -238,12 +238,7 @@ def _chapter(lesson: Lesson, choices: Mapping[str, Any], *, answered: bool) -> H
     step_list = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
     questions = [
-        (
-            f"Question {number}",
-            "\n".join(
-                [f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)]
-            ),
-        )
+        (f"Question {number}", _question_text(question))
         for number, question in enumerate(lesson.questions, 1)
     ]
     discussion = ("Discussion", "\n".join(f"- {item}" for item in lesson.discussion))
@@ -262,6 +257,10 @@ def _chapter(lesson: Lesson, choices: Mapping[str, Any], *, answered: bool) -> H
         ],
         sections=[("Steps", step_list), ("Formulas", formulas), *questions, last],
     )
+
+
+def _question_text(question: Question) -> str:
+    return "\n".join([f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)])
 
 
 def _open(lesson_picture: LessonPicture) -> None:

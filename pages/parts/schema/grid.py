@@ -211,11 +211,7 @@ def draw(schema: Schema | None) -> None:
         key = f"schema_grid_{history.version()}_{state[SERIAL]}"
         state[BASE] = _rejected_rows() or _base_rows(schema)
     history.page_state()[history.INVALID_EDIT] = REJECTED in state
-    shows_formats = state.get(SHOW_FORMATS) or _has_formats(state[BASE])
-    hidden = {HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS)}
-    shown = [name for name in ROW_KEYS if name not in hidden]
-    if any(row.get(LEVELS) for row in state[BASE]):
-        shown.insert(shown.index("values") + 1, LEVELS)
+    shown = _shown_columns(state[BASE])
     base = [
         {name: row[name] == "true" if name in FLAGS else row.get(name, "") for name in shown}
         for row in state[BASE]
@@ -308,8 +304,19 @@ def _levels_text(attribute: Attribute) -> str:
     return ", ".join(f"{level.name} ({level.areas:,})" for level in levels)
 
 
-def _has_formats(rows: Sequence[Row]) -> bool:
-    return any(row[name] for row in rows for name in FORMAT_COLUMNS)
+def _shown_columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of the grid that are drawn, in their order.
+
+    `FORMAT_COLUMNS` are drawn if the user switched them on, or if a row has a format. `LEVELS` is
+    drawn if a row has levels.
+    """
+    has_formats = any(row[name] for row in rows for name in FORMAT_COLUMNS)
+    shows_formats = st.session_state.get(SHOW_FORMATS) or has_formats
+    hidden = {HIERARCHIES_KEY, *(() if shows_formats else FORMAT_COLUMNS)}
+    columns = [name for name in ROW_KEYS if name not in hidden]
+    if any(row.get(LEVELS) for row in rows):
+        columns.insert(columns.index("values") + 1, LEVELS)
+    return columns
 
 
 def _columns(*, with_levels: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,11 @@ def keep() -> None:
         del st.session_state["place_name"]
     name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
     st.query_params[NAME] = name
+    _store(name, values)
+
+
+def _store(name: str, values: dict[str, Any]) -> None:
+    """Store the state of a page under its name, for this browser."""
     with _LOCK:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
@@ -180,20 +185,29 @@ def _fits(name: str, value: object) -> bool:
     if name in SESSION_NUMBERS:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in SESSION_ROWS:
-        return (
-            isinstance(value, list)
-            and len(value) <= MAX_ROWS
-            and all(isinstance(row, dict) and set(row) == set(ROW_KEYS) for row in value)
-            and all(isinstance(text, str) for row in value for text in row.values())
-        )
+        return _is_list_of(_is_row, value)
     if name in SESSION_NAMES:
-        return (
-            isinstance(value, list)
-            and len(value) <= MAX_ROWS
-            and all(isinstance(text, str) for text in value)
-        )
+        return _is_list_of(_is_text, value)
     is_text = name in SESSION_TEXTS or name.startswith(TEXT_STARTS)
-    return is_text and isinstance(value, str)
+    return is_text and _is_text(value)
+
+
+def _is_list_of(is_entry: Callable[[object], bool], value: object) -> bool:
+    """Return whether a value is a list of at most `MAX_ROWS` entries of a kind."""
+    return isinstance(value, list) and len(value) <= MAX_ROWS and all(map(is_entry, value))
+
+
+def _is_row(value: object) -> bool:
+    """Return whether a value is a row of the schema grid: a text for each of `ROW_KEYS`."""
+    return (
+        isinstance(value, dict)
+        and set(value) == set(ROW_KEYS)
+        and all(map(_is_text, value.values()))
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def remember_ledger(ledger: str) -> None:
