@@ -257,7 +257,8 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
     query on both. The user chooses if there are several possibilities.
     """
     part, choices = 0, list(range(len(group.parts)))
-    if len(group.attributes) == 2:
+    # A part on both attributes is drawn as a plane anyway.
+    if len(group.attributes) == 2 and len(group.parts) != 1:
         choices.append(PLANE)
     if not choices:
         st.caption("One query: the total count.")

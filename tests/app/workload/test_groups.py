@@ -198,6 +198,14 @@ def test_queries_of_a_new_table_are_drawn() -> None:
     assert "Query 2,500 of 5,000" in session.text()
 
 
+def test_chart_of_joint_queries_has_no_choice_of_part() -> None:
+    session = open_workload("cps", add_how="One table").set(group_names=["income", "age"])
+    session.set(group_how="Joint", joint="affine").set(family_fold=True)
+    assert not any(box.key == "family_part" for box in session.app.selectbox)
+    assert session.app.get("plotly_chart")
+    assert not session.errors()
+
+
 def test_too_many_groups_are_refused() -> None:
     names = {f"a{i}": 2 for i in range(120)}
     session = Session()
