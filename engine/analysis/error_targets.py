@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from engine._format import format_number, percent_rounded_up, pluralize
+from engine._format import format_number, percent_rounded_up, pluralize, shortest_text
 from engine._validation import check_type
 from engine.analysis.error_distribution import error_distribution, ratio_distribution
 from engine.analysis.variance_breakdown import errors_by_group
@@ -573,10 +573,12 @@ def fit_targets(
                 factor,
             )
         if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
+            needed, available = format_number(min_budget.pcost), format_number(pcost)
+            if needed == available:
+                needed, available = shortest_text(min_budget.pcost), shortest_text(pcost)
             raise PlanError(
-                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, more than"
-                f" the budget of {format_number(pcost)}. Unlock a target, increase a locked target,"
-                " or solve for the budget."
+                f"The locked targets alone need pcost {needed}, more than the budget of {available}."
+                " Unlock a target, increase a locked target, or solve for the budget."
             )
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)

@@ -80,6 +80,12 @@ def test_fit_targets_with_infeasible_locks_is_refused() -> None:
     assert fit_targets(request(5 * least), TARGETS, [True] * len(TARGETS)).factor == 1.0
 
 
+def test_fit_targets_with_nearly_feasible_locks_states_all_digits() -> None:
+    pair = Workload(SCHEMA).add("a").add("b")
+    with pytest.raises(PlanError, match="need pcost 1.0000001[0-9]*, more than the budget of 1[.]"):
+        fit_targets(Request(workload=pair, budget=Budget(pcost=1.0)), [1.0, 1.0], [True, False])
+
+
 @pytest.mark.parametrize(
     ("targets", "locked"),
     [([], None), ([1.0], None), ([0.0] * 6, None), (["x"] * 6, None), (TARGETS, [True])],
