@@ -114,7 +114,8 @@ class _ThreadLimit:
 
     def _count(self, kind: str, change: int) -> None:
         with self.lock:
-            # The first context stores the present numbers of threads, which the last one restores.
+            # The first context stores the present numbers of threads.  They are restored whenever
+            # the open contexts no longer require a single thread.
             if not self.in_use.total():
                 self.initial_threads = [library.num_threads for library in self.libraries]
             self.in_use[kind] += change

@@ -28,10 +28,10 @@ from engine.errors import EngineError
 
 MAX_JSON_MEMORY = 250_000_000  # bytes of memory for an uploaded JSON document
 MAX_JSON_DEPTH = 100  # levels of nested lists and objects
-MAX_DIGITS = 300  # digits of an integer; longer ones exceed the range of a float
+MAX_DIGITS = 300  # digits of an integer; longer ones may exceed the range of a float
 BYTES_PER_VALUE = 80  # memory of an empty list and of the reference to it, in CPython
 MAX_MEMBERS = 50_000  # files in an archive
-BYTES_PER_MEMBER = 100  # bytes per file in the directory of an archive
+BYTES_PER_MEMBER = 100  # bytes that the directory of an archive may have per file, on average
 CHUNK = 1 << 20  # bytes read at a time
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 END_OF_DIRECTORY, END_OF_DIRECTORY_64, LOCATOR_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"

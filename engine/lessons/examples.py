@@ -67,7 +67,7 @@ from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 from engine.workload.integer_bins import cell_text
 
-# Invented counts of the 32 cells of an attribute, most of them 0.
+# Invented counts of the 32 cells of an attribute, half of them 0.
 SPARSE = (
     0,
     2,

@@ -98,12 +98,11 @@ _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = (_QUADRATURE_NODES + 1) / 2, _QUADRATUR
 # Upper bounds on log(delta) are computed values plus this margin, 1.5e-11.  The errors of computed
 # values are about 1e-12.
 _LOG_DELTA_MARGIN = 2.0**-36
-# A release is on the privacy curve of Gaussian noise if the sum of 1 / s^2 over all released
-# numbers is at most this limit times the privacy cost. s is the noise scale of a number in grid
-# steps.
+# A release is on the privacy curve of Gaussian noise if it respects two limits.  s is the noise
+# scale of a released number in grid steps.  First limit: the sum of 1 / s^2 over all released
+# numbers, divided by the privacy cost.
 MAX_GRID_LOAD = 2.0**-24
-# A release is on the privacy curve of Gaussian noise if 1 / s^2 of every released number is at most
-# this limit times max(1, privacy cost).  s is the noise scale of the number in grid steps.
+# Second limit: the largest 1 / s^2 of a released number, divided by max(1, privacy cost).
 MAX_GRID_STEP = 2.0**-54
 # The first bound of the theorem has a tail e^(eps - y).  y is chosen such that this tail is e^-30
 # times delta(eps).

@@ -27,7 +27,7 @@ QUERY_WIDTH = 180  # pixels
 FIRST_COLUMN_WIDTH = 120  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 OPTIMUM = "certified optimum"
-COUNTS = ("truth", "published")  # columns that can have integers only
+COUNTS = ("truth", "published")  # shown without decimals if all numbers are integers
 # Columns of numbers that are shown with four decimals.
 FINE = (
     "ratio",

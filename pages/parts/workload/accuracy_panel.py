@@ -15,7 +15,7 @@ from pages.parts.jobs import plans
 from pages.parts.shell import figure_view, history
 from pages.parts.workload import budget_form, forecast_form
 
-MAX_NAME_CHARS = 22  # of the name of a table in the list
+MAX_NAME_CHARS = 22  # longer names of tables are shortened in the list
 
 
 def draw(proposed: Sequence[Group]) -> Plan | None:

@@ -97,8 +97,8 @@ def _budget(before: Budget, unit: str, *numbers: float) -> Budget:
     The privacy unit is the number of rows per person, and whether presence or values are protected.
     """
     budget = MAKERS[unit](*numbers, **budgets.privacy_unit(before))
-    # In these two units delta is a part of the budget. In other units delta is only used in
-    # reports, and remains unchanged.
+    # The unit (epsilon, delta) states a delta, and pure epsilon has none. For the other units delta
+    # is only used in reports, and remains unchanged.
     return budget if unit in (APPROX, PURE) else replace(budget, report_delta=before.report_delta)
 
 
