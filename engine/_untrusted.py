@@ -208,7 +208,7 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     tail = file.read()
     start = tail.rfind(END_OF_DIRECTORY)
     if start < 0 or len(tail) < start + 22:
-        raise ValueError("it is no zip archive")
+        raise ValueError("it is not a zip archive")
     members = int.from_bytes(tail[start + 10 : start + 12], "little")
     length = int.from_bytes(tail[start + 12 : start + 16], "little")
     if tail[max(0, start - 20) : start].startswith(LOCATOR_64):
@@ -243,7 +243,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
         # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name
         if key in names:
-            raise ValueError("it has a name twice")
+            raise ValueError("it has two files with the same name")
         names.add(key)
         if member.flag_bits & 0x1:
             raise ValueError("it has an encrypted file")

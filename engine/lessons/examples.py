@@ -690,8 +690,8 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
         table = np.full((), np.nan)
     if table.shape != sizes or not np.isfinite(table).all():
         raise WorkloadError(
-            f"The coefficients of a query are finite numbers in an array of shape {sizes}. Give "
-            "such an array."
+            f"The query is not an array of finite numbers of the shape {sizes} of the schema. Give one"
+            " coefficient per cell."
         )
     if table.size > MAX_CELLS:
         raise WorkloadError(
