@@ -113,14 +113,6 @@ def workload_script(request: RequestState) -> Script:
     if request.workload is None:
         return create_schema
     ways, numeric_family, n_leading = _leading_ways(request.workload)
-    start = "Workload(schema)"
-    if ways:
-        families = (
-            f'{{a.name: "{numeric_family}" for a in schema.attributes if a.kind == "numeric"}}'
-        )
-        # The first of the default families is the default of `all_ways`, so it can be omitted.
-        family = f", family={families}" if numeric_family != DEFAULT_FAMILIES[0] else ""
-        start = f"Workload.all_ways(schema, ways={ways!r}{family})"
     other_groups = request.workload.groups[n_leading:]
     in_file = len(other_groups) > MAX_LINES or any(map(_bulky, other_groups))
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in other_groups]
@@ -133,8 +125,20 @@ def workload_script(request: RequestState) -> Script:
     classes = ("Custom", "Level", "Levels", "Random", "Width")
     used_classes = [name for name in classes if any(f"{name}(" in line for line in lines)]
     import_classes = Script(imports=frozenset(("engine", name) for name in used_classes))
-    create_workload = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
+    first_line = f"workload = {_leading_groups_text(ways, numeric_family)}"
+    create_workload = _script("\n".join([first_line, *lines]), engine="Workload")
     return create_schema + import_classes + create_workload
+
+
+def _leading_groups_text(ways: tuple[int, ...], numeric_family: str) -> str:
+    """Return the Python expression of a workload with the groups that `_leading_ways` has found."""
+    if not ways:
+        return "Workload(schema)"
+    # The first of the default families is the default of `all_ways`, so it can be omitted.
+    if numeric_family == DEFAULT_FAMILIES[0]:
+        return f"Workload.all_ways(schema, ways={ways!r})"
+    families = f'{{a.name: "{numeric_family}" for a in schema.attributes if a.kind == "numeric"}}'
+    return f"Workload.all_ways(schema, ways={ways!r}, family={families})"
 
 
 def budget_text(budget: Budget) -> str:
