@@ -2,9 +2,9 @@
 
 A residual space belongs to a set of attributes and holds the part of its table that no smaller
 table determines.  A query on a table is split into a sum of components, one for each residual
-space inside its attributes.  Every attribute has a center pi_i, a vector with sum 1.  The centers
-determine the components.  A complement replaces the product of two centers for a pair of
-attributes, and can be any linear map.
+space inside its attributes.  Every attribute has a center pi_i, a vector with sum 1.  A complement
+replaces the product of two centers for a pair of attributes, and can be any linear map.  Centers
+and complements determine the components.
 
 Let N_i be the cosine basis of the vectors with sum 0, and T_i = [pi_i, N_i].  The matrix U moves
 coefficients of pairs to smaller spaces by the complements; without complements it is the identity.
@@ -21,7 +21,8 @@ an axis means that the attribute is not in the space, index k > 0 is its residua
 The inverse of T_i is [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T): L_i pi_i = 0, L_i N_i = I and
 1^T N_i = 0.  The inverse of U is 2 I - U, because coefficients that U moves from a pair to an
 attribute are not moved on to the total.  A lift consists of the rows of M^-1 for the residual
-spaces that one strategy measures.  For one space it is the Kronecker product of the L_i.
+spaces that one strategy measures.  For one space without complements it is the Kronecker product
+of the L_i.
 
 Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
 """
@@ -221,8 +222,8 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
         matrices = [matrices[0]] + [None] * later_axes
     for matrix in reversed(matrices):
         # Every step multiplies the last axis and moves the result to axis ``first``, so that the
-        # axes are in their original order after the last step.  The last axis is contiguous, so
-        # that the first product needs no copy.
+        # axes are in their original order after the last step.  The first product needs no copy
+        # if the tensor is in row-major order.
         if matrix is not None:
             # a matrix product, because np.tensordot takes five times as long for small tensors
             *before, n = tensor.shape
@@ -493,9 +494,8 @@ class Lift:
     (2, 6)
     """
 
-    # True if the coordinates belong to one residual space.  Then the reversal of an attribute and
-    # the swap of two attributes of equal size are permutations of the coordinates with changes of
-    # sign.
+    # Whether `dual_solver.symmetries` tests reversals and swaps of attributes.  The test needs one
+    # coordinate per combination of one cosine per attribute.
     one_space = True
 
     def __init__(
@@ -555,7 +555,7 @@ class Lift:
 
 
 class SplitLift(Lift):
-    """Linear map from the cells of a table to the coordinates of several residual spaces in it.
+    """Linear map from the cells of a table to the coordinates of residual spaces in it.
 
     One strategy measures these spaces jointly.
 

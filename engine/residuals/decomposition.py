@@ -2,14 +2,15 @@
 
 A residual space belongs to a set B of attributes and holds the part of the table on B that no
 smaller table determines.  Every attribute i has a center pi_i, a vector with sum 1.  A query q on a
-set A of attributes is the sum of one component for every subset B of A.  The component for B is q
-multiplied by (I - pi_i 1^T) for every attribute i in B, and by pi_i 1^T for every other attribute.
+set A of attributes is the sum of one component for every subset B of A.  Without complements, the
+component for B is q multiplied by (I - pi_i 1^T) for every attribute i in B, and by pi_i 1^T for
+every other attribute.
 
-The Gram matrices are stored as sums of Kronecker products, and queries are never listed as rows.  A
-product group contributes a number for every attribute outside B (its total square, the sum of the
-squared coefficients of the queries on the total) and a small residual Gram for every attribute
-inside B.  Terms of such a sum that differ on one set of axes only are added up.  If one term
-remains, each of its factors is optimised alone: the product of their optimal strategies is optimal.
+The Gram matrices are stored as sums of Kronecker products.  To the Gram of B, a part of a product
+group contributes its residual Gram on its attributes inside B.  A part without attributes in B
+contributes a number: its total square, the sum of the squared coefficients of its queries on the
+total.  Terms of such a sum that differ in one factor only are added up.  If one term remains, each
+of its factors is optimised alone: the product of their optimal strategies is optimal.
 Residual spaces are collected as integer arrays and grouped into equivalence classes, so that a
 workload with many spaces computes each distinct Gram once.
 
@@ -87,7 +88,7 @@ class QueriedSpaces:
     """All residual spaces that have the same number of attributes, in equivalence classes.
 
     Spaces are ordered by the first group with queries on them.  Spaces of a class have the same
-    Gram, on attributes of the same classes.
+    Gram, and their attributes are of the same classes.
 
     Attributes
     ----------
@@ -553,8 +554,9 @@ class Registry:
     Parameters
     ----------
     split : centers and complements of the attributes.
-    forecast : whether Grams that take long to compute are replaced by `PredictedFactor`, and the
-        sums of the squared coefficients on the total of the same queries by 1.
+    forecast : whether parts whose Grams take long to compute get a `PredictedFactor` and the total
+        square 1.  Residual Grams of interval queries are computed at the first access anyway, so
+        they are kept.
     """
 
     def __init__(self, split: Split, forecast: bool = False) -> None:
@@ -772,7 +774,7 @@ def _layout(factor: Factor) -> tuple[Any, ...]:
 
 
 def _intervals_trace(part: Part, weights: Array | None) -> float:
-    """Return the trace of the Gram of interval queries: the weighted sum of their cell counts."""
+    """Return the trace of the Gram of interval queries: the weighted sum of their squared norms."""
     if (gram := interval_gram(part, weights)) is None:
         return float(weighted_sum(part.family.squared_norms(part.sizes), weights))
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
@@ -857,9 +859,9 @@ def decompose(
     """Return the Gram of the workload's weighted queries on every residual space.
 
     Spaces with a zero Gram, and spaces inside a public table, are left out.  Spaces with
-    proportional Grams share one subworkload if their attributes have equal sizes, centers and
-    labels.  Unions of the split are ignored here; `engine.residuals.tuning.unions.unite` forms
-    them.
+    proportional Grams share one subworkload if they have the same complement, and if their
+    attributes have equal sizes, centers and labels.  Unions of the split are ignored here;
+    `engine.residuals.tuning.unions.unite` forms them.
 
     Parameters
     ----------
@@ -1071,10 +1073,10 @@ def _distinct_subworkloads(
 
 
 def merged_factors(sub: Subworkload) -> list[Factors]:
-    """Return the factors of the terms that `merge_terms` would return, without adding Grams.
+    """Return an estimate of the terms that `merge_terms` returns, without adding Grams.
 
-    There is one tuple of factors per merged term.  It holds the factors of the first of the terms
-    that were merged.
+    A term is left out if it differs from an earlier term of the result in one factor at most.
+    `merge_terms` compares merged terms, so it may return more terms.
     """
     merged: list[Factors] = []
     for term in sub.terms:

@@ -10,11 +10,11 @@ feasible precision X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), where d
 before the division.  The value of X, its tr(G X^-1), is max(d) T.  The certificate is the pair
 (value, bound).  It is valid whether or not the search converged.
 
-With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual needs some 10 to
-150 evaluations.  Reversing the cells of an attribute is a signed permutation in the cosine basis,
-and so is swapping two attributes of equal size.  If such permutations leave G and L unchanged, they
+With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual typically needs 10
+to 150 evaluations.  Reversing the cells of an attribute is a signed permutation in the cosine
+basis, and so is swapping two attributes of equal size.  If such permutations leave G and L unchanged, they
 are symmetries: G has one diagonal block per choice of an eigenvalue, +1 or -1, for every symmetry.
-The optimal mu is constant on the orbits of the symmetries, because the problem is convex.
+Some optimal mu is constant on the orbits of the symmetries, because the problem is convex.
 
 If the workload has few queries and many cells, the optimal mu has few positive weights, about as
 many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
@@ -263,8 +263,7 @@ def newton_weights(
     """Improve dual weights by Newton's method on the cells with positive weight.
 
     Returns weights, shape (orbits,) with sum 1, and the gap they prove, at most ``gap``.  Returns
-    None if the gap is not reached before the deadline, if the steps do not converge, or if a step
-    would take too long compared with an evaluation of the dual.
+    None if the steps do not reach the gap, or if they are not worthwhile (`_is_worthwhile`).
 
     Parameters
     ----------
@@ -316,7 +315,7 @@ def _newton_minimum(
 
     Newton steps start from ``mass``, one entry per orbit of ``active``, and return weights of the
     same shape.  They end when the violation of the optimality conditions is at most 0.3 ``gap``, at
-    the deadline, or when no step decreases phi.
+    the deadline, when no step decreases phi, or after `MAX_NEWTON_STEPS`.
     """
     import scipy.linalg
     import scipy.optimize
@@ -357,7 +356,8 @@ START_NORM = 10.0
 # Newton steps begin when a relative RMSE gap of NEWTON_GAP is proved and the number of evaluations
 # of the dual is at least MIN_NEWTON_EVALUATIONS
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
-# a matrix of at least this order is not evaluated after the deadline, because it takes about .1 s
+# with matrices of at least this order, a search that begins after the deadline evaluates nothing,
+# because one evaluation takes about 0.1 s
 MIN_SLOW_BLOCK = 500
 # with at least this number of residual coordinates, symmetries save more time than their detection
 # takes
@@ -368,12 +368,12 @@ Watch = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Stopping rule of a strategy search, which ends when one of three conditions holds.
+    """Stopping rule of a strategy search.  A search without progress may end earlier.
 
     Attributes
     ----------
     gap : the search ends when it has proved this relative RMSE gap.
-    evaluations : largest number of evaluations of the dual.
+    evaluations : limit on the number of evaluations of the dual, without those of Newton steps.
     deadline : time limit on the clock of `planning_time`.
     """
 
@@ -384,14 +384,15 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solution:
-    """Strategy of one residual space, with the proof of its optimality gap.
+    """Strategy for one residual Gram, with the proof of its optimality gap.
 
     Attributes
     ----------
     strategy : the strategy.
     value : weighted sum of the variances of the queries' components at privacy cost 1, in counts^2.
     bound : lower bound on the value of every strategy for the same Gram and lift.
-    dual : weights mu that prove the bound and determine the strategy, one per orbit of cells.
+    dual : vector that proves the bound and determines the strategy.  A `DualProblem` has one weight
+        mu per orbit of cells.
     status : "optimal" if the search proved the required gap, otherwise why it ended; "closed form"
         without a search.  If the strategy is a special construction, its name and a comma come
         first.
@@ -410,15 +411,15 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Relative RMSE gap: sqrt(value / bound) - 1."""
+        """Relative RMSE gap: sqrt(value / bound) - 1; 0 if the bound is 0."""
         return math.sqrt(self.value / self.bound) - 1.0 if self.bound > 0 else 0.0
 
 
 class DualProblem:
-    """Dual problem of the strategy search for one Gram, with one block per symmetry class.
+    """Dual problem of the strategy search for one Gram.
 
-    The symmetries of the Gram G divide it into blocks.  Block b is stored as rows H_b in residual
-    coordinates, and G is the sum of H_b^T H_b over the blocks.  The same rows on cells are
+    The symmetries of the Gram G divide it into diagonal blocks.  Block b is stored as rows H_b in
+    residual coordinates, and G is the sum of H_b^T H_b over the blocks.  The same rows on cells are
     W_b = H_b L.  An orbit is a set of cells that the symmetries map to each other.  Cells of an
     orbit have equal weights, so W_b is stored with one column per orbit.
 
@@ -868,7 +869,8 @@ class FourierProblem(DualProblem):
 def _has_circle_center(L: Array) -> bool:
     """Return whether the lift L has the center (first cell + last cell) / 2.
 
-    This is so if the column of the last cell is the negative of that of the first cell.
+    Then the column of the last cell is the negative of that of the first cell.  With two cells the
+    result is False.
     """
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 

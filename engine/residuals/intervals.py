@@ -10,14 +10,14 @@ where q_(n+1) = 0.  The Gram of every weighted mix of queries in these coordinat
 
 where a is the weight of the marginal, and tau is the weight of prefixes and suffixes plus n + 1
 times the weight of the ranges.  U is a column of ones, and S is minus the weight of the ranges.
-(Prefixes and suffixes on the whole attribute add one column to U.)  Cell i is the vector c_i with
+(On the whole attribute, suffixes and the total add a column to U.)  Cell i is the vector c_i with
 the entries 1[k >= i] - Pi_k, where Pi is the cumulative center.  Let C have the columns c_i.
 Weights mu of sum 1 give K = C diag(mu) C^T, and K^-1 is D^T diag(1/mu) D minus a rank-one term.
 
 The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
 the total variance at privacy cost 1.  The precision of the differences is Q = G (K G)^(-1/2), and
 d_i = c_i^T Q c_i is the privacy cost of cell i.  Every mu proves f^2 <= optimum <= f max(d).
-Elliptic quadrature for the inverse square root (method 3 of the source, error about 1e-12) gives
+Elliptic quadrature for the inverse square root (method 3 of the source, error about 1e-11) gives
 
     Q^-1 = sum_j w_j Y_j,      Y_j = (K^-1 + s_j G)^-1,
 
@@ -53,8 +53,9 @@ MIN_SHARE = 1e-9
 HISTORY = 12
 # number of rows of a covariance that one matrix product computes
 BLOCK_ROWS = 64
-# Largest number of entries of an array of shape (quadrature nodes, cells).  Quadrature nodes that
-# do not fit are processed in further batches, so that the arrays stay in the processor's cache.
+# Number of entries of an array of shape (quadrature nodes, cells) above which quadrature nodes are
+# divided into batches, so that the arrays stay in the processor's cache.  A batch has at least one
+# node.
 SWEEP_ENTRIES = 1 << 13
 # Newton's method for the conductances of a ladder ends at this relative correction, or after this
 # number of steps
@@ -702,7 +703,7 @@ class IntervalSolution:
     dual : weights mu of the cells, shape (n,) with sum 1.
     norms : privacy cost d_i of every cell before the strategy is scaled to privacy cost 1, shape
         (n,).
-    evaluations : number of evaluations of f in the search.
+    evaluations : number of evaluations of f in the search, without those that decreased f.
     """
 
     space: IntervalSpace
@@ -894,8 +895,8 @@ class IntervalSolution:
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
     """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,) and any positive sum; they are scaled to sum 1, and weights below
-    `MIN_SHARE` / n are raised to this value.
+    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
+    raised to this value, and then all are scaled to sum 1.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # Weights of an earlier solution are not scaled again, because this would change their last
@@ -924,7 +925,7 @@ def solve(
     ----------
     space : the queries, and whether a residual space or the whole attribute is measured.
     gap : required relative RMSE gap.
-    evaluations : largest number of evaluations of f.
+    evaluations : largest number of evaluations of f, without those that decreased f.
     deadline : time limit on the clock of `planning_time`.
     start : initial weights, shape (n,); None for equal weights.
 

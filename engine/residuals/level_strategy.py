@@ -1,8 +1,9 @@
 """Strategies that measure the areas of nested levels on one wide attribute, without matrices.
 
-The precisions of the areas and the lower bound are those of `engine.residuals.levels`.  The row of
-an area a is sqrt(p_a) (1 - pi(a)) on the cells of a and -sqrt(p_a) pi(a) on all other cells: it
-measures sqrt(p_a) z(a) with noise of variance 1.  Answers and estimates take linear time.
+The precisions p_a of the areas and the lower bound are those of `engine.residuals.levels`.  pi(a)
+is the sum of the center over area a.  The row of area a is sqrt(p_a) (1 - pi(a)) on the cells of a
+and -sqrt(p_a) pi(a) on all other cells: it measures sqrt(p_a) z(a) with noise of variance 1.
+Answers and estimates take linear time.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class AreaRows(EntryRows):
         ranges = np.column_stack([first, end])[self.measured]
         return {"order": tree.order, "ranges": ranges}
 
-    def column_norms(self, power: int) -> Array:
-        """Return for every column the sum of its entries |x|^power, shape (n,)."""
+    def column_costs(self, power: int) -> Array:
+        """Return for every column the sum of |x|^power over its entries x, shape (n,)."""
         inside, outside = np.abs(self.inside) ** power, np.abs(self.outside) ** power
         return np.asarray(self._by_cell(inside - outside) + outside.sum())
 
@@ -246,7 +247,7 @@ class AreaPrecision(PrecisionMatrix):
 
     @property
     def diagonal(self) -> Array:
-        return self.rows.column_norms(2)
+        return self.rows.column_costs(2)
 
     def _apply(self, tensor: Array) -> Array:
         return np.asarray((tensor @ self.rows.T) @ self.rows)
@@ -273,7 +274,7 @@ class LevelStrategy(Strategy):
         return all(bool(np.isfinite(numbers).all()) for numbers in entries)
 
     def column_costs(self, law: str) -> Array:
-        return self.rows.column_norms(1 if law == "laplace" else 2)
+        return self.rows.column_costs(1 if law == "laplace" else 2)
 
     def column_gram(self) -> Array:
         rows = self.rows.dense()
@@ -326,7 +327,7 @@ class LevelStrategy(Strategy):
         # |inside| + 2 |outside| to the sum of the absolute values.
         rows = self.rows
         inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)
-        absolute = replace(rows, inside=inside, outside=outside).column_norms(2)
+        absolute = replace(rows, inside=inside, outside=outside).column_costs(2)
         terms = self.rows.tree.summands + 4
         return math.ceil(terms * math.sqrt(float(absolute.max())) / self.column_norm)
 
@@ -403,8 +404,8 @@ class LevelStrategy(Strategy):
         """Return which areas of the tree the queries of a part count.
 
         The result has one pair per level of the part: the level in the tree, and the index in this
-        level of the area of every query, shape (queries of the level,).  It is None if a query
-        counts no area of the tree.
+        level of the area of every query, shape (queries of the level,).  It is None if a level of
+        the part is not a level of the tree.
         """
         if isinstance(part.family, Areas) and part.family.selection is not None:
             partitions = part.family.selection.areas

@@ -63,7 +63,8 @@ HISTORY = 20
 MAX_STEPS = 200
 # smallest weight of a cell in the lower bound, as a share of equal weights
 MIN_SHARE = 1e-6
-# areas whose precision is below this share of the largest precision are not measured
+# Areas above the last level are not measured if their precision is below this share of the largest
+# precision.  On the last level, smaller precisions are raised to this share.
 MIN_PRECISION = 1e-6
 # The search ends at this relative RMSE gap even if a smaller one is required, because independent
 # measurements of areas cannot always reach the optimum of all strategies.
@@ -296,8 +297,8 @@ class LevelGram:
     def key(self, scale: float) -> tuple[str, bytes]:
         """Return a key of the tree and of the weights divided by ``scale``.
 
-        Grams whose scaled weights are equal up to rounding errors have equal keys.  The weight of
-        the total is left out, because residual Grams do not depend on it.
+        Weights are rounded, so Grams that differ only by rounding errors mostly have equal keys.
+        The weight of the total is left out, because residual Grams do not depend on it.
         """
         digest = hashlib.sha256()
         for weights in self.weights[1:]:
@@ -385,7 +386,7 @@ class LeastSquares:
 
     tree: AreaTree
     precisions: Levels
-    inside: Levels = field(init=False)  # u: variance of z(a) from the measurements inside a
+    inside: Levels = field(init=False)  # u: see the module's docstring; 0 for the root
     children: Levels = field(init=False)  # s: sum of u over the children of every area
 
     def __post_init__(self) -> None:
@@ -470,7 +471,7 @@ class LeastSquares:
 
 
 def _rounded(numbers: Array) -> Array:
-    """Round every number to 40 binary digits, so that numbers are equal despite rounding errors."""
+    """Round every number to 40 binary digits, so that most rounding errors vanish."""
     mantissas, exponents = np.frexp(numbers)
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissas, 40)), exponents - 40))
 
@@ -682,14 +683,15 @@ class LevelProblem:
     ) -> tuple[Array, str]:
         """Search for the precisions of the areas and the weights mu that prove the lower bound.
 
-        The search is on the `quotient`.  It ends when the weights prove a relative RMSE gap of
-        ``gap`` or `SEARCH_GAP`, whichever is larger, or at a limit.
+        The search is on the `quotient`, in one round per entry of `SHARPNESS`.  It ends after the
+        first round whose weights prove a relative RMSE gap of ``gap`` or `SEARCH_GAP`, whichever is
+        larger, or after which a limit is reached.
 
         Parameters
         ----------
         gap : required relative RMSE gap.
-        evaluations : largest number of evaluations of the error.
-        deadline : time limit on the clock of `planning_time`.
+        evaluations : number of evaluations of the error after which no further round begins.
+        deadline : time on the clock of `planning_time` after which no further round begins.
 
         Returns
         -------

@@ -3,16 +3,17 @@
 A record in cell x changes the answers of a strategy by column x of the strategy matrix.  If the
 matrix is a Kronecker product, the norm of the column is a product over its factors.  So the cost of
 every strategy is a table on a few attributes.  The joint sensitivity of several strategies is the
-maximum over x of the sum of these tables.  It is at most the sum of the maxima of the tables.  It
-is computed in two steps.
+maximum over x of the sum of these tables.  It is at most the sum of the maxima of the tables.
+An upper bound on it is computed in two steps.
 
 1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
-    attribute has entries at least as large in every table.  For prefix queries the first value
-    remains, for marginals any one, and for ranges the one in the middle.
+    attribute has entries at least as large in every table.  Entries count as equal if they differ
+    by at most the share `TIE_TOLERANCE`.  The result is multiplied by a factor that covers this.
 2.  The attributes are eliminated one by one: the tables on an attribute are added up, and their sum
-    is maximised over the values of the attribute.  If the sum would have more than
-    `MAX_JOINT_CELLS` cells, its tables are maximised separately, and the result is an upper bound.
-    Otherwise the result is exact up to rounding.
+    is maximised over the values of the attribute.
+
+If a product or a sum of tables would have more than `MAX_JOINT_CELLS` cells, some of the tables are
+maximised separately, which increases the upper bound.
 
 Source: Dechter and Rish 2003 (mini-bucket elimination).
 """
@@ -213,7 +214,10 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Number of residual coordinates per attribute; number of cells if cells are measured."""
+        """Number of residual coordinates per attribute; number of cells if cells are measured.
+
+        Not defined for a strategy that measures several residual spaces.
+        """
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -361,8 +365,8 @@ def _undominated(
     steps, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        # one row per value of the attribute; placed tables that are equal up to attribute names
-        # have equal rows, so only one of them is compared
+        # One row per value of the attribute.  Placed tables that differ only in attribute names
+        # have equal rows, so only one of them is compared.
         rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in tables_with[name]:
             axis = names.index(name)
@@ -430,8 +434,8 @@ def _eliminate(
     ----------
     bounds : the tables by their attributes.
     sizes : number of values of every attribute.
-    order : position of every attribute in a fixed order.  Of attributes that lead to equally large
-        tables, the first in this order is eliminated first.
+    order : position of every attribute in a fixed order.  The next attribute to be eliminated is
+        the one whose tables have the smallest sum; of equally small sums, the first in this order.
     """
     bounds = dict(bounds)
     while remaining := {name for scope in bounds for name in scope}:

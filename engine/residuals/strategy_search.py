@@ -35,8 +35,8 @@ FORMAT = "search/3"
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
 # assumed operations per second for products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# forecasts assume no symmetries for Grams with more residual coordinates, because counting
-# symmetries would take too long
+# forecasts assume no symmetries for Grams of full rank with more residual coordinates, because
+# counting symmetries would take too long
 MAX_SYMMETRY_COORDINATES = 5_000
 DEFAULT_OPTIONS = Options()
 # share of uniform weights that is mixed into initial weights from another search
@@ -58,9 +58,9 @@ LINEAR_GAP_SHARE = 0.9
 # measured time from the last step of a search to the complete plan, relative to the time to set up
 # the dual problem: typical value, value for a Gram of low rank, and value for a Gram of full rank
 STRATEGY_TIME_RATIO, LOW_RANK_TIME_RATIO, FULL_RANK_TIME_RATIO = 2.5, 1.4, 3.2
-# A search that begins before the deadline has at least this time, relative to the time to set up its
-# dual problem.  Sums of 365 x 101 cells had twice the RMSE without a step, and were 2% above the
-# optimum after 6 steps in this time.
+# If the dual problem is set up before the deadline, the search may take at least this share of the
+# time of the setup.  Sums of 365 x 101 cells had twice the RMSE without a step, and were 2% above
+# the optimum after 6 steps in this time.
 MIN_SEARCH_RATIO = 0.3
 # measured time of a plan that is stopped before the first step of its search, relative to the
 # expected time to set up the search, for a Gram of low rank and for a Gram of full rank
@@ -116,7 +116,7 @@ class Search:
 
     @cached_property
     def key(self) -> str:
-        """Hash of all inputs that determine the result: equal keys have equal results."""
+        """Hash of all inputs except the deadline; a result serves all searches with its key."""
         head = repr((self.shape, self.options.gap, self.options.evaluations)).encode()
         return hashlib.sha256(head + np.ascontiguousarray(self.factor.matrix).tobytes()).hexdigest()
 
@@ -172,15 +172,16 @@ class Search:
         Parameters
         ----------
         warm_start : dual weights of a search with the same key, shape (orbits,).  If they prove the
-            required gap, they determine the result; otherwise they are initial weights.
-        similar_weights : dual weights of a similar search, shape (orbits,).  They are the initial
-            weights if ``warm_start`` is None.
+            required gap, they determine the result; otherwise the search starts near them.
+        similar_weights : dual weights of a similar search, shape (orbits,).  The search starts near
+            them if there is no ``warm_start`` and no faster search finds initial weights.
         watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
         """
         began = planning_time()
         with threads_for(self.factor.rank):
             problem = self.problem()
-        # The strategy is computed after the search, so the search ends before the time limit.
+        # Time for the strategy, which is computed after the search, is subtracted from the time
+        # limit.
         now = planning_time()
         ratio = LOW_RANK_TIME_RATIO if self.factor.low_rank else FULL_RANK_TIME_RATIO
         setup_seconds = now - began
@@ -409,8 +410,8 @@ def full_rank_cost(
     gap : required relative RMSE gap.
     dimension : None for one residual space on all attributes.  If one strategy measures several
         residual spaces, their number of residual coordinates; no symmetries are then assumed.
-    centers : center of every attribute, shape (n_i,), None for uniform; a tuned center has no
-        symmetries.
+    centers : center of every attribute, shape (n_i,), None for uniform.  If ``joint`` is empty, an
+        attribute with a tuned center is assumed to have no symmetry; otherwise centers are ignored.
     """
     several_spaces, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension

@@ -13,13 +13,15 @@ couple axes are written as matrices R, one per row, with the remaining axes firs
 
     sum over rows of R (Kronecker product of X_v^-1 over the other axes) R^T.
 
-Every step is therefore an exact search, and no step increases the error.
+Every step is therefore one search for one Gram.  The first sweep over the axes leaves out rows that
+couple axes.  Later steps increase the error at most by the gap of their search.
 
-**Lower bounds.**  An alternating search computes two lower bounds on the error of every strategy
-and uses the larger one.  In both, the dual weight of a cell is a product of one weight per axis:
+**Lower bounds.**  An alternating search proves one of two lower bounds on the error of every
+strategy: the second if the Gram has the form that it needs, otherwise the first.
 
 1.  The minimum of a sum is at least the sum of the minima of its terms.
-2.  Let the Gram be the sum of a product and of a few rows that couple all axes.  In the basis of
+2.  Let the Gram G be the sum of a product and of a few rows that couple all axes.  Let the dual
+    weight of a cell, a diagonal entry of D, be a product of one weight per axis.  In the basis of
     products of the axes' eigenvectors, H = G^(1/2) L D^(1/2) consists of a diagonal matrix and the
     few rows.  The first block of H contains the few rows, and the diagonal entries in the
     directions in which these rows are largest.  The second block contains the other diagonal
@@ -241,7 +243,7 @@ class AlternatingSearch:
         term : index of the term.
         axis_set : index of the set of axes.
         weight : coefficient of the term, times the errors of its factors inside other sets.
-        include_coupled : whether terms with such factors contribute.
+        include_coupled : whether terms with factors in several sets contribute.
         """
         gram = self.inner_grams[axis_set][term]
         if self.coupled_factors[term] and not include_coupled:
@@ -388,7 +390,8 @@ class SpaceSolution:
     factors : pairs (axes, solution): the strategy on each set of axes; empty for the total.
     value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
     bound : lower bound on the value of every strategy, in counts^2.
-    status : "optimal" if all searches proved the required gap, otherwise why one of them ended.
+    status : "optimal" if all searches proved the required gap.  Otherwise the status of a search
+        that did not, or a text that names the alternating search.
     """
 
     factors: tuple[tuple[Axes, Solution], ...]
@@ -414,7 +417,9 @@ def _merged_key(sub: Subworkload, axes: Axes) -> MergedKey:
 
 
 class SubworkloadSolver:
-    """Finds the strategies of the subworkloads of one decomposition.  Equal Grams are solved once.
+    """Finds the strategies of the subworkloads of one decomposition.
+
+    A factor that occurs in several Kronecker products is solved once per tuple of centers.
 
     Parameters
     ----------
@@ -616,7 +621,7 @@ class SubworkloadSolver:
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the strategy of a subworkload, optimal if a dense search fits into the limits.
+        """Return the strategy of a subworkload, by a search that fits into the limits.
 
         Raises
         ------
@@ -863,7 +868,8 @@ class SubworkloadSolver:
         subs : the subworkloads.
         costs : their forecasts.
         workers : number of processes that the user set, or None.
-        report : called with the share of searches that ended, 0 to 1; may raise to cancel.
+        report : called with the estimated share of searches that ended, 0 to 1; may raise to
+            cancel.  The estimate assumes one search per subworkload.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
         # the longest search determines the time in parallel, so only the time of all other searches

@@ -229,9 +229,10 @@ class Evaluation:
         return residual_rows(rows.reshape(len(rows), -1), part.sizes, projection.inside, centers)
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) for one space of a class, where L is the smallest error on the space.
+        """Return sqrt(L) for one space of a class; 0 if the space has no queries.
 
-        The derivatives of S through all spaces of the class are added to ``by_role``,
+        L is the smallest error on the space, or the lower bound of `SpaceKind.separate`.  The
+        derivatives of S through all spaces of the class are added to ``by_role``,
         ``by_total_square`` and ``by_residual_gram``.
         """
         coefficients = {
@@ -364,8 +365,8 @@ class Evaluation:
     ) -> None:
         """Add ``weight`` times ``by_center`` to ``self.by_role``, for every role of ``roles``.
 
-        ``weight`` is the derivative of S with respect to the error L of a space.  ``by_center``
-        holds the derivatives of L with respect to the centers of the roles.
+        ``by_center`` holds the derivatives of an error with respect to N^T pi of the roles, and
+        ``weight`` is the derivative of S with respect to this error.
         """
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
@@ -816,8 +817,8 @@ class CenterProblem:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
         It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
-        the cells.  For a part on several attributes this is not tested, and the result is False.
-        Wide attributes with areas of levels support no other center.
+        the cells.  This is not tested for parts on several attributes and for prefix, suffix and
+        range queries on a wide attribute: the result is False.
         """
         parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):

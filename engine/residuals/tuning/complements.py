@@ -84,8 +84,8 @@ def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> St
     """Return the RMSE sqrt(f d) of a strategy at privacy cost 1, and its derivatives.
 
     f is the weighted squared error.  d is the squared sensitivity, but with the p-norm over cells
-    for p = ``power`` in place of the maximum.  Gram and strategy have shape (r, r), the lift (r, cells).
-    Raises LinAlgError if the strategy is singular.
+    for p = ``power`` in place of the maximum.  Gram and strategy have shape (r, r), the lift has
+    shape (r, cells).  Raises LinAlgError if the strategy is singular.
 
     >>> identity = np.eye(2)
     >>> round(strategy_rmse(identity, 2.0 * identity, identity, 1e6).value, 4)  # f = 2 / 4, d = 4
@@ -264,7 +264,7 @@ class PairKind:
     ----------
     sizes : sizes of the two attributes.
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
-        shape (queries, r).
+        shape (queries, r).  The queries stand for all queries on a pair: they have the same Gram.
     pair_basis : the basis V: orthonormal columns, shape (residual coordinates, r).
     A : coefficients of the queries on the residual space of each attribute, shapes (queries,
         n_i - 1).
@@ -717,9 +717,9 @@ def tuned_complements(
 
 
 class _Search:
-    """Minimisation of the objective S by L-BFGS; ``x`` holds the best parameters so far.
+    """Minimisation of the objective S by L-BFGS, with increasing powers p of the norm over cells.
 
-    The powers p of the norm over cells increase from one descent to the next.
+    ``x`` holds the best parameters for the current power.
     """
 
     def __init__(self, problem: ComplementProblem) -> None:

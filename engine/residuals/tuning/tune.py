@@ -11,7 +11,8 @@ cost 1.  The RMSE of the plan is proportional to
 
     S(pi) = sum over B of sqrt(L_B(pi)).
 
-pi_i = 1 / n_i is the published choice.  Here S is minimised in two steps.  The first step tries
+pi_i = 1 / n_i is the published choice.  If the workload is not separable (see below), S is
+minimised in two steps.  The first step tries
 uniform centers and centers with one parameter c: pi_i is proportional to V_i^-1 1, where V_i is
 optimal for the Gram G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix
 mechanism.)  The second step is L-BFGS on all centers, with the gradient from the envelope theorem.
@@ -37,8 +38,8 @@ invariant under a cyclic shift of its cells (marginals, circular ranges, totals)
 is optimal by symmetry and is not tuned.
 
 **Cache.**  If the same workload was tuned before in this process, its centers and complements are
-read from the cache.  For another workload on the same attributes, the cached values are the initial
-values of a new search.
+read from the cache.  Otherwise cached values of an earlier process, or of another workload on the
+same attributes, are the initial values of a new search.
 """
 
 from __future__ import annotations
@@ -339,7 +340,7 @@ class _Search:
 
         Every round replaces the centers of all roles by the best ones for the derivatives of S at
         the centers of the previous round.  The iteration ends when the next round is expected to
-        lower S by less than ``MIN_RELATIVE_GAIN`` * S, or after ``MAX_BALANCE_ROUNDS`` rounds.
+        lower S by less than `MIN_RELATIVE_GAIN` * S, or after `MAX_BALANCE_ROUNDS` rounds.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf

@@ -272,8 +272,8 @@ def choose_unions(
     """Choose which residual spaces of the workload are measured jointly.
 
     If computing time and memory allow it, there is one union of all spaces.  Otherwise attribute
-    sets that overlap are merged into clusters, large sets first, and every residual space belongs
-    to the largest cluster that contains its attributes.
+    sets that overlap are merged into clusters, large sets first.  A residual space joins the union
+    on the largest cluster that contains its attributes.  Without such a cluster it is in no union.
 
     With more than `MAX_SPACES` spaces only a union of all spaces is considered.  On a single
     attribute there is no union if the variances of its queries would take too long.  A union
@@ -287,10 +287,11 @@ def choose_unions(
     spaces : residual spaces of the decomposition.
     memory_limit : largest memory of one search, in bytes.
     separate_seconds : function that returns the expected time of tuning without unions.  A union of
-        all spaces may take this time or `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the
-        best of all matrix mechanisms and needs no tuning.
-    seconds_left : time until the time limit, in seconds; a union of all spaces must not take
-        longer with the share `MIN_STEP_SHARE` of its expected steps.
+        all spaces with more than `MAX_STEP_MULTIPLICATIONS` may take this time or
+        `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the best of all matrix mechanisms
+        and needs no tuning.
+    seconds_left : time until the time limit, in seconds.  The same union must not take longer with
+        the share `MIN_STEP_SHARE` of its expected steps.
 
     Returns
     -------
@@ -314,7 +315,7 @@ def choose_unions(
     def multiplications(attributes: Space) -> float:
         """Return `step_multiplications` of the union of all residual spaces inside ``attributes``.
 
-        The result is infinite if the query rows of all groups together exceed a limit.
+        The result is infinite if the table, the query rows or the memory exceed a limit.
         """
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
