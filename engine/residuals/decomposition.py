@@ -837,9 +837,9 @@ def residual_gram(gram: IntervalGram) -> IntervalGram:
 
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
-    """Return whether a part is the marginal of one wide attribute with all query weights 1.
+    """Return whether a part is the marginal of one wide attribute without query weights.
 
-    Its Gram is then the identity.  ``weights`` holds one weight per query; None if all are 1.
+    Its Gram is then the identity.  With ``weights``, one per query, the result is False.
     """
     gram = wide_interval_gram(part, weights)
     return gram is not None and gram.is_marginal

@@ -50,7 +50,7 @@ class Strategy:
     Attributes
     ----------
     sizes : domain sizes of the attributes.
-    rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
+    rows : B, shape (measurements, cells).
     pinv : matrix that maps the answers of B to residual coordinates, shape (residual coordinates,
         measurements).  A query with coefficients c on the residual coordinates has the estimate
         c @ pinv @ answers with variance |c @ pinv|^2 at noise scale 1.  If the strategy measures
