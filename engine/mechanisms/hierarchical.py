@@ -938,10 +938,10 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy whose squared row weights are proportional to the numbers of levels.
+    """Return the strategy with squared weights proportional to the number of levels of each box.
 
-    ``counts`` has the number of levels that contain each box, and each box is one row.  If measuring
-    only the single cells has a smaller error, that strategy is returned instead.
+    ``counts`` maps each box to the number of levels that contain it; each box is one row.  If
+    measuring only the single cells has a smaller error, that strategy is returned instead.
     """
     # Every level contains each cell once, which gives the number of levels.
     box_cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)

@@ -617,7 +617,8 @@ class Registry:
 
         The Gram is scale times the stored Gram with this index.  A Gram that counts as zero has
         index -1 and scale 0.  If ``inside`` is empty, the result is a number: the weighted sum of
-        the squared coefficients of the queries on the total.
+        the squared coefficients of the queries on the total.  In a forecast, a large part has 1 in
+        place of this number, and a `PredictedFactor` in place of the Gram, except for intervals.
         """
         if self.forecast and _is_large(part, weights):
             if not inside:

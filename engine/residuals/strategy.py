@@ -445,8 +445,8 @@ def _eliminate(
         name = min(
             remaining, key=lambda n: (math.prod(sizes[m] for m in joint_scopes[n]), order[n])
         )
-        # Tables with this attribute are distributed over buckets, so that the sum of the tables of
-        # a bucket has at most MAX_JOINT_CELLS cells.
+        # Tables with this attribute are distributed over buckets.  The tables of a bucket are added
+        # into one table on all their attributes, which has at most MAX_JOINT_CELLS cells.
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
             for scope_union, scopes in buckets:

@@ -915,9 +915,9 @@ class SubworkloadSolver:
     def _worker_searches(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that worker processes with one core each may run.
 
-        A search is left out if its result is in the cache, if NumPy runs it on all cores, or if it
-        exceeds the memory limit.  Alternating searches are left out, because every step depends on
-        the result of the step before.
+        A search is left out if its result is in the cache, if it needs no matrix, if NumPy runs it
+        on all cores, or if it exceeds the memory limit.  Alternating searches are left out, because
+        every step depends on the result of the step before.
         """
         terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))

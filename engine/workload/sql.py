@@ -605,7 +605,7 @@ class Grouping:
                     " of the attribute."
                 )
             node = self.items[position - 1]
-        # A name is an alias only if it is not an attribute.
+        # An alias is used unless the name is exactly that of an attribute.
         if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
             node = self.aliases.get(node.name.casefold(), node)
         return (self._name(node),)

@@ -204,7 +204,7 @@ def test_slow_setup_leaves_time_for_the_strategy(
 
 
 def test_search_leaves_time_for_the_strategies_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every search ends before the deadline by the least time of all later strategies."""
+    """Every search leaves the least times of all later strategies together."""
     deadlines: list[float] = []
     solve, forecast_spaces = SubworkloadSolver.solve, SubworkloadSolver.forecast
 

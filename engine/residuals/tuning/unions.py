@@ -45,7 +45,8 @@ from engine.residuals.strategy_search import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
 
-# largest number of multiplications per step of the search for a union's strategy
+# Largest number of multiplications of one step of the searches for all unions of a workload
+# together.
 MAX_STEP_MULTIPLICATIONS = 6e7
 # Largest number of multiplications per step for a union of all spaces.  It is higher, because
 # such a union is optimal among all matrix mechanisms.  With a Gram of full rank, it allows 2,046

@@ -417,7 +417,7 @@ def _total_text(total: Budget, plan_budget: Budget) -> str:
 
 
 def _total_form(book: Ledger, status: DatasetStatus) -> None:
-    """Draw the form that changes the total of a dataset, and the list of earlier totals."""
+    """Draw the form that changes the total of a dataset, and the list of all its totals."""
     with st.expander("Change the total"):
         st.caption(
             "The ledger shows the change, your name and your reason. A larger total weakens the"

@@ -67,7 +67,10 @@ def _shared(request: RequestState) -> RequestState:
 
 
 def restore() -> None:
-    """When a session starts, open the request in its address; store the error if it is damaged."""
+    """When a session starts, open the request in the address of the page.
+
+    If the request cannot be opened, store the error.
+    """
     text = st.query_params.get(NAME)
     if history.KEY in st.session_state or not text:
         return

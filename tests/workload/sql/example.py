@@ -1,4 +1,4 @@
-"""Schema with every kind of attribute, its records, and query rows of groups."""
+"""Schema with binned, categorical and coded attributes, its records, and query rows of groups."""
 
 from __future__ import annotations
 
