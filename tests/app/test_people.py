@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
+from engine._format import deltas_as_powers
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -295,7 +296,7 @@ def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> 
             2,
         )
         assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
-        assert status.definition.describe() in session.text()
+        assert deltas_as_powers(status.definition.describe()) in session.text()
 
 
 def test_budget_takes_rows_per_person_of_dataset(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         return
     rule = QualityRule(**arguments[-1])
     st.markdown(f"**{escape_markdown(_suppressed_text(finished_job.result['summary'], rule))}**")
-    st.caption(NO_PROTECTION)
+    if (finished_job.result["summary"]["suppressed"] > 0.0).any():
+        st.caption(NO_PROTECTION)
     _comparison(measurement, finished_job.result, key=key)
     _records(finished_job.result, key=key)
     _downloads(measurement, finished_job.result, key=key)
@@ -252,7 +253,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     st.caption(f"All tables sum to {total_text} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     if text := result["sums"][number]:
-        st.caption(f"In this table, {text} Files leave suppressed counts empty, too.")
+        st.caption(f"In this table, {text} Files leave suppressed counts empty.")
     shown = st.radio("Show", SHOWN, horizontal=True, key=f"{key}_shown", persist_state="session")
     plan, files = measurement.plan, result["files"]
     queries = level_choice.choose_queries(

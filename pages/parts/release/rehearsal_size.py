@@ -22,9 +22,7 @@ MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 QUICK_QUERIES, QUICK_RECORDS = 2_000_000, 200_000
 
 
-EXAMPLE_SIZE = (
-    f"{DEFAULT_RECORDS:,} records are only an example. Enter about how many records you have."
-)
+EXAMPLE_SIZE = f"{DEFAULT_RECORDS:,} is an example: enter your own number."
 
 
 def records_field(place: DeltaGenerator, key: str, schema: Schema, max_records: int) -> int:

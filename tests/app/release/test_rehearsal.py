@@ -15,6 +15,7 @@ from pages.parts.jobs import tasks
 from pages.parts.release import download_view
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
+from pages.parts.workload import record_count_form
 from tests.app.release.sessions import (
     FILE,
     SURVEY,
@@ -38,11 +39,11 @@ def test_rehearsal_names_the_number_of_records_an_example_until_one_is_entered()
     session = wait(Session(plan=permalink.packed(studio)).go("release"))
     wait(session.press("rehearse"))
     assert session.app.session_state["rows"] == 10_000
-    assert "10,000 records are only an example" in session.text()
+    assert "10,000 is an example" in session.text()
     wait(session.set(rows=9_000).press("rehearse"))
-    assert "only an example" not in session.text()
+    assert "is an example" not in session.text()
     survey = open_demo("survey", (1,), page="release")
-    assert "only an example" not in wait(survey.set(seed=7).press("rehearse")).text()
+    assert "is an example" not in wait(survey.set(seed=7).press("rehearse")).text()
 
 
 def test_file_step_proposes_records_of_demo() -> None:
@@ -144,8 +145,15 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     wait(session.press("rehearsal_publish"))
     suppressed = int((session.app.dataframe[0].value["flag"] == "suppressed").sum())
     assert "are suppressed (CV above 30%) and" in session.text()
-    assert suppressed <= int(re.search(r"answers, ([0-9,]+) are", session.text())[1])
-    assert "It does not protect people; the noise does." in session.text()
+    all_suppressed = int(re.search(r"answers, ([0-9,]+) are", session.text())[1])
+    assert suppressed <= all_suppressed
+    explanation = "It does not protect people; the noise does."
+    assert (explanation in session.text()) == (all_suppressed > 0)
+    session.set(**{record_count_form.PUBLISHABLE: 1.0, record_count_form.DOUBTFUL: 2.0})
+    wait(session.press("rehearsal_publish"))
+    assert explanation in session.text()
+    session.set(**{record_count_form.PUBLISHABLE: 15.0, record_count_form.DOUBTFUL: 30.0})
+    wait(session.press("rehearsal_publish"))
     sides = session.app.dataframe[0].value
     assert set(sides["reason"].dropna()) <= {"", *REASONS.values()}
     assert not set(sides["reason"].dropna()) & {*REASONS} - {""}
