@@ -1,7 +1,7 @@
 """Output paths: checks before a file is written, and atomic output.
 
 A file is written under a temporary name and renamed when it is complete.  An existing file is
-replaced only on request, and only if it contains answers that this project wrote.
+replaced only on request, and only if `check_target` recognizes it as an earlier output.
 
 `added_columns` chooses names for the columns of a file that are not attributes.
 """
@@ -54,7 +54,7 @@ def is_added(column: str, name: str) -> bool:
 
 
 PathText = str | os.PathLike[str]
-# Files that belong to the ledger "x" are named "x" + one of these suffixes.
+# Beside the ledger "x" are the folder "x.results" and the files "x.key" and "x-journal".
 LEDGER_SUFFIXES = (".results", ".key", "-journal")
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
@@ -98,8 +98,8 @@ def check_target(
         raise PlanError(f"{requested} is a folder. Give the name of a file.")
     if not target.parent.is_dir():
         raise PlanError(
-            f"The folder {target.parent} does not exist. Create it, or give a file in another "
-            "folder."
+            f"{target.parent} is not an existing folder. Create it, or give a file in another"
+            " folder."
         )
     for input_path in (Path(k).resolve() for k in keep):
         # the files that belong to the input if it is a ledger; the first is its folder of results
@@ -170,7 +170,7 @@ def _same(one: Path, other: Path) -> bool:
 def _belongs_to_ledger(target: Path) -> bool:
     """Return whether a path is that of a ledger or of a file that belongs to one.
 
-    A ledger is recognized by the names of the files beside it, because opening it would lock it.
+    A ledger is recognized by the names of the files beside it, because opening a ledger locks it.
     """
     possible_ledgers = [target]
     for suffix in LEDGER_SUFFIXES:
@@ -201,15 +201,14 @@ def _is_answers(target: Path) -> bool:
                 return any(members <= names for members in MEMBERS)
         with open(target, newline="", encoding="utf-8") as text:
             rows = csv.reader(text)
-            header, first = next(rows, []), next(rows, [])
-        # synthetic records are recognized by the status in their first row; a file of 0 records has
-        # only the header
-        if (
-            header
-            and is_added(header[0], "status")
-            and (first[0] in SIMULATED_STATUS if first else len(header) > 1)
-        ):
-            return True
+            header, first = next(rows, []), next(rows, None)
+        # Synthetic records are recognized by the status in their first row.  A file of 0 records
+        # ends after the header.
+        if header and is_added(header[0], "status"):
+            if first is None and len(header) > 1:
+                return True
+            if first and first[0] in SIMULATED_STATUS:
+                return True
         columns = [name for name in header if name != "status"]
         return columns == HEADER or columns[: len(PUBLISHED_HEADER)] == PUBLISHED_HEADER
     return False

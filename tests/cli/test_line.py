@@ -148,10 +148,10 @@ def test_release_with_invalid_options_spends_nothing(
     files = create_files(tmp_path, "--pcost", "1")
     capsys.readouterr()
     for out, words in (
-        (tmp_path / "missing" / "a.csv", "does not exist"),
+        (tmp_path / "missing" / "a.csv", "not an existing folder"),
         (tmp_path / "a.xlsx", ".zip"),
         (tmp_path, ".parquet"),
-        (Path(files["ledger"] + ".results") / "a.csv", "does not exist"),
+        (Path(files["ledger"] + ".results") / "a.csv", "not an existing folder"),
     ):
         assert run_release(files, "plan", str(out)) == 1
         output = capsys.readouterr().err

@@ -85,7 +85,14 @@ def test_write_records_without_rows_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["status,query\nmarried,a\n", "added_status,status\nx,y\n", "status\n", ""]
+    "head",
+    [
+        "status,query\nmarried,a\n",
+        "added_status,status\nx,y\n",
+        "status,query\n\nmarried,a\n",
+        "status\n",
+        "",
+    ],
 )
 def test_other_file_with_status_column_is_not_overwritten(tmp_path: Path, head: str) -> None:
     place = tmp_path / "other.csv"
