@@ -605,10 +605,19 @@ class Grouping:
                     " of the attribute."
                 )
             node = self.items[position - 1]
-        # An alias is used unless the name is exactly that of an attribute.
-        if isinstance(node, exp.Column) and not node.table and node.name not in self.columns.schema:
+        if isinstance(node, exp.Column) and not node.table and not self._is_attribute(node):
             node = self.aliases.get(node.name.casefold(), node)
         return (self._name(node),)
+
+    def _is_attribute(self, node: exp.Column) -> bool:
+        """Return whether a column has the name of an attribute, which precedes an alias.
+
+        Without quotes, upper and lower case are the same.
+        """
+        names = self.columns.schema.names
+        if node.this.quoted:
+            return node.name in names
+        return node.name.casefold() in (name.casefold() for name in names)
 
     def _name(self, node: exp.Expr) -> str:
         """Return the name of the attribute of a column or a CASE; store the bands of a CASE."""

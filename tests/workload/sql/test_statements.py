@@ -44,6 +44,19 @@ def test_sql_names_match_exactly_before_loosely() -> None:
         named("Sexx")
 
 
+def test_name_of_attribute_precedes_alias() -> None:
+    """As in PostgreSQL: GROUP BY prefers a column to an alias, and quotes keep the case."""
+
+    def grouped(name: str) -> tuple[str, ...]:
+        text = f"SELECT sex AS {name}, COUNT(*) FROM t GROUP BY {name}"
+        return workload_from_sql(SCHEMA, text).groups[0].attributes
+
+    assert grouped("years") == grouped('"AGE"') == ("sex",)
+    for name in ("age", "AGE", '"age"'):
+        with pytest.raises(WorkloadError, match="sex is in SELECT but not in GROUP BY"):
+            grouped(name)
+
+
 def test_duplicate_grouping_set_is_used_once() -> None:
     sets = "((sex), (age, sex), (sex), (sex, age, sex), ())"
     workload = workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t GROUP BY GROUPING SETS {sets}")
